@@ -15,7 +15,7 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
 from specchat.engine.decoding.outcome import Outcome
-from specchat.engine.decoding.proposal import Draft, Proposal, merge
+from specchat.engine.decoding.proposal import Draft, Proposal, Source, merge
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree import Tree
@@ -30,7 +30,7 @@ class Planner:
     Args:
         drafters: by name.
         target: whose passes verify.
-        on_fault: called with a row whose drafter raised; the row goes on without drafts.
+        on_fault: called with a row whose drafter raised; the row continues without drafts.
     """
 
     def __init__(
@@ -43,20 +43,19 @@ class Planner:
         self._controller = GammaController(self._latency)
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._empty: dict[int, Proposal] = {}
-        """Proposals of plain rounds by B: to make one takes a while beside a short pass."""
+        """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
 
-    def learn_costs(self, passes: Sequence[tuple[int, float]]) -> None:
-        """What things cost before the first round.
+    def learn_costs(self, passes: Sequence[tuple[int, float]], steps: Mapping[str, float]) -> None:
+        """Costs that were measured before the first round.
 
         Args:
-            passes: widths of passes over one row, and their seconds.
+            passes: widths of target passes over one row, and their seconds.
+            steps: seconds of a draft step for one row, by drafter.
         """
         for width, seconds in passes:
             self._latency.observe_pass(1, width, seconds)
-        for name, drafter in self.drafters.by_name.items():
-            step = drafter.time_step()
-            if step is not None:
-                self._latency.observe_step(name, 1, step)
+        for name, seconds in steps.items():
+            self._latency.observe_step(name, 1, seconds)
 
     def named(self, name: str, gamma: int | None) -> str:
         """The drafter that a request gets: the best one for auto, none where γ is 0.
@@ -74,18 +73,18 @@ class Planner:
         """A row starts."""
         drafter = self.drafters.of(row)
         try:
-            drafter.admit(row)
-        except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+            about = drafter.admit(row)
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
             self._on_fault(row, error)
             return
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
                 drafter.name,
-                drafter.buckets,
-                drafter.later,
-                drafter.offers(row),
-                drafter.expected,
-                growing=drafter.grows(row),
+                drafter.profile.buckets,
+                drafter.profile.later_buckets,
+                about.offers,
+                drafter.profile.expected_rates,
+                growing=about.grows,
                 sampled=not row.request.sampling.greedy,
             )
 
@@ -93,10 +92,11 @@ class Planner:
         """A row has ended."""
         with suppress(Exception):  # a drafter that has failed may not know the row
             self.drafters.of(row).release(row)
+        row.undrafted, row.has_draft = 0, False
         self._acceptances.pop(row.request.request_id, None)
 
     def give_up(self, row: SequenceState) -> None:
-        """A row goes on without drafts."""
+        """A row continues without drafts."""
         self.release(row)
         row.drafter = NO_DRAFTER
         self.admit(row)
@@ -125,9 +125,13 @@ class Planner:
             drafts, buckets = self._trim(rows, adaptive, steps, drafts)
         for mine, draft in drafts:
             for k, i in enumerate(mine):
-                if self.drafters.of(rows[i]).always:  # what it gives beyond γ is γ too
+                if self.drafters.of(rows[i]).profile.proposes_at_zero:  # what it gives beyond γ is γ too
                     gammas[i] = max(gammas[i], draft.trees[k].depth)
         proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
+        sources: list[Sequence[Source]] = [()] * len(rows)
+        for mine, draft in drafts:
+            for i, own in zip(mine, draft.sources or (), strict=False):
+                sources[i] = own
         return RoundPlan(
             proposal=proposal,
             gammas=gammas,
@@ -135,6 +139,7 @@ class Planner:
             buckets=buckets,
             drafter=names.pop() if len(names) == 1 else None,
             steps=max(steps, default=0),
+            sources=sources,
         )
 
     def _pass_width(self, plan: RoundPlan) -> int:
@@ -147,11 +152,10 @@ class Planner:
     def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
         """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
         budgets: list[Budget | None] = [None] * len(rows)
-        # Who has a draft already needs no step, and nothing has to be tried for it.
-        sure = [i for i in adaptive if self.drafters.of(rows[i]).is_sure(rows[i])]
-        for i in sure:
-            gammas[i] = 0
-        adaptive = [i for i in adaptive if i not in sure]
+        for i in adaptive:
+            if rows[i].has_draft:  # it needs no draft step, and nothing has to be tried
+                gammas[i] = 0
+        adaptive = [i for i in adaptive if not rows[i].has_draft]
         if not adaptive:
             return budgets
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
@@ -194,7 +198,7 @@ class Planner:
     def _usual(self, row: SequenceState) -> int:
         """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
         free = row.request.gamma is None and not row.adaptive
-        return min(row.room, self.drafters.of(row).steady) if free else row.room
+        return min(row.room, self.drafters.of(row).profile.default_gamma) if free else row.room
 
     def learn(
         self,
@@ -226,11 +230,11 @@ class Planner:
         self._controller.observe(acceptances, judged)
 
     def learn_plain(self, rows: int, seconds: float) -> None:
-        """What a plain pass took that was run beside the rounds of so many rows."""
+        """What a plain pass took that was run next to the rounds of so many rows."""
         self._latency.observe_pass(rows, self._latency.plain_width(rows), seconds)
 
     def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
-        """What the round of so many rows took beside drafting and verification."""
+        """What the round of so many rows took next to drafting and verification."""
         self._latency.observe_rest(rows, any(plan.proposal.lengths), seconds)
 
     def _propose(
@@ -239,17 +243,18 @@ class Planner:
         """Each drafter's draft, with the rows (by index) it is for."""
         drafts = []
         for name in dict.fromkeys(row.drafter for row in rows):
-            always = self.drafters.by_name[name].always
+            drafter = self.drafters.by_name[name]
+            at_zero = drafter.profile.proposes_at_zero
             mine = [
-                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (always and row.adaptive))
+                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (at_zero and row.adaptive))
             ]
             if not mine:
                 continue
             try:
-                asked = [gammas[i] for i in mine]
-                draft = self.drafters.by_name[name].propose([rows[i] for i in mine], asked, [budgets[i] for i in mine])
-                draft.check([rows[i].room for i in mine] if always else asked)
-            except Exception as error:  # a drafter is a plug: whatever it raises, the target goes on alone
+                requested = [gammas[i] for i in mine]
+                draft = drafter.propose([rows[i] for i in mine], requested, [budgets[i] for i in mine])
+                draft.check([rows[i].room for i in mine] if at_zero else requested)
+            except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
                 for i in mine:
                     self._on_fault(rows[i], error)
                 continue

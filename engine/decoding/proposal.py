@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.to_device import to_device
+from specchat.engine.round import Proposer
+from specchat.engine.sequence.scheduler import common_prefix
 
 _HOST = torch.device("cpu")
 Offers = Callable[[int], tuple[Sequence[int], Tree]]
@@ -44,6 +47,21 @@ class Support:
         return whole
 
 
+class Source(NamedTuple):
+    """A draft that became part of a combined one."""
+
+    name: str
+    """Of the drafter or the draft model."""
+    tokens: Sequence[int] | None = None
+    """Its chain; None if it is the whole draft."""
+
+    def proposer(self, drafted: Sequence[int]) -> Proposer:
+        """For the round's record, from the accepted tokens followed by the first choices after them."""
+        if self.tokens is None:
+            return Proposer(self.name, len(drafted), len(drafted))
+        return Proposer(self.name, len(self.tokens), common_prefix(self.tokens, drafted))
+
+
 @dataclass(slots=True)
 class Draft:
     """Drafted tokens for a batch of rows.
@@ -63,14 +81,19 @@ class Draft:
     buckets: list[list[int]] | None = None
     """Confidence bucket of each token, one of `Drafter.buckets`; None if the drafter has none."""
     steps: int | None = None
-    """Draft steps taken; None for as many as the longest draft asked for."""
+    """Draft steps taken; None for as many as the longest requested γ."""
+    sources: Sequence[Sequence[Source]] | None = None
+    """Per row, the drafts that it was combined from; None if the drafter does not combine any."""
 
     @classmethod
     def of_chains(
-        cls, tokens: list[list[int]], buckets: list[list[int]] | None = None, steps: int | None = None
+        cls,
+        tokens: list[list[int]],
+        buckets: list[list[int]] | None = None,
+        sources: Sequence[Sequence[Source]] | None = None,
     ) -> Draft:
         """Chains of certain tokens, one list per row."""
-        return cls(tokens, [chain(len(each)) for each in tokens], buckets=buckets, steps=steps)
+        return cls(tokens, [chain(len(each)) for each in tokens], buckets=buckets, sources=sources)
 
     @property
     def lengths(self) -> list[int]:
@@ -182,10 +205,14 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
     """Merge drafts as `merge` does, into one draft; each must have confidence buckets."""
     whole = merge(drafts, rows, device)
     buckets: list[list[int]] = [[] for _ in range(rows)]
+    sources: list[Sequence[Source]] = [()] * rows
     for mine, draft in drafts:
         for i, each in zip(mine, draft.buckets or (), strict=True):
             buckets[i] = each
-    return Draft(whole.tokens, whole.trees, whole.q, whole.support, whole.drawn, buckets)
+        for i, own in zip(mine, draft.sources or (), strict=False):
+            sources[i] = own
+    combined = sources if any(sources) else None
+    return Draft(whole.tokens, whole.trees, whole.q, whole.support, whole.drawn, buckets, sources=combined)
 
 
 def _drawn(draft: Draft) -> list[bool]:

@@ -45,6 +45,7 @@ def run_round(
     target.keep(rows, verdict)
     outcomes = verdict.outcomes()
     watch.mark()
-    planner.drafters.absorb(rows, verdict.hidden_states(), [1 + outcome.accepted for outcome in outcomes])
+    kept = [1 + outcome.accepted for outcome in outcomes]
+    planner.drafters.on_hidden_states(rows, verdict.hidden_states(), kept)
     draft_s, verify_s = watch.seconds()
     return plan, outcomes, Timing(draft_s, verify_s, started)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specchat.engine.decoding.proposal import Proposal
+from specchat.engine.decoding.proposal import Proposal, Source
 
 
 @dataclass(slots=True)
@@ -22,3 +23,5 @@ class RoundPlan:
     """The one that drafted; None if none or several did."""
     steps: int
     """Draft steps it took."""
+    sources: list[Sequence[Source]]
+    """Per row, the drafts that its draft was combined from; empty if it was not combined."""

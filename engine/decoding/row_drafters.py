@@ -1,24 +1,24 @@
-"""Drafters of rows: what was read, judged and emitted reaches the drafter that each row has."""
+"""Calls of the drafters of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.device.to_device import to_device
-from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 
 
 class RowDrafters:
-    """All drafters of an engine, each asked and told for the rows that are its own.
+    """All drafters of an engine, each called with its own rows.
 
     Args:
         by_name: the drafters.
-        on_fault: called with a row whose drafter raised; the row goes on without drafts.
+        on_fault: called with a row whose drafter raised; the row continues without drafts.
     """
 
     def __init__(self, by_name: Mapping[str, Drafter], on_fault: Callable[[SequenceState, Exception], None]) -> None:
@@ -26,73 +26,57 @@ class RowDrafters:
         self._on_fault = on_fault
 
     def of(self, row: SequenceState) -> Drafter:
-        """The row's own."""
+        """The drafter of a row."""
         return self.by_name[row.drafter]
 
-    def unread(self, row: SequenceState) -> int:
-        """Tokens that the row's drafter has to read before the row's next round."""
-        return self.of(row).unread(row)
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """Let the first row's drafter read one chunk of its rows."""
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
+        """One chunk for the first row's drafter, of the rows that it drafts for."""
         mine = [row for row in rows if row.drafter == rows[0].drafter]
-        try:
-            self.of(rows[0]).read(mine)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            for row in mine:
-                self._on_fault(row, error)
+        with self._faults_of(mine):
+            self.of(rows[0]).prefill(mine)
 
-    def lend(self, row: SequenceState, source: int, length: int) -> int:
-        """How many of a row's first `length` tokens, which another slot holds, may be copied from there."""
-        return self.of(row).lend(row, source, length)
+    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
+        """How many of a row's first `length` tokens, which slot `source` holds, may be copied from there."""
+        return self.of(row).reuse_prefix(row, source, length)
 
-    def absorb(
+    def on_hidden_states(
         self,
         rows: Sequence[SequenceState],
-        tapped: Tensor | Sequence[Tensor] | None,
+        states: Tensor | Sequence[Tensor] | None,
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """Hand drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
+        """Give drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
 
         Args:
             rows: B.
-            tapped: [B, T, taps x hidden size], or of each row as many as stay.
-            lengths: how many of each row's T tokens stay; None for all.
+            states: [B, T, taps x hidden size], or per row those of the kept tokens; None without taps.
+            lengths: how many of each row's T tokens are kept; None for all.
         """
-        if tapped is None:
+        if states is None:
             return
-        part: Tensor | Sequence[Tensor]
         for name in dict.fromkeys(row.drafter for row in rows):
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
-            part = tapped
+            part: Tensor | Sequence[Tensor] = states
             if len(mine) < len(rows):
                 part = (
-                    tapped[to_device(mine, tapped.device)] if isinstance(tapped, Tensor) else [tapped[i] for i in mine]
+                    states[to_device(mine, states.device)] if isinstance(states, Tensor) else [states[i] for i in mine]
                 )
-            own, kept = [rows[i] for i in mine], lengths and [lengths[i] for i in mine]
-            try:
-                self.by_name[name].absorb(own, part, kept)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:
-                for row in own:
-                    self._on_fault(row, error)
+            own = [rows[i] for i in mine]
+            with self._faults_of(own):
+                self.by_name[name].on_hidden_states(own, part, lengths and [lengths[i] for i in mine])
 
-    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
-        """The drafts behind a row's last draft, where its drafter puts several together; `observe` follows."""
-        if not drafted:
-            return ()
-        try:
-            return self.of(row).proposers(row, drafted)
-        except Exception as error:
-            self._on_fault(row, error)
-            return ()
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""
+        with self._faults_of([row]):
+            self.of(row).on_accepted(row, emitted)
+
+    @contextmanager
+    def _faults_of(self, rows: Sequence[SequenceState]) -> Iterator[None]:
+        """Whatever a drafter raises, but for a lack of memory, costs these rows their drafts only."""
         try:
-            self.of(row).observe(row, emitted)
+            yield
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
-            self._on_fault(row, error)
+            for row in rows:
+                self._on_fault(row, error)

@@ -11,16 +11,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Offers, join
+from specchat.engine.decoding.proposal import Draft, Source, join
 from specchat.engine.decoding.tree import Tree
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.suffix import SURE, SuffixDrafter
-from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 
-_HEAD = len(SuffixDrafter.buckets)
+_HEAD = len(SuffixDrafter.profile.buckets)
 """The first bucket of the head."""
 
 
@@ -34,67 +34,56 @@ class CombinedDrafter(Drafter):
     """
 
     name = "combined"
-    always = True
 
     def __init__(self, head: HeadDrafter, suffix: SuffixDrafter, device: torch.device) -> None:
         self._head = head
         self._suffix = suffix
-        self.steady = head.steady
-        self.buckets = (*SuffixDrafter.buckets, *(_HEAD + bucket for bucket in head.buckets))
-        """Those of the suffix drafter, then those of the head."""
-        self.later = tuple(_HEAD + bucket for bucket in head.later)
-        of_head = {_HEAD + bucket: rate for bucket, rate in head.expected.items()}
-        self.expected = {**SuffixDrafter.expected, **of_head}
+        of_head, of_suffix = head.profile, suffix.profile
+        self.profile = DrafterProfile(
+            buckets=(*of_suffix.buckets, *(_HEAD + bucket for bucket in of_head.buckets)),
+            later_buckets=tuple(_HEAD + bucket for bucket in of_head.later_buckets),
+            expected_rates={
+                **of_suffix.expected_rates,
+                **{_HEAD + bucket: rate for bucket, rate in of_head.expected_rates.items()},
+            },
+            default_gamma=of_head.default_gamma,
+            proposes_at_zero=True,
+        )
         self._device = device
-        self._from_text: set[str] = set()
-        """Requests whose last draft is the suffix drafter's."""
 
-    def time_step(self) -> float | None:
-        """As the head's."""
-        return self._head.time_step()
+    def warm_up(self) -> float | None:
+        """As the head's, which captures nothing twice."""
+        return self._head.warm_up()
 
-    def admit(self, row: SequenceState) -> None:
-        """A row starts with both."""
-        self._head.admit(row)
+    def admit(self, row: SequenceState) -> RowProfile:
+        """Start a row with both; its drafts are the head's, as those of the suffix drafter cost nothing."""
+        of_head = self._head.admit(row)
         self._suffix.admit(row)
-
-    def unread(self, row: SequenceState) -> int:
-        """As the suffix drafter: the head reads a window of 256 tokens only."""
-        return self._suffix.unread(row)
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """For the suffix drafter."""
-        self._suffix.read(rows)
-
-    def lend(self, row: SequenceState, source: int, length: int) -> int:
-        """As the head can."""
-        return self._head.lend(row, source, length)
-
-    def absorb(
-        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
-    ) -> None:
-        """For the head."""
-        self._head.absorb(rows, tapped, lengths)
-
-    def grows(self, row: SequenceState) -> bool:
-        """As the head's drafts do; those of the suffix drafter cost nothing to make."""
-        return self._head.grows(row)
-
-    def offers(self, row: SequenceState) -> Offers | None:
-        """As the head's: what the suffix drafter gives costs nothing, so it is not asked for."""
-        of_head = self._head.offers(row)
-        if of_head is None:
-            return None
+        self._note_matches(row)
+        if of_head.offers is None:
+            return of_head
+        offers_of_head = of_head.offers
 
         def offers(gamma: int) -> tuple[Sequence[int], Tree]:
-            buckets, tree = of_head(gamma)
+            buckets, tree = offers_of_head(gamma)
             return [_HEAD + bucket for bucket in buckets], tree
 
-        return offers
+        return replace(of_head, offers=offers)
 
-    def is_sure(self, row: SequenceState) -> bool:
-        """Where the text repeats for long: the head takes no step then."""
-        return self._suffix.has_long_match(row)
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
+        """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""
+        self._suffix.prefill(rows)
+        self._note_matches(rows[0])
+
+    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
+        """As the head."""
+        return self._head.reuse_prefix(row, source, length)
+
+    def on_hidden_states(
+        self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
+        """For the head."""
+        self._head.on_hidden_states(rows, states, lengths)
 
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
@@ -106,38 +95,36 @@ class CombinedDrafter(Drafter):
         found = repeated.buckets
         heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] >= SURE)]
         texts = [i for i in range(len(rows)) if i not in heads]
-        self._from_text.difference_update(rows[i].request.request_id for i in heads)
-        self._from_text.update(rows[i].request.request_id for i in texts)
+        sources = repeated.sources or [(Source(self._suffix.name),)] * len(rows)
         if not heads:
-            return replace(repeated, steps=0)
+            return replace(repeated, steps=0, sources=sources)
         parts: list[tuple[list[int], Draft]] = []
         if texts:
-            parts.append((texts, Draft.of_chains([repeated.tokens[i] for i in texts], [found[i] for i in texts])))
+            drafted, buckets = [repeated.tokens[i] for i in texts], [found[i] for i in texts]
+            parts.append((texts, Draft.of_chains(drafted, buckets, [sources[i] for i in texts])))
         costs = [_of_head(budgets[i]) for i in heads] if budgets else []
         draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
         buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
         steps = max(gammas[i] for i in heads) if draft.steps is None else draft.steps
-        draft = replace(draft, buckets=buckets, steps=steps)
+        from_head = [(Source(self._head.name),)] * len(heads)
+        draft = replace(draft, buckets=buckets, steps=steps, sources=from_head)
         if not texts:
             return draft
         return replace(join([*parts, (heads, draft)], len(rows), self._device), steps=steps)
 
-    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
-        """The one of the two that drafted, or other chats."""
-        if row.request.request_id in self._from_text:
-            named = self._suffix.proposers(row, drafted)
-            return named or (Proposer(self._suffix.name, len(drafted), len(drafted)),)
-        return (Proposer(self._head.name, len(drafted), len(drafted)),)
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""
-        self._suffix.observe(row, emitted)
+        self._suffix.on_accepted(row, emitted)
+        self._note_matches(row)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
-        self._from_text.discard(row.request.request_id)
         self._head.release(row)
         self._suffix.release(row)
+
+    def _note_matches(self, row: SequenceState) -> None:
+        """Where the text repeats for long the head takes no step."""
+        row.has_draft = not row.undrafted and self._suffix.has_long_match(row)
 
 
 def _of_head(budget: Budget | None) -> Budget | None:
@@ -146,3 +133,11 @@ def _of_head(budget: Budget | None) -> Budget | None:
         return None
     rate = budget.rate
     return replace(budget, rate=lambda bucket: rate(_HEAD + bucket))
+
+
+def build(context: BuildContext, name: str) -> CombinedDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    head, suffix = context.drafters["head"], context.drafters["suffix"]
+    assert isinstance(head, HeadDrafter)
+    assert isinstance(suffix, SuffixDrafter)
+    return CombinedDrafter(head, suffix, context.target.device)

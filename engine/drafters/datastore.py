@@ -1,6 +1,6 @@
 """Datastore: texts of earlier chats that drafts are taken from.
 
-As in REST (He et al. 2023, arXiv 2311.08252, section 3.1) the continuations of the longest suffix that stands in them,
+As in REST (He et al. 2023, arXiv 2311.08252, section 3.1) the continuations of the longest suffix that occurs in them,
 by a suffix array; as in SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975) they are the user's own, and the length
 and the number of matches say how sure a token is. Where matches disagree nothing is drafted: their majority is right
 less often than a draft head.
@@ -16,11 +16,11 @@ from specchat.engine.drafters.suffix_array import DEPTH, SuffixArray
 MOST_TOKENS = 1 << 20
 """Tokens of all texts together, at 8 bytes each, and one more for each text."""
 WANTED_TOKENS = MOST_TOKENS * 7 // 8
-"""What is left where it became too much: the newest texts."""
+"""Tokens that remain after the oldest texts were dropped."""
 GRADES = 3
 """Grades of sureness, 0 to 2."""
 _ALONE, _AGREED = (12, 17, 25), (6, 9, 13)
-"""Length from which on a match has each grade: by itself, and where all of several go on in the same way. Of shorter
+"""Length from which on a match has each grade: by itself, and where all of several continue in the same way. Of shorter
 ones the draft head knows better, in chats about something else."""
 LEAST = min(*_ALONE, *_AGREED)
 """Tokens of the shortest match."""
@@ -42,7 +42,7 @@ class _Part(NamedTuple):
 
 
 class Datastore:
-    """Texts by key; keys grow with time. One thread at a time may change them; others may draft meanwhile."""
+    """Texts by key; keys grow with time. One thread at a time may change them; others may draft at the same time."""
 
     wanted = WANTED_TOKENS
     """How many tokens to fill it with: the newest ones."""
@@ -63,7 +63,7 @@ class Datastore:
         return frozenset(key for part in self._parts for key in part.keys)
 
     def update(self, new: Mapping[int, Sequence[int]], gone: Collection[int] = frozenset()) -> None:
-        """Add texts, token ids by key, and forget those that are gone, or have the key of a new one.
+        """Add texts, token ids by key, and forget texts that are gone or have the key of a new one.
 
         Nothing is drafted any more from what is gone as soon as this has begun.
         """
@@ -107,12 +107,12 @@ class Datastore:
 
 
 def _grade(length: int, matches: int) -> int:
-    """Of a token behind matches of this length, which all have it; -1 where that says too little."""
+    """Of a token after matches of this length, which all have it; -1 where that says too little."""
     return sum(length >= least for least in (_ALONE if matches == 1 else _AGREED)) - 1
 
 
 def _sorted(texts: Texts) -> tuple[_Part, ...]:
-    """These as one part, oldest first; none where there are none."""
+    """These as one part, oldest first; empty without texts."""
     keys = tuple(sorted(texts))
     return (_Part(keys, SuffixArray([texts[key] for key in keys])),) if keys else ()
 

@@ -37,6 +37,7 @@ class DraftCache:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         known = self._content[row.slot] if self._encoded(row) else []
         self._cached[row.request.request_id] = common_prefix(known, row.tokens)
+        self.update(row)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
@@ -45,19 +46,25 @@ class DraftCache:
     def keep(self, row: SequenceState, length: int) -> None:
         """From now on the first `length` tokens of the row count as cached."""
         self._cached[row.request.request_id] = length
+        self.update(row)
+
+    def update(self, row: SequenceState) -> None:
+        """Set `row.undrafted`, after the row's tokens or the cache have changed."""
+        row.undrafted = self.unread(row)
 
     def unread(self, row: SequenceState) -> int:
         """What the cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is read
         with the next draft."""
         unread = 0 if self._encoded(row) else len(row.source)
         behind = self._behind(row, LEAD)
-        return unread + (behind if behind > (self._chunk if row.rounds else 0) else 0)
+        return unread + (behind if behind > (self._chunk if row.emitted else 0) else 0)
 
-    def read(self, rows: Sequence[SequenceState]) -> None:
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk, padding included: of the first row, and all that is left of others; or encode a source."""
         if not self._encoded(rows[0]):
             self._model.encode(rows[0].slot, rows[0].source)  # type: ignore[attr-defined]
             self._sources[rows[0].slot] = rows[0].source
+            self.update(rows[0])
             return
         rows = [row for row in rows if self._encoded(row)]
         together, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
@@ -66,6 +73,8 @@ class DraftCache:
             if wide * (len(together) + 1) <= self._chunk:
                 together, width = [*together, row], wide
         self._feed(together, LEAD)
+        for row in together:
+            self.update(row)
 
     def catch_up(self, rows: Sequence[SequenceState], lead: int = LEAD) -> int:
         """Feed what the cache lacks, all rows at once, but for the last `lead` tokens of each, fewer where a row has no

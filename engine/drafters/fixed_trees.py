@@ -11,7 +11,7 @@ from specchat.engine.sequence.sequence import SequenceState
 BUCKETS: Sequence[int] = range(2 * BRANCHES)
 """First choice to last for the first position, then for any later one."""
 LATER: Sequence[int] = tuple(bucket for bucket in BUCKETS if bucket % BRANCHES)
-"""Those of tokens that are offered beside a likelier one."""
+"""Those of tokens that are offered next to a likelier one."""
 
 
 @lru_cache

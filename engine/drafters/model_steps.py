@@ -108,7 +108,7 @@ class ModelSteps:
         return token, q
 
     @torch.inference_mode()
-    def behind_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
+    def after_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:
         """Logits [B, V] of what follows each row's last token, of which all but the last `lead` tokens are cached."""
         fed = to_device([row.tokens[-lead:] for row in rows], self._device)
         starts = [len(row.tokens) - lead for row in rows]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.request import NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -24,3 +25,8 @@ class NoDrafter(Drafter):
     ) -> Draft:
         """No tokens."""
         return Draft.of_chains([[] for _ in rows])
+
+
+def build(context: BuildContext, name: str) -> NoDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    return NoDrafter()

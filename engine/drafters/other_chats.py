@@ -1,4 +1,7 @@
-"""Other chats: replies of the user's other chats as a source of drafts. Only the application provides them."""
+"""Other chats: what an engine's drafts may be taken from next to the text of the chat itself.
+
+The caller of the engine provides the texts; no other chats are ever used.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ if TYPE_CHECKING:
 class OtherChats:
     """Replies of other chats, by numbers that grow with time.
 
-    Only one thread at a time may use it; the engine's thread may draft at the same time.
+    One thread at a time may use it; the engine drafts at the same time.
 
     Args:
-        datastore: read by the drafters.
+        datastore: what drafters read.
         tokenizer: of the target.
         vocabulary: V of the target.
     """
@@ -34,29 +37,32 @@ class OtherChats:
 
     @property
     def wanted(self) -> int:
-        """Maximum number of tokens to provide, of the newest replies."""
+        """How many tokens to provide, from the newest replies."""
         return self._datastore.wanted
 
     @property
     def keys(self) -> frozenset[int]:
-        """Keys of the replies in use."""
+        """Of the replies that drafts are taken from."""
         return self._datastore.keys
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """Digest of the tokenizer and its chat template, which determine the result of `encode`."""
+        """Names the tokenizer and its chat template: with the same, `encode` gives the same."""
         backend: str = self._tokenizer.backend_tokenizer.to_str()
         return hashlib.blake2b(f"{backend}\0{self._tokenizer.chat_template}".encode(), digest_size=16).hexdigest()
 
     def encode(self, prompt: str, reply: str) -> list[int]:
-        """Token ids of the end of a prompt, where a match may begin, and of its reply."""
+        """Token ids of a reply, preceded by the end of its prompt: a match may begin there."""
         before: list[int] = []
         with suppress(EngineError):  # a prompt that the template refuses
             before = encode(Request("other", (Message("user", prompt),)), self._tokenizer)
-        after: list[int] = self._tokenizer.encode(reply, add_special_tokens=False)
-        return [*before[-self._datastore.context :], *after]
+        behind: list[int] = self._tokenizer.encode(reply, add_special_tokens=False)
+        return [*before[-self._datastore.context :], *behind]
 
     def update(self, new: Mapping[int, Sequence[int]], gone: Collection[int] = frozenset()) -> None:
-        """Add and remove replies. Token ids beyond the vocabulary are ignored."""
+        """Take drafts from these replies too, and no longer from removed ones.
+
+        What `encode` cannot have given is left out.
+        """
         valid = {key: tokens for key, tokens in new.items() if tokens and max(tokens) < self._vocabulary}
         self._datastore.update(valid, gone)

@@ -1,6 +1,6 @@
-"""Suffix drafter: continues the longest suffix of the text that occurred before, as it most often went on.
+"""Suffix drafter: continues the longest suffix of the text that occurred before, as it most often continued.
 
-After SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975, section 4), with an automaton in place of their tree. Its
+After SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975, section 4), with an automaton instead of their tree. Its
 match may be of any length, where the n-gram drafter's ends at three tokens. Where texts of other chats have a longer
 one, it continues theirs. A draft is certain (one-hot q).
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from itertools import takewhile
 
+from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.proposal import Draft, Source
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
 
 _LENGTHS = (2, 3, 5, 9)
@@ -39,17 +40,15 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     """One automaton per row.
 
     Args:
-        ends: tokens behind which nothing is drafted: the reply would be over.
-        never: tokens that are not drafted: turn marks of the chat template, which stand in prompts, not in replies.
+        ends: tokens after which nothing is drafted: the reply would be over.
+        never: tokens that are not drafted: turn marks of the chat template, which occur in prompts, not in replies.
         datastore: texts of other chats.
     """
 
     name = "suffix"
-    buckets = tuple(range(_STORED + GRADES))
-    """0 where other continuations are as frequent; else by the length of the match; then those of other chats."""
-
-    expected = _EXPECTED
-    at_once = 4096
+    profile = DrafterProfile(buckets=tuple(range(_STORED + GRADES)), expected_rates=_EXPECTED)
+    """Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats."""
+    chunk = 4096
     """Some 15 ms."""
 
     def __init__(
@@ -60,9 +59,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         self._never = never
         self._datastore = datastore
         self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
-        """Per request, what other chats continue with, and behind how many tokens."""
-        self._from_others: set[str] = set()
-        """Requests whose last draft is from other chats."""
+        """Per request, what other chats continue with, and after how many tokens."""
 
     def propose(
         self,
@@ -71,16 +68,15 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
         """The continuation of each row's longest match."""
-        drafts = []
+        drafts, sources = [], []
         for row, gamma in zip(rows, gammas, strict=True):
             if stored := self._of_other_chats(row):
-                self._from_others.add(row.request.request_id)
                 drafts.append(([token for token, _ in stored[:gamma]], [bucket for _, bucket in stored[:gamma]]))
             else:
-                self._from_others.discard(row.request.request_id)
                 drafts.append(self._continuation(self.text(row), gamma))
+            sources.append((Source(OTHER_CHATS if stored else self.name),))
         tokens = [tokens for tokens, _ in drafts]
-        return Draft.of_chains(tokens, [buckets for _, buckets in drafts])
+        return Draft.of_chains(tokens, [buckets for _, buckets in drafts], sources if self._datastore else None)
 
     def has_long_match(self, row: SequenceState) -> bool:
         """Whether its draft starts with a match that is nearly always right."""
@@ -93,22 +89,14 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         return bool(buckets) and buckets[0] >= SURE
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
-        """Up to `count` tokens that are likely behind the row's text and these tokens, which need not come to stay."""
+        """Up to `count` tokens that are likely after the row's text and these tokens, which need not come to stay."""
         found, buckets = self._continuation(self.text(row), count, tokens)
         return [token for token, _ in takewhile(lambda pair: pair[1] >= _LIKELY, zip(found, buckets, strict=True))]
 
-    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
-        """Other chats or the text itself, where there are other chats."""
-        if not self._datastore:
-            return ()
-        name = OTHER_CHATS if row.request.request_id in self._from_others else self.name
-        return (Proposer(name, len(drafted), len(drafted)),)
-
     def release(self, row: SequenceState) -> None:
-        """Drop what is known of a row."""
+        """Drop the state of a row."""
         super().release(row)
         self._stored.pop(row.request.request_id, None)
-        self._from_others.discard(row.request.request_id)
 
     def _of_other_chats(self, row: SequenceState) -> list[tuple[int, int]]:
         """Tokens and buckets of a match in other chats, where it is longer than that in the text."""
@@ -123,7 +111,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         return known[1]
 
     def _as_draft(self, found: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Tokens and buckets up to the end of a reply, or to what stands in none."""
+        """Tokens and buckets up to the end of a reply, or to what does not occur in replies."""
         kept = takewhile(lambda pair: pair[0] not in self._never, found)
         draft = [(token, _STORED + grade) for token, grade in kept]
         ends = [place for place, (token, _) in enumerate(draft) if token in self._ends]
@@ -132,7 +120,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     def _continuation(
         self, text: SuffixAutomaton, count: int, behind: Sequence[int] = ()
     ) -> tuple[list[int], list[int]]:
-        """Up to `count` tokens behind the text and `behind`, and the bucket of each."""
+        """Up to `count` tokens after the text and `behind`, and the bucket of each."""
         state, length = text.matched
         for token in behind:
             state, length = text.step(state, length, token)
@@ -152,3 +140,8 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
                 break
             state, length = text.step(state, length, token)
         return tokens, buckets
+
+
+def build(context: BuildContext, name: str) -> SuffixDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    return SuffixDrafter(context.model.eos_ids, context.never, context.datastore)

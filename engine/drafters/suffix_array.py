@@ -1,4 +1,4 @@
-"""Suffix array of token sequences read backwards: the longest suffix of a text that stands in them, and where.
+"""Suffix array of token sequences read backwards: the longest suffix of a text that occurs in them, and where.
 
 Manber & Myers 1993, "Suffix arrays: a new method for on-line string searches": suffixes in sorted order, so that all
 places of a pattern are neighbours, found by bisection. What is sorted here is each place's context, the tokens before
@@ -27,10 +27,10 @@ _BYTES = 4
 
 
 class Matched(NamedTuple):
-    """The longest suffix of a text that stands in the sequences."""
+    """The longest suffix of a text that occurs in the sequences."""
 
     length: int
-    """Tokens, `DEPTH` at most; 0 if there is none."""
+    """Tokens, `DEPTH` at most; 0 if none."""
     places: range
     """Where in the sorted order its occurrences are."""
 
@@ -93,7 +93,7 @@ class SuffixArray:
         return sorted(found)[:count]
 
     def following(self, occurrence: int, count: int) -> tuple[int, ...]:
-        """Up to `count` tokens behind an occurrence, to the end of its sequence at most."""
+        """Up to `count` tokens after an occurrence, to the end of its sequence at most."""
         begin = max(occurrence - count, 0)
         tokens = struct.unpack_from(f">{occurrence - begin}I", self._text, begin * _BYTES)[::-1]
         return tokens[: tokens.index(_BORDER)] if _BORDER in tokens else tokens

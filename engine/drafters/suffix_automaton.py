@@ -4,8 +4,8 @@ Construction: Blumer et al. 1985, "The smallest automaton recognizing the subwor
 a token. A state stands for the substrings that end at the same places; its link is the longest suffix of them that ends
 elsewhere too. So the link of the whole text's state is the longest suffix that occurred before: what is matched.
 
-Counts follow PPM's update exclusion (Moffat 1990, section 3.1): a token is counted behind the longest context that it
-has followed before, and behind the longer ones in which it is new. These are just the states that construction visits.
+Counts follow PPM's update exclusion (Moffat 1990, section 3.1): a token is counted after the longest context that it
+has followed before, and after the longer ones in which it is new. These are just the states that construction visits.
 
 Some 600 bytes a token: at most two states, 1.4 in text.
 """
@@ -35,7 +35,7 @@ class SuffixAutomaton:
 
     @property
     def matched(self) -> tuple[int, int]:
-        """State and length of the longest suffix that occurred before; the root and 0 if there is none."""
+        """State and length of the longest suffix that occurred before; the root and 0 if none."""
         state = max(self._link[self._last], _ROOT)
         return state, self._length[state]
 
@@ -45,7 +45,7 @@ class SuffixAutomaton:
             self._append(token)
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
-        """State and length of the longest match behind a token that follows a match."""
+        """State and length of the longest match after a token that follows a match."""
         following = self._next
         while state != _ROOT and token not in following[state]:
             state = self._link[state]

@@ -1,6 +1,6 @@
 """What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come.
 
-Of an encoder-decoder they read the source first: much of a summary stands there.
+Of an encoder-decoder they read the source first: much of a summary occurs there.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.sequence.sequence import SequenceState
@@ -44,38 +44,36 @@ class TextDrafter(Drafter, Generic[Known]):
         make: gives a predictor that has read nothing.
     """
 
-    at_once: int
-    """Tokens of a prompt that are read in one go."""
+    chunk: int
+    """Prompt tokens read between two rounds."""
 
     def __init__(self, make: Callable[[], Known]) -> None:
         self._make = make
         self._texts: dict[str, Known] = {}
 
     def text(self, row: SequenceState) -> Known:
-        """What is known of a row's text."""
+        """The state of a row's text."""
         return self._texts[row.request.request_id]
 
-    def admit(self, row: SequenceState) -> None:
+    def admit(self, row: SequenceState) -> RowProfile:
         """Read the beginning of the prompt."""
         self._texts[row.request.request_id] = self._make()
-        self.read([row])
+        self.prefill([row])
+        return RowProfile()
 
-    def unread(self, row: SequenceState) -> int:
-        """What has not been read yet."""
-        return len(row.source) + len(row.tokens) - self.text(row).tokens
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """Read `at_once` tokens more of the first."""
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
+        """Read the next `chunk` tokens of the first row."""
         row = rows[0]
         text, whole = self.text(row), [*row.source, *row.tokens] if row.source else row.tokens
-        text.extend(whole[text.tokens : text.tokens + self.at_once])
+        text.extend(whole[text.tokens : text.tokens + self.chunk])
+        row.undrafted = len(whole) - text.tokens
 
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Read the new tokens."""
         self.text(row).extend(emitted)
 
     def release(self, row: SequenceState) -> None:
-        """Drop what is known."""
+        """Drop the state."""
         del self._texts[row.request.request_id]
 
 

@@ -36,6 +36,10 @@ class SequenceState:
 
     room: int = 0
     """Largest useful draft length of the round being planned."""
+    undrafted: int = 0
+    """Tokens that the drafter has to read before the row's next round."""
+    has_draft: bool = False
+    """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
 
     def __post_init__(self) -> None:
         self.encoded = not self.source

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,35 +14,21 @@ from specchat.engine.backends.batch_invariance_check import BatchInvarianceCheck
 from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.device.device import pick_device
-from specchat.engine.drafters.combined import CombinedDrafter
-from specchat.engine.drafters.copying import CopyDrafter
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.datastore import Datastore
-from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.head.folder import LoadedHead, find_head, is_head, load_head
-from specchat.engine.drafters.look_ahead.folder import LookAhead, is_look_ahead, load_look_ahead
-from specchat.engine.drafters.ngram import NGramDrafter
-from specchat.engine.drafters.none import NoDrafter
-from specchat.engine.drafters.published.find import find_published
-from specchat.engine.drafters.published.load import load_published
-from specchat.engine.drafters.random_tokens import RandomDrafter
-from specchat.engine.drafters.suffix import SuffixDrafter
-from specchat.engine.drafters.tables.drafter import table_drafters
-from specchat.engine.drafters.tables.folder import LoadedTables, is_tables, load_tables
+from specchat.engine.drafters.head.folder import find_head
+from specchat.engine.drafters.registry import Drafters, DraftPart, Tapping, load_part
 from specchat.engine.errors import EngineError
-from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.worker.model_drafters import drafters_of
 from specchat.engine.worker.model_notices import INEXACT, notices_of
-from specchat.engine.worker.obtain import Model, Obtained, make_runner, obtain_model
+from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 from specchat.engine.worker.obtain_drafts import obtain_drafts
-from specchat.engine.worker.target_drafters import look_ahead_drafter
 
 _OVERHANG = MAX_GAMMA + 1
-"""Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
+"""Columns kept spare beyond the context, for the padding of short drafts next to long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +41,33 @@ class Assembly:
     """The passes of each draft model."""
     drafts: tuple[Model, ...]
     """Draft models, none or one, or several that are merged."""
-    head: LoadedHead | None
-    tables: LoadedTables | None
-    drafters: dict[str, Drafter]
+    parts: Mapping[str, DraftPart]
+    """Heads, tables or embeddings that drafters use, by kind."""
+    drafters: Drafters
     """By name, best first."""
     weight_bytes: int
     cache_bytes: int
     score_bytes: int
-    """Of the layer that scores the head's vocabulary, a part of `cache_bytes`; 0 without a head."""
+    """Of the layers that score drafters' vocabularies, a part of `cache_bytes`."""
     notices: tuple[str, ...]
     """What the user should know about these models."""
     smaller: Callable[[], Assembly] | None
     """The same with fewer slots or less context, for when this is gone; None if this is the smallest."""
     datastore: Datastore = field(default_factory=Datastore)
-    """Texts of other chats that the suffix drafter takes drafts from; empty until somebody fills it."""
+    """Texts of other chats that the suffix drafter takes drafts from; initially empty."""
     exact: BatchInvarianceCheck | None = None
     """What passes of fixed shape give here; None where they were not asked for."""
 
     @property
     def graph_bytes(self) -> int:
-        """Memory that CUDA graphs read and write beside the caches: logits, distributions."""
-        drafters = sum(drafter.graph_bytes for drafter in self.drafters.values())
+        """Memory that CUDA graphs read and write next to the caches: logits, distributions."""
+        drafters = sum(drafter.graph_bytes for drafter in self.drafters.built.values())
         return drafters + sum(backend.graph_bytes for backend in (self.target, *self.draft_runners))
 
     @property
     def rounds_by_width(self) -> bool:
         """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
-        # Where attention is torch's, its last bits can turn an activation's code on the way into a quantised layer.
+        # Where attention is torch's, its last bits can turn an activation's code before a quantised layer.
         coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
         return coarse and not (self.exact and self.exact.equal)
 
@@ -95,63 +81,37 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     """Fetch what is missing, load the models, make the caches.
 
     Raises:
-        EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
+        EngineError: a model is unavailable, or cannot be loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
-    if len(config.drafts) > 1:
-        return _with_models(config, target, progress)
-    folder = Path(config.draft or "").expanduser()
-    if config.draft and is_look_ahead(folder):
-        require_decoder_only(target.model, f"{config.draft} has look-ahead embeddings, which ride in passes of")
-        look_ahead = load_look_ahead(folder, target.model)
-        return put_together(config, target.model, notices=target.notices, look_ahead=look_ahead)
-    tables = _tables(config, target.model)
-    if tables is not None:
-        return put_together(config, target.model, tables=tables, notices=target.notices)
-    head = _head(config, target.model, progress)
-    if head is not None or config.draft is None:
-        return put_together(config, target.model, head=head, notices=target.notices)
-    return _with_models(config, target, progress)
-
-
-def _with_models(config: EngineConfig, target: Obtained, progress: Progress) -> Assembly:
-    """With draft models."""
+    parts = _load_parts(config, target.model, progress)
+    if parts or not config.draft:
+        return put_together(config, target.model, notices=target.notices, **parts)
     draft, *more = obtain_drafts(config, target.model, progress)
     notices = [notice for each in (target, draft, *more) for notice in each.notices]
     return put_together(config, target.model, draft.model, notices=notices, more=[each.model for each in more])
 
 
-def _tables(config: EngineConfig, model: Model) -> LoadedTables | None:
-    """Counted tables, where the draft that is asked for is a folder of them."""
-    folder = Path(config.draft).expanduser() if config.draft else None
-    if folder is None or not is_tables(folder):
-        return None
-    return load_tables(folder, model.tokenizer, model.vocab_size, model.name)
-
-
-def _head(config: EngineConfig, model: Model, progress: Progress) -> LoadedHead | None:
-    """The head that is asked for; where no draft is, one that was made for this target, if there is one."""
-    if config.draft is None:
-        folder = find_head(config.heads, model)
-        return load_head(folder, model) if folder else None
-    folder = Path(config.draft).expanduser()
-    published = None if is_head(folder) else find_published(config.draft, ModelStore(config.models), progress)
-    if is_head(folder) or published is not None:
-        require_decoder_only(model, f"{config.draft} is a draft head, which needs")
-    if published is not None:
-        return load_published(published, model)
-    return load_head(folder, model) if is_head(folder) else None
+def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> dict[str, Any]:
+    """What `--draft` names besides draft models; by default a head made for the target, if any."""
+    store = ModelStore(config.models)
+    if len(config.drafts) > 1:
+        return {}
+    if config.draft:
+        return load_part(config.draft, model, store, progress)
+    folder = find_head(config.heads, model)
+    return load_part(str(folder), model, store, progress) if folder else {}
 
 
 def put_together(
     config: EngineConfig,
     model: Model,
     draft: Model | None = None,
-    head: LoadedHead | None = None,
-    tables: LoadedTables | None = None,
+    head: DraftPart | None = None,
+    *,
     notices: Sequence[str] = (),
-    look_ahead: LookAhead | None = None,
     more: Sequence[Model] = (),
+    **parts: DraftPart | None,
 ) -> Assembly:
     """Caches and drafters for models that are loaded; fewer slots, then less context, where memory is short.
 
@@ -160,29 +120,27 @@ def put_together(
         model: the target.
         draft: a draft model.
         head: a draft head.
-        tables: counted tables.
         notices: what the user should know.
-        look_ahead: trained embeddings.
         more: draft models to be merged with `draft`.
+        parts: other parts of drafters, by kind (`engine.drafters.registry`).
 
     Raises:
         EngineError: not even one slot of a small context fits.
     """
     drafts = (draft, *more) if draft else ()
-    parts = _Parts(config, model, drafts, head, tables, look_ahead, tuple(notices))
-    return _first_that_fits(parts, list(_sizes(config.slots, parts.context)))
+    given = {kind: part for kind, part in {"head": head, **parts}.items() if part is not None}
+    loaded = _Loaded(config, model, drafts, given, tuple(notices))
+    return _first_that_fits(loaded, list(_sizes(config.slots, loaded.context)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """What an assembly is put together from."""
+class _Loaded:
+    """Loaded parts of an engine."""
 
     config: EngineConfig
     model: Model
     drafts: tuple[Model, ...]
-    head: LoadedHead | None
-    tables: LoadedTables | None
-    look_ahead: LookAhead | None
+    parts: Mapping[str, DraftPart]
     notices: tuple[str, ...]
 
     @property
@@ -195,64 +153,52 @@ class _Parts:
         return (slots, context) != (self.config.slots, self.context)
 
 
-def _first_that_fits(parts: _Parts, sizes: Sequence[tuple[int, int]]) -> Assembly:
+def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assembly:
     """With the first of these slots and contexts that there is memory for."""
     shortage = ""
     for number, (slots, context) in enumerate(sizes, 1):
         left = sizes[number:]
         try:
-            return _of_size(parts, slots, context, partial(_first_that_fits, parts, left) if left else None)
+            return _of_size(loaded, slots, context, partial(_first_that_fits, loaded, left) if left else None)
         except (EngineError, torch.OutOfMemoryError) as error:
             shortage = str(error) if isinstance(error, EngineError) else OUT_OF_MEMORY
         free_memory()  # the next try needs the memory of this one
     raise EngineError(shortage)
 
 
-def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
-    config, model, drafts, head, notices = parts.config, parts.model, parts.drafts, parts.head, parts.notices
-    target = make_runner(model, slots, context, _OVERHANG, head.head.taps if head else (), exact=config.exact)
-    cached = tuple(make_runner(draft, slots, context, _OVERHANG) for draft in drafts)
+def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
+    config, model, drafts, notices = loaded.config, loaded.model, loaded.drafts, loaded.notices
+    taps = next((tuple(part.taps) for part in loaded.parts.values() if isinstance(part, Tapping)), ())
+    target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact)
+    runners = tuple(make_runner(draft, slots, context, _OVERHANG) for draft in drafts)
     exact = check_batch_invariance(target) if config.exact else None
-    penalties = target.penalties
-    never = frozenset(model.tokenizer.all_special_ids) - model.eos_ids
-    datastore = Datastore()
-    suffix = SuffixDrafter(model.eos_ids, never, datastore)
-    of_text: list[Drafter] = [suffix, NGramDrafter(model.eos_ids, never), CopyDrafter(model.eos_ids, never)]
-    at_random = RandomDrafter(model.vocab_size, target.device)
-    drafters = [*of_text, at_random, NoDrafter()]
-    cache_bytes = sum(_cache_bytes(runner) for runner in (target, *cached))
-    score_bytes = table_bytes = 0
-    if head is not None:
-        drafter = HeadDrafter(head.head, head.vocabulary, target, penalties, branches=target.capabilities.trees)
-        with_head = [CombinedDrafter(drafter, suffix, target.device), drafter]
-        drafters = [*with_head, *drafters]
-        cache_bytes += drafter.bytes
-        score_bytes = drafter.score_bytes
-    if parts.look_ahead is not None:
-        drafters.insert(0, look_ahead_drafter(parts.look_ahead, model, target, penalties))
-    if parts.tables is not None:
-        bigram, unigram = table_drafters(parts.tables.counts, penalties, model.vocab_size, target, model.eos_ids)
-        drafters = [bigram, *drafters[:-1], unigram, NoDrafter()]
-        table_bytes = bigram.bytes + unigram.bytes
-    if cached:
-        names = [draft.name for draft in drafts]
-        drafters = [*drafters_of(cached, names, target, penalties, suffix, config.prefill_chunk), *drafters]
+    built = BuildContext(
+        model=model,
+        target=target,
+        datastore=Datastore(),
+        draft_models=[(draft.name, runner) for draft, runner in zip(drafts, runners, strict=True)],
+        parts=dict(loaded.parts),
+        prefill_chunk=config.prefill_chunk,
+    )
+    drafters = Drafters(built)
+    drafters.build()
+    made = drafters.built.values()
+    reduced = (slots, context) if loaded.reduced(slots, context) else None
     return Assembly(
         model=model,
         target=target,
-        draft_runners=cached,
+        draft_runners=runners,
         drafts=drafts,
-        head=head,
-        tables=parts.tables,
-        drafters={drafter.name: drafter for drafter in drafters},
-        weight_bytes=sum(part.weight_bytes for part in (model, *drafts, head) if part) + table_bytes,
-        cache_bytes=cache_bytes,
-        score_bytes=score_bytes,
+        parts=loaded.parts,
+        drafters=drafters,
+        weight_bytes=sum(part.weight_bytes for part in (model, *drafts, *loaded.parts.values(), *made)),
+        cache_bytes=sum(map(_cache_bytes, (target, *runners))) + sum(each.cache_bytes for each in made),
+        score_bytes=sum(each.score_bytes for each in made),
         smaller=smaller,
-        datastore=datastore,
+        datastore=built.datastore,
         notices=(
             *notices,
-            *notices_of(model, target, drafts, cached, (slots, context) if parts.reduced(slots, context) else None),
+            *notices_of(model, target, drafts, runners, reduced),
             *([INEXACT] if exact and not exact.equal else []),
         ),
         exact=exact,
@@ -276,7 +222,7 @@ def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
 
 
 def free_memory() -> None:
-    """Let go of what nothing refers to but cycles and the allocator."""
+    """Collect garbage and empty the CUDA cache."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from specchat.engine.config import EngineConfig
-from specchat.engine.drafters.head.folder import is_head
-from specchat.engine.drafters.look_ahead.folder import is_look_ahead
-from specchat.engine.drafters.merged import MOST_MODELS
-from specchat.engine.drafters.published.find import find_published
-from specchat.engine.drafters.tables.folder import is_tables
+from specchat.engine.drafters.registry import MOST_MODELS, names_part
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.store import ModelStore
@@ -22,7 +16,7 @@ def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> li
     """The draft models that are named.
 
     Raises:
-        EngineError: one cannot be had, loaded or run, or does not fit the target; or they cannot be merged.
+        EngineError: one is unavailable, cannot be loaded or run, or does not fit the target; or they cannot be merged.
     """
     several = len(config.drafts) > 1
     if several:
@@ -49,7 +43,5 @@ def _check_several(config: EngineConfig, progress: Progress) -> None:
             f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
         )
     for spec in config.drafts:
-        folder = Path(spec).expanduser()
-        of_its_own = is_look_ahead(folder) or is_tables(folder) or is_head(folder)
-        if of_its_own or find_published(spec, ModelStore(config.models), progress):
+        if names_part(spec, ModelStore(config.models), progress):
             raise EngineError(f"{spec} is no draft model, and only those are merged: name it alone or leave it out")

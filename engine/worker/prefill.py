@@ -46,7 +46,7 @@ class Prefill:
 
     def is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
-        return row.prefilled and not self._planner.drafters.unread(row)
+        return row.prefilled and not row.undrafted
 
     def run(self) -> None:
         """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that.
@@ -72,14 +72,14 @@ class Prefill:
         """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the
         drafter."""
         if rows[0].prefilled:
-            self._planner.drafters.read(rows)
+            self._planner.drafters.prefill(rows)
             return
         if not rows[0].encoded:
             self._encode(rows[0])
             return
         rows = [row for row in rows if row.encoded]
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
-        rows = self._scheduler.prefill_batch(rows, limit, room, self._borrow, ragged=self._ragged)
+        rows = self._scheduler.read_together(rows, limit, room, self._borrow, ragged=self._ragged)
         reading = [row for row in rows if not row.prefilled]  # others were lent all that was left
         chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in reading]
         lengths = [len(chunk) for chunk in chunks]
@@ -87,7 +87,7 @@ class Prefill:
             padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
             slots, starts = [row.slot for row in reading], [row.cached for row in reading]
             tapped = self._target.prefill(padded, slots, starts, lengths)
-            self._planner.drafters.absorb(reading, tapped, lengths)
+            self._planner.drafters.on_hidden_states(reading, tapped, lengths)
             for row, length in zip(reading, lengths, strict=True):
                 row.cached += length
         now = self._clock()
@@ -110,7 +110,10 @@ class Prefill:
 
     def _borrow(self, row: SequenceState) -> None:
         """Copy what another slot has read of the row's prompt meanwhile."""
-        lent = self._scheduler.longer_prefix(row)
-        if lent is not None and (length := self._planner.drafters.lend(row, lent.source, lent.length)) > row.cached:
+        lent = self._scheduler.lend(row)
+        if (
+            lent is not None
+            and (length := self._planner.drafters.reuse_prefix(row, lent.source, lent.length)) > row.cached
+        ):
             self._target.cache.copy(lent.source, lent.slot, length)
             row.cached = length

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.proposal import Source
 from specchat.engine.decoding.round import Timing, run_round
+from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly
@@ -64,14 +65,22 @@ class Rounds:
             self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + _rest(timing))
         self._faults.passed()
         self._notices.tell_performance_warnings()
-        for row, outcome in zip(rows, outcomes, strict=True):
+        for row, outcome, sources in zip(rows, outcomes, plan.sources, strict=True):
             try:
-                self._conclude(row, outcome, timing, len(rows), plain_s)
+                self._conclude(row, outcome, sources, timing, len(rows), plain_s)
             except Exception as error:  # its text, its record: nothing that the others share
                 self._requests.finish(row, FinishReason.ERROR, sentence(error), keep=False)
         self._planner.learn_rest(len(rows), plan, _rest(timing))
 
-    def _conclude(self, row: SequenceState, outcome: Outcome, timing: Timing, rows: int, plain_s: float) -> None:
+    def _conclude(
+        self,
+        row: SequenceState,
+        outcome: Outcome,
+        sources: Sequence[Source],
+        timing: Timing,
+        rows: int,
+        plain_s: float,
+    ) -> None:
         model, target = self._made.model, self._made.target
         if outcome.broken:
             target.cache.clear(row.slot)
@@ -79,8 +88,8 @@ class Rounds:
             self._requests.finish(row, FinishReason.ERROR, message, keep=False)
             return
         added, pieces, reason = commit(row, outcome, model.eos_ids, target.context)
-        proposers = self._planner.drafters.proposers(row, outcome.drafted)
-        self._planner.drafters.observe(row, added)
+        proposers = tuple(source.proposer(outcome.drafted) for source in sources if outcome.drafted)
+        self._planner.drafters.on_accepted(row, added)
         row.outbox.put(
             record(
                 row,

@@ -11,10 +11,8 @@ def warm_up(made: Assembly) -> None:
     Raises:
         torch.OutOfMemoryError: there is not enough memory for it.
     """
-    supports = {id(support): support for drafter in made.drafters.values() for support in drafter.supports}
+    supports = {id(support): support for drafter in made.drafters.built.values() for support in drafter.supports}
     made.target.warm_up(tuple(supports.values()))
     for backend in made.draft_runners:
         backend.warm_up()
-    if made.target.capabilities.captured:
-        for drafter in made.drafters.values():
-            drafter.capture()
+    made.drafters.warm_up()

@@ -122,7 +122,7 @@ class Worker:
         self._on_ready(
             Ready(
                 target=made.model.name,
-                draft=", ".join(part.name for part in (*made.drafts, made.head, made.tables) if part) or None,
+                draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
                 drafters=tuple(made.drafters),
                 device=device.type,
                 device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
@@ -151,7 +151,7 @@ class Worker:
         self._notices = Notices(made, self._outbox, clock)
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         if made.target.capabilities.ragged:
-            self._planner.learn_costs(time_wider_passes(made.target))
+            self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         self._scheduler = self._make_scheduler(made)
         self._requests = OpenRequests(self._scheduler, self._planner, self._config.queue, clock, self._on_end)
         self._admission = Admission(made, self._scheduler, self._planner, self._requests, self._notices, clock)

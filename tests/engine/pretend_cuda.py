@@ -25,8 +25,8 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.head.captured_steps import CapturedSteps
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.tables.folder import LoadedTables
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.research.tables import LoadedTables
 
 GPU = torch.device("cuda:0")
 CPU = torch.device("cpu")

@@ -14,9 +14,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from specchat.engine import Died, Engine, EngineConfig, Event, Finished, Message, Notice, Outbox, Request, Round
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.drafters.look_ahead.folder import LookAhead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
+from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.tools.distill.initial import head_shape
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 

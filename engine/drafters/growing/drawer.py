@@ -21,7 +21,7 @@ Draw = Callable[[DrawRequest], Sequence[int]]
 
 
 def by_kernels(wanted: DrawRequest) -> list[int]:
-    """Draw by the kernels, where there are any."""
+    """Draw by the kernels, for packed models."""
     return kernels.draw([wanted], torch.get_num_threads())[0]
 
 
@@ -41,7 +41,7 @@ class Drawer:
 
     Args:
         row: not greedy.
-        q: [`MAX_GAMMA`, V'], float32, contiguous: by node, gets what the tokens behind it are drawn from.
+        q: [`MAX_GAMMA`, V'], float32, contiguous: by node, gets what the tokens after it are drawn from.
         draw: draws tokens.
     """
 
@@ -52,11 +52,11 @@ class Drawer:
         self.q = q
 
     def draw(self, growth: Growth, offers: Sequence[Offered], logits: Tensor, known: Sequence[int]) -> list[Offered]:
-        """Draw as many tokens behind each node as are to be offered there, each without those before it.
+        """Draw as many tokens after each node as are to be offered there, each without those before it.
 
         Args:
             growth: gets the tokens.
-            offers: those behind one node next to each other.
+            offers: those after one node next to each other.
             logits: [B, P, V'], of all places scored.
             known: the V' tokens.
 

@@ -55,7 +55,7 @@ def grow(
 
     Args:
         asked: [B].
-        scores: [B, 1, V'], behind each row's last token, with the likeliest of them.
+        scores: [B, 1, V'], after each row's last token, with the likeliest of them.
         go_on: scores what follows n drafted tokens, those of a row next to each other: [1, n, V'].
         known: the V' tokens that can be drafted.
         support: the same.

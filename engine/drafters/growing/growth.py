@@ -4,7 +4,7 @@ As in EAGLE-2 (Li et al. 2024) a token's chance is the product of the confidence
 acceptance rates; here each grade of confidence has the rate that it has shown, and a token is offered if its chance
 exceeds the price of verifying it.
 
-Exactness of drawn tokens (SpecInfer, Miao et al. 2024): how many tokens are offered behind a node may depend on
+Exactness of drawn tokens (SpecInfer, Miao et al. 2024): how many tokens are offered after a node may depend on
 everything drafted before them, q there included, but on none of the draws that it is about. So that number is settled
 level by level, from the shares of the likeliest tokens, before anything is drawn, and what was drawn is offered.
 Greedy tokens are not drawn: the whole tree is known, and its best tokens are kept.
@@ -33,7 +33,7 @@ EXPECTED = {grade + drawn * GRADES: rate for drawn in (0, 1) for grade, rate in 
 LEAST = 0.02
 """Least price of a token: where passes cost nothing the places in them are what is short."""
 HOPE = 0.6
-"""Chance of the likeliest token behind one that was accepted, on average: what going on behind a token may bring."""
+"""Chance of the likeliest token after one that was accepted, on average: what continuing after a token may bring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Offered(NamedTuple):
     """A token to be offered."""
 
     node: Node
-    """Behind which."""
+    """After which."""
     rank: int
     bucket: int
     chance: float
@@ -78,19 +78,19 @@ class Growth:
         self.parents: list[int] = []
         self.buckets: list[int] = []
         self.inner: list[int] = []
-        """Nodes that tokens are offered behind."""
+        """Nodes that tokens are offered after."""
         self._chances: list[float] = []
         self.columns: dict[int, int] = {}
-        """Of each token that has been gone on from, the column where the drafter's memory has it."""
+        """Of each token that has been expanded, the column where the drafter's memory has it."""
         self._line = 0
-        """The last token of those that are drafted for whatever they cost."""
+        """The last token that is drafted regardless of its cost."""
         self._level = 0
 
     def offers(self, nodes: Sequence[Node], shares: Sequence[Sequence[float]]) -> list[Offered]:
-        """What to offer behind the nodes of one depth: settled before it is drawn.
+        """What to offer after the nodes of one depth: settled before it is drawn.
 
         Args:
-            nodes: those that were scored.
+            nodes: scored nodes.
             shares: probabilities of the likeliest tokens of every place scored, in order.
         """
         self._level += 1
@@ -105,7 +105,7 @@ class Growth:
         return sorted(kept, key=lambda each: (each.node.place, each.rank))
 
     def add(self, offered: Offered, token: int) -> None:
-        """Offer a token; those behind one node come in the order of their ranks."""
+        """Offer a token; those after one node come in the order of their ranks."""
         self.tokens.append(token)
         self.parents.append(offered.node.place)
         self.buckets.append(offered.bucket)
@@ -114,7 +114,7 @@ class Growth:
             self.inner.append(offered.node.place)
 
     def promising(self, added: Sequence[Offered]) -> tuple[list[tuple[int, Offered]], float]:
-        """The tokens of a level, the last ones added, that are worth going on from, and what that may gain."""
+        """The tokens of a level, the last ones added, that are worth expanding, and what that may gain."""
         first = len(self.tokens) - len(added) + 1
         full = self._final and len(self.tokens) >= MAX_GAMMA
         if self._level >= self._depth or full:
@@ -134,12 +134,12 @@ class Growth:
         return sorted(((place, each) for _, place, each in found), key=lambda one: one[0]), gain
 
     def next_column(self, place: int) -> int:
-        """Where the drafter's memory takes the next token that is gone on from."""
+        """Where the drafter's memory takes the next token that is expanded."""
         self.columns[place] = len(self.columns) + 1
         return self.columns[place]
 
     def columns_along(self, tokens: Sequence[int]) -> list[int]:
-        """Columns of the drafted tokens that these are, one behind the other, as far as they have been gone on from."""
+        """Columns of the drafted tokens that these are, one after the other, as far as they have been expanded."""
         found: list[int] = []
         node = 0
         for token in tokens:
@@ -151,7 +151,7 @@ class Growth:
         return found
 
     def tree(self) -> tuple[list[int], list[int], Tree]:
-        """Tokens, buckets and tree; of greedy tokens those that pay best together."""
+        """Tokens, buckets and tree; for greedy rows the subset of tokens that pays best."""
         if self._final:
             return self.tokens, self.buckets, tree_from(tuple(self.parents))
         order = sorted(range(len(self.tokens)), key=lambda i: (-self._chances[i], i))
@@ -164,7 +164,7 @@ class Growth:
         return [self.tokens[i] for i in kept], [self.buckets[i] for i in kept], tree_from(parents)
 
     def _ranked(self, node: Node, shares: Sequence[float]) -> list[Offered]:
-        """The tokens behind a node, by rank; none is likelier than the one before it."""
+        """The tokens after a node, by rank; none is likelier than the one before it."""
         ranked: list[Offered] = []
         chance = node.chance
         for rank, share in enumerate(shares[:BRANCHES]):
@@ -178,7 +178,7 @@ class Growth:
         return ranked
 
     def _price(self, more: int) -> float:
-        """Of one token beside those there are and `more`."""
+        """Of one token next to those there are and `more`."""
         count = min(len(self.tokens) + more, MAX_GAMMA - 1)
         return max(self.budget.passes[count + 1] - self.budget.passes[count], LEAST)
 
@@ -194,7 +194,7 @@ def added_up(values: Iterable[float]) -> float:
 
 
 def going_on(growths: Sequence[Growth], gains: Sequence[float]) -> list[int]:
-    """Which rows take one more draft step: those that may learn costs share it, the others know only themselves."""
+    """Which rows take one more draft step: rows that may use measured costs share it, the others decide alone."""
     alone = [i for i, growth in enumerate(growths) if growth.budget.repeatable]
     together = [i for i, growth in enumerate(growths) if not growth.budget.repeatable]
     going = [i for i in alone if gains[i] and gains[i] >= growths[i].budget.step]

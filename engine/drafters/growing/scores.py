@@ -1,4 +1,4 @@
-"""What a draft step says, and where it is to go on from."""
+"""What a draft step says, and where it is to continue from."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A drafted token that is to be gone on from."""
+    """A drafted token that is to be expanded."""
 
     row: SequenceState
     token: int
     column: int
-    """Where its key and value go: so many columns behind the last token that is no draft."""
+    """Where its key and value go: so many columns after the last token that is no draft."""
     path: Sequence[int]
     """Such columns of the drafted tokens before it."""
     source: int

@@ -1,7 +1,7 @@
 """Network of a published EAGLE head.
 
 It does what `engine.drafters.head.network.DraftHead` does, which `TorchLayer` runs. Its *state* is what it
-reads beside a token's embedding: of EAGLE-1 the target's last hidden state, of EAGLE-3 three of them, fused.
+reads next to a token's embedding: of EAGLE-1 the target's last hidden state, of EAGLE-3 three of them, fused.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class EagleLayout:
     joint_norm: bool
     """Whether all depths are normed together."""
     normed_residual: bool
-    """Whether the residual stream begins behind the norm of the state."""
+    """Whether the residual stream begins after the norm of the state."""
     normed_again: bool
     """Whether the normed output is the state of the next step; else the plain one is."""
     normed_score: bool
@@ -77,8 +77,8 @@ class EagleHead(nn.Module):
         layout: its sizes and choices.
         taps: depths of the target's hidden states that it reads.
         rotary: inverse frequencies [head size / 2] and the factor of cosine and sine.
-        embeds: whether it has an embedding of its own; else the target's is its.
-        scores: whether it has an output layer of its own; else the target's is its.
+        embeds: whether it has its own embedding; else the target's is used.
+        scores: whether it has its own output layer; else the target's is used.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class _FirstFront(nn.Module):
 
 
 class _ThirdFront(nn.Module):
-    """Of EAGLE-3: the layer sees embedding and state side by side, each normed; only the state goes on behind it."""
+    """Of EAGLE-3: the layer sees embedding and state side by side, each normed; only the state continues after it."""
 
     def __init__(self, layout: EagleLayout, taps: int) -> None:
         super().__init__()

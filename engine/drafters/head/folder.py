@@ -63,7 +63,7 @@ class HeadCard:
     sampled: HeadAcceptance
     """At temperature 1."""
     codes: str = "q8"
-    """What its linear layers become beside a quantised target: `q4` where it was trained for that."""
+    """What its linear layers become next to a quantised target: `q4` where it was trained for that."""
     steps_before: int = 0
     """How many of the updates the head had that the training began with; `tokens` and `minutes` include its too."""
 
@@ -78,6 +78,11 @@ class LoadedHead:
     name: str
     """For display."""
     weight_bytes: int
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Depths of the target's hidden states that it reads."""
+        return self.head.taps
 
 
 def is_head(folder: Path) -> bool:

@@ -17,7 +17,7 @@ WINDOW = 256
 
 
 class HeadLayer(Protocol):
-    """A head with states, keys and values of every slot; a tree's token i has the i-th place behind the last read."""
+    """A head with states, keys and values of every slot; a tree's token i has the i-th place after the last read."""
 
     window: int
     """Places that a place sees, itself included."""
@@ -56,11 +56,11 @@ class HeadLayer(Protocol):
     def extend(
         self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
     ) -> Scores:
-        """Go on behind drafted tokens of one depth: scores [B, P, V'] of what follows them.
+        """Continue after drafted tokens of one depth: scores [B, P, V'] of what follows them.
 
         Args:
             rows: whose drafts are this tree.
-            tree: of which token i has its place i behind the last that was read.
+            tree: of which token i has its place i after the last that was read.
             level: the P tokens.
             parents: which of the places of the step before each of them follows.
             tokens: [B, P], int64, what they are.
@@ -68,5 +68,5 @@ class HeadLayer(Protocol):
 
 
 def whole(tapped: Tensor | Sequence[Tensor]) -> Tensor:
-    """Hidden states as one tensor [B, T, taps x d]; 0 behind a row's own."""
+    """Hidden states as one tensor [B, T, taps x d]; 0 after a row's own."""
     return tapped if isinstance(tapped, Tensor) else pad_sequence(list(tapped), batch_first=True)

@@ -60,7 +60,7 @@ class HeadMemory:
         slot.first = min(slot.first, slot.read)
         return known
 
-    def lend(self, row: SequenceState, source: int, length: int) -> int:
+    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
         """Take over what slot `source` knows of the row's first `length` tokens; how many of them are known then."""
         known = common_prefix(self._slots[source].content, row.tokens[:length])
         if known > row.cached:
@@ -80,7 +80,7 @@ class HeadMemory:
         self._layer.absorb([row.slot for row in rows], [row.cached for row in rows], tapped, lengths)
 
     def release(self, row: SequenceState) -> None:
-        """The row leaves; what is known of it stays."""
+        """The row leaves; the state of it stays."""
         slot = self._slots[row.slot]
         slot.tokens, slot.row = row.tokens[: row.cached], None
 

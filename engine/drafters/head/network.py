@@ -2,7 +2,7 @@
 
 As in EAGLE-3 (Li et al. 2025, section 3.1), hidden states of several depths of the target, taken where it has just
 been, are fused; the layer reads them with the embedding of the token that followed, and what it puts out takes their
-place for the next token, so that it can go on drafting on its own output. Unlike there, all three enter the residual
+place for the next token, so that it can continue drafting on its own output. Unlike there, all three enter the residual
 stream.
 """
 

@@ -27,7 +27,7 @@ from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
 _MOST_UNFUSED = 64
-"""Tokens whose hidden states are kept until somebody asks: rounds that do not draft need not wait for the head."""
+"""Tokens whose hidden states are kept until they are needed: rounds that do not draft need not wait for the head."""
 
 _TIMED = 3
 """Steps that are timed to know what one takes."""
@@ -101,7 +101,7 @@ class PackedLayer:
         tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """Keep the states of the tokens that are wanted; they are made when somebody asks for them."""
+        """Keep the states of the tokens that are wanted; they are made when they are needed for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
             self._read.append(
@@ -143,7 +143,7 @@ class PackedLayer:
     def extend(
         self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
     ) -> Scores:
-        """Go on behind drafted tokens."""
+        """Continue after drafted tokens."""
         ids, count = tokens.tolist(), len(level)
         paths = [tree.path(token)[:-1] for token in level]
         places = [

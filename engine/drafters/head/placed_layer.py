@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.drafters.growing.scores import Scores
 
 
+@runtime_checkable
 class PlacedLayer(Protocol):
     """A layer of a head (`engine.drafters.head.layer`) whose steps can be CUDA graphs."""
 
@@ -40,7 +41,7 @@ class PlacedLayer(Protocol):
         outcome: Tensor,
         tokens: Tensor,
     ) -> Tensor:
-        """Go on behind drafted tokens: what the next draft step scores with [B, P, d].
+        """Continue after drafted tokens: what the next draft step scores with [B, P, d].
 
         Args:
             slots: [B], int64.
@@ -53,4 +54,4 @@ class PlacedLayer(Protocol):
         """
 
     def score_places(self, outcome: Tensor, depth: int) -> Scores:
-        """Scores [B, P, V'] of what was read or gone on with [B, P, d], for tokens of depth `depth` + 1."""
+        """Scores [B, P, V'] of what was read or continued with [B, P, d], for tokens of depth `depth` + 1."""

@@ -29,7 +29,7 @@ class States:
         self.stored[target, :length] = self.stored[source, :length]
 
     def put(self, slots: Sequence[int], starts: Sequence[int], states: Tensor) -> None:
-        """Keep states [B, T, d] of the T tokens from `starts` [B] on in `slots` [B]: those that are not wanted are
+        """Keep states [B, T, d] of the T tokens from `starts` [B] on in `slots` [B]: unwanted ones are
         overwritten before anything looks at them."""
         device = self.stored.device
         columns = to_device(starts, device)[:, None] + torch.arange(states.shape[1], device=device)

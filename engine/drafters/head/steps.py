@@ -17,11 +17,11 @@ from specchat.engine.sampling.sampler import draw, draw_different, most_likely, 
 from specchat.engine.sampling.sampling_rows import SamplingRows
 
 Extend = Callable[[int, Tensor], Scores]
-"""`HeadLayer.extend` at a depth, behind drafted tokens [B, P]."""
+"""`HeadLayer.extend` at a depth, after drafted tokens [B, P]."""
 
 
 class DraftSteps:
-    """What a head does from the scores behind each row's last token on.
+    """What a head does from the scores after each row's last token on.
 
     Args:
         vocabulary: [V'], int64, the tokens that the head can draft.
@@ -40,8 +40,8 @@ class DraftSteps:
         Args:
             tree: of K tokens.
             levels: `levels_of` the tree.
-            scores: [B, 1, V'], behind each row's last token.
-            extend: goes on from there.
+            scores: [B, 1, V'], after each row's last token.
+            extend: continues from there.
             settings: of B rows.
             u: [B, K], float64 uniforms.
 
@@ -77,8 +77,8 @@ class DraftSteps:
 
         Args:
             steps: γ.
-            scores: [B, 1, V'], behind each row's last token.
-            extend: goes on from there.
+            scores: [B, 1, V'], after each row's last token.
+            extend: continues from there.
             settings: of B rows.
             u: [B, γ], float64 uniforms.
             adjustment: bias and penalties.
@@ -130,13 +130,13 @@ class Level:
     """One draft step of a tree, as indices on the device."""
 
     tokens: Tensor
-    """[P], tokens of the pass that something is offered behind."""
+    """[P], tokens of the pass that something is offered after."""
     parents: tuple[int, ...]
     """[P], where each one's parent is among those of the level before; on the host."""
     sources: Tensor
     """[P], the same on the device."""
     children: Tensor
-    """[C], what is offered behind them, tokens of the pass."""
+    """[C], what is offered after them, tokens of the pass."""
     offered: Tensor
     """[C], which draw each of these is, counted over all P in turn."""
     draws: Tensor

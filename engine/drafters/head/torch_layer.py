@@ -25,7 +25,7 @@ Embed = Callable[[Tensor], Tensor]
 Score = Callable[[Tensor], Tensor]
 """Gives logits of the draft vocabulary [..., V'] of what a step gave [..., d]."""
 _TOGETHER = 17
-"""Places that rows read in one pass; who is further behind reads alone first."""
+"""Places that rows read in one pass; who is further after reads alone first."""
 
 
 class StateShape(Protocol):
@@ -170,7 +170,7 @@ class TorchLayer:
             if end - begin > limit:
                 self._read([row], [end - 1], min(padded_width(end - 1 - begin), end - 1))
             else:
-                # Rows with less to read start earlier: what is read again is the same again.
+                # Rows with less to read start earlier: reading a place again gives the same.
                 width = max(width, end - begin)
         self.outcome = self._read(rows, ends, min(padded_width(width), limit))[:, -1:]
         return self.score(self.outcome)
@@ -198,7 +198,7 @@ class TorchLayer:
     def extend(
         self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
     ) -> Scores:
-        """Go on behind drafted tokens."""
+        """Continue after drafted tokens."""
         device, tree_mask = self._states.device, TreeMask.of((tree,), len(tree) + 1, self._states.device)
         state = self._head.again(self.outcome[:, to_device(parents, device)])
         first = to_device([len(row.tokens) - 2 for row in rows], device)

@@ -1,4 +1,4 @@
-"""How a head's weights lie in memory: as its target's do, since the draft is the bottleneck of a fast target."""
+"""How a head's weights are stored in memory: as its target's do, since the draft is the bottleneck of a fast target."""
 
 from __future__ import annotations
 

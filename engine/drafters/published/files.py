@@ -22,19 +22,19 @@ WEIGHTS = (
     "pytorch_model.bin",
     "medusa_lm_head.pt",
 )
-"""File names of weights, the one that is preferred first."""
+"""File names of weights in order of preference."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder holds a head of somebody else's: its configuration says so, or it is no whole model."""
+    """Whether a folder holds a published head: by its configuration, or since it is no complete model."""
     if not (folder / "config.json").is_file() or not weights_of(folder):
         return False
     return holds_head(read_json(folder / "config.json"), [file.name for file in folder.iterdir()])
 
 
 def holds_head(config: dict[str, Any], files: Collection[str]) -> bool:
-    """Whether a folder with this config.json and these files is a head: EAGLE-1 says so by having no tokenizer."""
+    """Whether a folder with this config.json and these files is a head; EAGLE-1 is known by its missing tokenizer."""
     named = any("Eagle" in str(each) for each in config.get("architectures") or ())
     return named or any(mark in config for mark in MARKS) or not any(name in files for name in _TOKENIZERS)
 

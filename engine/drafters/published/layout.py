@@ -1,7 +1,8 @@
 """Layout of a published head: which kind it is and how large, from its config.json and the names of its tensors.
 
 Kinds: EAGLE-3 as its authors (Li et al. 2025) and SpecForge write it (`LlamaForCausalLMEagle3`) and as the library
-speculators does; EAGLE-1 and EAGLE-2, whose layout is one (Li et al. 2024); Medusa (Cai et al. 2024).
+speculators does; EAGLE-1 and EAGLE-2, whose layout is one (Li et al. 2024). Medusa heads are read by
+`engine.research.medusa`.
 """
 
 from __future__ import annotations
@@ -11,22 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.drafters.head.eagle import ACTIVATIONS, EagleLayout
-from specchat.engine.drafters.head.medusa import MedusaLayout
 from specchat.engine.errors import EngineError
 
-MARKS = ("speculators_model_type", "draft_vocab_size", "medusa_num_heads")
+MEDUSA = "medusa_num_heads"
+MARKS = ("speculators_model_type", "draft_vocab_size", MEDUSA)
 """Keys of config.json that only heads have."""
-SHARED_OUTPUT = "medusa_shared_output"
-"""Key of config.json, ours: the target's output layer scores for all Medusa heads, so that none is stored."""
 TARGET, FINGERPRINT = "base_model_name_or_path", "target_fingerprint"
 """Keys of config.json: the target's name, as Medusa's authors state it, and ours, which tells its weights apart."""
 _SPECULATORS = "eagle3"
 
 
-Layout = EagleLayout | MedusaLayout
-
-
-def layout_of(folder: Path, config: Mapping[str, Any], names: Collection[str]) -> Layout:
+def layout_of(folder: Path, config: Mapping[str, Any], names: Collection[str]) -> EagleLayout:
     """The layout of a head.
 
     Args:
@@ -37,14 +33,6 @@ def layout_of(folder: Path, config: Mapping[str, Any], names: Collection[str]) -
     Raises:
         EngineError: it is of a kind that is not known, or its configuration says something that no head can be.
     """
-    if "medusa_num_heads" in config:
-        blocks = {name.split(".")[1] for name in names if name.endswith(".linear.weight")}
-        heads = {name.split(".")[0] for name in names if name.split(".")[0].isdigit()}
-        if not heads:
-            raise EngineError(f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
-        size = config.get("draft_vocab_size")
-        shared = bool(config.get(SHARED_OUTPUT, False))
-        return MedusaLayout(len(heads), len(blocks), shared, None if size is None else int(size))
     try:
         return _eagle(folder, config, names)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:

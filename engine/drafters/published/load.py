@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from specchat.engine.drafters.head.eagle import EagleHead, EagleLayout
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.medusa import MedusaHeads, MedusaLayout
+from specchat.engine.drafters.head.layers import Head
 from specchat.engine.drafters.head.weights import pack_head
 from specchat.engine.drafters.published.files import read_tensors
-from specchat.engine.drafters.published.layout import FINGERPRINT, TARGET, layout_of
+from specchat.engine.drafters.published.layout import FINGERPRINT, MEDUSA, TARGET, layout_of
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel, display_name
@@ -39,7 +40,7 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
 
 
-def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[EagleHead | MedusaHeads, Tensor]:
+def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[Head, Tensor]:
     """A published head as it is stored: its network on the CPU, and its vocabulary [V'], int64.
 
     Raises:
@@ -47,23 +48,18 @@ def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[Eag
     """
     tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
     config = read_json(folder / "config.json")
-    layout = layout_of(folder, config, tensors)
-    head: EagleHead | MedusaHeads
     _check_training(folder, config, target)
-    if isinstance(layout, MedusaLayout):
-        vocabulary = _vocabulary(folder, layout.draft_vocabulary or target.vocab_size, target.vocab_size, tensors)
-        head, parts = _medusa(layout, target, len(vocabulary)), {"": "heads."}
+    head: nn.Module
+    if MEDUSA in config:
+        medusa = import_module("specchat.engine.research.medusa")
+        head, vocabulary, parts = medusa.network_of(folder, config, tensors, target)
     else:
+        layout = layout_of(folder, config, tensors)
         _check_target(folder, layout, target)
-        vocabulary = _vocabulary(folder, layout.draft_vocabulary, layout.vocabulary, tensors)
+        vocabulary = read_vocabulary(folder, layout.draft_vocabulary, layout.vocabulary, tensors)
         head, parts = _eagle(folder, layout, target, embeds="embed_tokens.weight" in tensors), _parts(layout)
     _fill(folder, head, tensors, parts)
-    return head, vocabulary
-
-
-def _medusa(layout: MedusaLayout, target: LoadedModel | PackedModel, vocabulary: int) -> MedusaHeads:
-    with torch.device("meta"):
-        return MedusaHeads(layout, _hidden(target), vocabulary, target.layers)
+    return cast(Head, head), vocabulary
 
 
 def _eagle(folder: Path, layout: EagleLayout, target: LoadedModel | PackedModel, *, embeds: bool) -> EagleHead:
@@ -95,7 +91,7 @@ def _check_training(folder: Path, config: Mapping[str, Any], target: LoadedModel
 
 def _check_target(folder: Path, layout: EagleLayout, target: LoadedModel | PackedModel) -> None:
     """Refuse a head that was made for a target of other sizes."""
-    hidden = _hidden(target)
+    hidden = hidden_size(target)
     if layout.target_hidden != hidden:
         raise EngineError(
             f"the draft head {folder} was made for a target of hidden size {layout.target_hidden}, and {target.name} "
@@ -108,7 +104,7 @@ def _check_target(folder: Path, layout: EagleLayout, target: LoadedModel | Packe
         )
 
 
-def _vocabulary(folder: Path, count: int, size: int, tensors: dict[str, Tensor]) -> Tensor:
+def read_vocabulary(folder: Path, count: int, size: int, tensors: dict[str, Tensor]) -> Tensor:
     """The tokens [V'], int64, that the head scores; takes the maps out of its tensors.
 
     `d2t` says how far each token of the draft vocabulary is from that of the target; `t2d` which ones there are.
@@ -228,7 +224,7 @@ def _renamed(name: str, parts: Mapping[str, str]) -> str:
     return name if found is None else parts[found] + name.removeprefix(found)
 
 
-def _hidden(target: LoadedModel | PackedModel) -> int:
+def hidden_size(target: LoadedModel | PackedModel) -> int:
     """The target's hidden size."""
     if isinstance(target, PackedModel):
         return target.shape.hidden

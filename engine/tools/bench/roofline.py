@@ -51,8 +51,9 @@ class Traffic:
 
 
 def _draft_weights(assembly: Assembly) -> int:
-    if assembly.head is not None:
-        return assembly.head.weight_bytes + assembly.score_bytes
+    head = assembly.parts.get("head")
+    if head is not None:
+        return head.weight_bytes + assembly.score_bytes
     return weights_read(assembly.drafts[0]) if assembly.drafts else 0
 
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from specchat.engine.drafters.tables.counts import TokenCounter
-from specchat.engine.drafters.tables.folder import TableCard, fingerprint, save_tables
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import display_name, load_tokenizer
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
+from specchat.engine.research.tables import MOST, Counts, TableCard, fingerprint, save_tables
 from specchat.engine.tools.distill.options import Distilled, DistillOptions
 from specchat.engine.tools.evaluate.texts import TextFiles
 
@@ -74,3 +75,40 @@ def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
         raise EngineError(f"{file} is no UTF-8 text: give plain text, or chats and traces as JSON") from None
     except OSError as error:
         raise EngineError(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+class TokenCounter:
+    """Counts tokens as they come.
+
+    Args:
+        vocabulary: V.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._single = np.zeros(vocabulary, dtype=np.int64)
+        self._pairs = np.empty(0, dtype=np.int64)
+        self._times = np.empty(0, dtype=np.int64)
+
+    def add(self, tokens: NDArray[np.int64]) -> None:
+        """Count a piece of text [T]; no token of it stands behind one of another piece."""
+        self._single += np.bincount(tokens, minlength=self._vocabulary)
+        pairs = np.concatenate([self._pairs, tokens[:-1] * self._vocabulary + tokens[1:]])
+        times = np.concatenate([self._times, np.ones(max(len(tokens) - 1, 0), dtype=np.int64)])
+        self._pairs, places = np.unique(pairs, return_inverse=True)
+        self._times = np.bincount(places, weights=times).astype(np.int64)
+
+    def counts(self) -> Counts:
+        """What has been counted; of each token's continuations the `MOST` most frequent, of equals the first by id."""
+        before, behind = np.divmod(self._pairs, self._vocabulary)
+        order = np.lexsort((behind, -self._times, before))
+        before, behind, times = before[order], behind[order], self._times[order]
+        rank = np.arange(len(before)) - np.searchsorted(before, before)
+        kept = rank < MOST
+        starts = np.searchsorted(before[kept], np.arange(self._vocabulary + 1))
+        return Counts(
+            torch.from_numpy(self._single),
+            torch.from_numpy(starts.astype(np.int64)),
+            torch.from_numpy(behind[kept].astype(np.int32)),
+            torch.from_numpy(times[kept].astype(np.int32)),
+        )

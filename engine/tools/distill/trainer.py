@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.drafters.ngram import MAX_ORDER
 from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import GROUP
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.packed.quantize import can_quantize
+from specchat.engine.research.ngram import MAX_ORDER
 from specchat.engine.tools.distill.corpus import Conversation, Corpus
 from specchat.engine.tools.distill.objective import Agreement, Batch
 

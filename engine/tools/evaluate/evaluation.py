@@ -186,7 +186,6 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     warm_up(made)
     drafting = Drafting(made)
-    drafting.learn_costs()
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
     sampling, agreed = Sampling(temperature=options.temperature), 0
     reading_s = drafting_s = 0.0

@@ -9,9 +9,9 @@ import numpy as np
 
 from specchat.engine import Sampling
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.tables.counts import TokenCounter
-from specchat.engine.drafters.tables.folder import LoadedTables
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.research.tables import LoadedTables
+from specchat.engine.tools.distill.bigram import TokenCounter
 from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
 
 DRAFTERS = [

@@ -39,7 +39,9 @@ def test_logits_and_cache_are_those_of_the_tokens_alone(length: int) -> None:
 def test_a_prompt_may_end_where_the_cache_ends() -> None:
     network, reference = tiny_model().model, tiny_model().model
     tokens = torch.randint(0, 250, (1, 60), generator=torch.Generator().manual_seed(1))
-    model = TransformersBackend(network, slots=1, context=60, overhang=1)  # 62 columns, and a chunk of 40 would be padded to 64
+    model = TransformersBackend(
+        network, slots=1, context=60, overhang=1
+    )  # 62 columns, and a chunk of 40 would be padded to 64
     model.prefill(tokens[:, :20], [0], [0])
     model.prefill(tokens[:, 20:59], [0], [20])
     torch.testing.assert_close(

@@ -128,7 +128,7 @@ def drafted(row: SequenceState, drafter: SuffixDrafter) -> tuple[list[int], list
     assert isinstance(made.tokens, list)
     assert made.buckets is not None
     assert sure == (bool(made.buckets[0]) and made.buckets[0][0] >= SURE)
-    names = [each.name for each in drafter.proposers(row, made.tokens[0])]
+    names = [source.name for sources in made.sources or () for source in sources]
     drafter.release(row)
     return made.tokens[0], made.buckets[0], "".join(names)
 

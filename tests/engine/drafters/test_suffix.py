@@ -101,7 +101,7 @@ def test_buckets_grow_with_the_match_and_doubt_has_its_own() -> None:
     assert tokens == [1, 2, 3, 4]
     assert buckets == [1, 2, SURE, SURE]
     assert draft([1, 5, 1, 6, 1], 1) == ([6], [0])
-    assert max(draft(list(range(20)) * 2, 1)[1]) == SuffixDrafter.buckets[-1 - GRADES]
+    assert max(draft(list(range(20)) * 2, 1)[1]) == SuffixDrafter.profile.buckets[-1 - GRADES]
 
 
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:

@@ -16,10 +16,11 @@ from specchat.engine import (
     Round,
     Sampling,
 )
+from specchat.engine.decoding.drafter import RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
-from specchat.engine.drafters.ngram import NGramDrafter
 from specchat.engine.progress import Progress
+from specchat.engine.research.ngram import NGramDrafter
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.trace import from_json, to_json
 from specchat.engine.worker.assembly import Assembly, put_together
@@ -103,33 +104,33 @@ class Reluctant(NGramDrafter):
         super().__init__()
         self.where = where
 
-    def admit(self, row: SequenceState) -> None:
+    def admit(self, row: SequenceState) -> RowProfile:
         if self.where == "admit":
             raise KeyError("no room")
-        super().admit(row)
+        return super().admit(row)
 
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        if self.where == "observe":
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        if self.where == "on_accepted":
             raise KeyError("no idea")
-        super().observe(row, emitted)
+        super().on_accepted(row, emitted)
 
-    def absorb(
-        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    def on_hidden_states(
+        self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
     ) -> None:
-        if self.where == "absorb" and rows[0].rounds:
+        if self.where == "on_hidden_states" and rows[0].rounds:
             raise KeyError("no room")
-        super().absorb(rows, tapped, lengths)
+        super().on_hidden_states(rows, states, lengths)
 
     def release(self, row: SequenceState) -> None:
         raise KeyError(row.request.request_id)
 
 
-@pytest.mark.parametrize("where", ["admit", "observe", "release", "absorb"])
+@pytest.mark.parametrize("where", ["admit", "on_accepted", "release", "on_hidden_states"])
 def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str) -> None:
     target = tiny_model()
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, None, tiny_head(target) if where == "absorb" else None)
+        made = put_together(config, target, None, tiny_head(target) if where == "on_hidden_states" else None)
         made.drafters["ngram"] = Reluctant(where)
         return made
 

@@ -38,11 +38,10 @@ def test_codes_are_those_that_the_head_was_trained_for(
     default_model: Path, tmp_path: Path, codes: str, bits: Format
 ) -> None:
     assembly = assembled(default_model, head_with(tmp_path / "head", codes=codes))
-    assert assembly.head is not None
-    head = assembly.head.head
+    head = assembly.parts["head"].head
     assert isinstance(head, DraftHead)
     assert {layer.matrix.format for layer in (head.fuse, head.qkv, head.out, head.gate_up, head.down)} == {bits}  # type: ignore[union-attr]
-    assert assembly.score_bytes == packed_bytes(bits, len(assembly.head.vocabulary), head.shape.hidden)
+    assert assembly.score_bytes == packed_bytes(bits, len(assembly.parts["head"].vocabulary), head.shape.hidden)
 
 
 def test_cards_of_before_have_eight_bits(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_acceptance_rises_at_every_step(target: Path, tmp_path: Path) -> None:
     made = tmp_path / "head"
     distill(options(target, made, 0.4), ignore_progress)
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
-    model, loaded = assembly.model, assembly.head
+    model, loaded = assembly.model, assembly.parts["head"]
     assert isinstance(model, LoadedModel)
     assert loaded is not None
     assert isinstance(loaded.head, DraftHead)
@@ -92,8 +92,8 @@ def test_the_engine_drafts_with_it(made: Path, target: Path) -> None:
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
     assert list(assembly.drafters)[:3] == ["combined", "head", "suffix"]
     found = assemble(EngineConfig(str(target), Path(), heads=(made.parent,)), ignore_progress)
-    assert found.head is not None
-    assert torch.equal(found.head.vocabulary, assembly.head.vocabulary)  # type: ignore[union-attr]
+    assert found.parts["head"] is not None
+    assert torch.equal(found.parts["head"].vocabulary, assembly.parts["head"].vocabulary)  # type: ignore[union-attr]
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_another_target_is_refused_by_name(made: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"holds the training of a draft head for tiny"):
         distill(options(other, made, 1), ignore_progress)
     # One that is only looked for is passed over.
-    assert assemble(EngineConfig(str(other), Path(), heads=(made.parent,)), ignore_progress).head is None
+    assert not assemble(EngineConfig(str(other), Path(), heads=(made.parent,)), ignore_progress).parts
 
 
 @pytest.mark.slow

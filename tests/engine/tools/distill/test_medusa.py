@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.drafters.head.medusa import MedusaHeads
 from specchat.engine.progress import ignore_progress
+from specchat.engine.research.medusa import MedusaHeads
 from specchat.engine.tools.distill import DistillOptions, distill, text
 from specchat.engine.tools.distill.objective import Batch
 from specchat.engine.tools.distill.parallel import HEADS, MedusaRecipe
@@ -39,7 +39,7 @@ def test_heads_learn_what_follows_and_leave_greedy_output_as_it_is() -> None:
         optimiser.step()
     assert len(shares[0]) == HEADS
     assert all(last > first + 0.03 for first, last in zip(shares[0], shares[-1], strict=True))
-    head = trainee.assemble(EngineConfig("tiny", Path(), slots=1, context=128)).head
+    head = trainee.assemble(EngineConfig("tiny", Path(), slots=1, context=128)).parts["head"]
     with tiny_engine(target, head=head) as engine:
         assert ids_of(list(engine.stream(ask("hello", drafter="head", gamma=4, max_tokens=40)))) == ids_of(
             list(engine.stream(ask("hello", drafter="none", max_tokens=40)))
@@ -55,8 +55,7 @@ def test_a_folder_that_draft_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert made.steps >= 1
     assert made.reached["greedy"].emitted_per_round >= 1
     assembly = assemble(EngineConfig(str(target), Path(), draft=str(out)), ignore_progress)
-    assert assembly.head is not None
-    assert isinstance(assembly.head.head, MedusaHeads)
+    assert isinstance(assembly.parts["head"].head, MedusaHeads)
     assert sum(file.stat().st_size for file in out.glob("*.safetensors")) < 20_000
     other = write_tiny_model(tmp_path / "other", seed=5)
     with pytest.raises(EngineError, match="made for tiny, with other weights than other has"):

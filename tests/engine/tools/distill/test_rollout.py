@@ -40,7 +40,9 @@ def test_the_turns_of_a_script_are_asked_one_after_the_other() -> None:
 
 @torch.inference_mode()
 def test_states_and_totals_are_those_of_one_pass() -> None:
-    target, whole = (TransformersBackend(tiny_model().model, slots=2, context=24, overhang=0, taps=(1, 2)) for _ in range(2))
+    target, whole = (
+        TransformersBackend(tiny_model().model, slots=2, context=24, overhang=0, taps=(1, 2)) for _ in range(2)
+    )
     rollout = Rollout(target, None, frozenset({3, 4}), [Script((5, 7, 9), ((11, 13),))], torch.float32, seed=2)
     talks: list[Conversation] = []
     while len(talks) < 3:

@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.drafters.tables.folder import CARD, TABLES
 from specchat.engine.progress import ignore_progress
+from specchat.engine.research.tables import CARD, TABLES
 from specchat.engine.tools.distill import DistillOptions, distill
 from specchat.engine.worker.assembly import Assembly, assemble
 from tests.tiny_model import write_tiny_model
@@ -41,12 +41,11 @@ def tables(target: Path, tmp_path: Path) -> Path:
 
 def test_what_was_counted_is_loaded_and_offered_first(target: Path, tables: Path) -> None:
     made = load(target, tables)
-    assert made.tables is not None
     names = list(made.drafters)
     assert (names[0], names[-2:]) == ("bigram", ["unigram", "none"])
     encode = made.model.tokenizer.encode
     the, quick, dog = (encode(word)[0] for word in (" the", " quick", " dog"))
-    counts = made.tables.counts
+    counts = made.parts["tables"].counts  # type: ignore[attr-defined]
     assert counts.tokens == len(encode(WORDS))
     behind = counts.following[counts.starts[the] : counts.starts[the + 1]].tolist()
     assert behind[0] == encode(" lazy")[0]
@@ -65,7 +64,7 @@ def test_of_chats_the_replies_are_counted(target: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [0, 5])
 def test_another_target_of_the_same_tokens_may_use_them(tables: Path, tmp_path: Path, seed: int) -> None:
     other = write_tiny_model(tmp_path / "other", seed=seed, vocabulary=320)
-    assert load(other, tables).tables is not None
+    assert "tables" in load(other, tables).parts
 
 
 @pytest.mark.parametrize(

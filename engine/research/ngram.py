@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 
+from specchat.engine.decoding.drafter import DrafterProfile
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.text_drafter import ChainTextDrafter
 
 MAX_ORDER = 4
-"""Longest n-gram: a context of three tokens and the one that followed."""
+"""Longest n-gram: a context of three tokens and the next token."""
 MAX_HISTORY = 512
 """Tokens that contexts are taken from; the tables keep the counts of everything seen."""
 
@@ -22,8 +24,8 @@ class NGramPredictor:
     """The tables of one request.
 
     Args:
-        ends: tokens behind which nothing is drafted: the reply would be over.
-        never: tokens that are not drafted: turn marks of the chat template, which stand in prompts, not in replies.
+        ends: tokens after which nothing is drafted: the reply would be over.
+        never: tokens that are not drafted: turn marks of the chat template, which occur in prompts, not in replies.
     """
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
@@ -81,10 +83,15 @@ class NGramDrafter(ChainTextDrafter[NGramPredictor]):
     """One predictor per row; the arguments are those of `NGramPredictor`."""
 
     name = "ngram"
-    buckets = tuple(range(2, MAX_ORDER + 1))
-    """The order of the n-gram: the longer the context, the surer."""
-    at_once = 2048
+    profile = DrafterProfile(buckets=tuple(range(2, MAX_ORDER + 1)))
+    """A token's bucket is the order of the n-gram that predicted it."""
+    chunk = 2048
     """Some 25 ms."""
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
         super().__init__(lambda: NGramPredictor(ends, never))
+
+
+def build(context: BuildContext, name: str) -> NGramDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    return NGramDrafter(context.model.eos_ids, context.never)

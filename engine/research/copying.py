@@ -1,4 +1,4 @@
-"""Copy drafter: what followed the last tokens the last time they stood in the text is copied from there.
+"""Copy drafter: what followed the last tokens the last time they occurred in the text is copied from there.
 
 Leviathan et al. 2023, section 3.6: "an approximation model that simply copies tokens from the context in case we find
 a matching prefix". It is the simplest of its kind: the n-gram drafter counts what followed, and asks again for every
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from specchat.engine.decoding.drafter import DrafterProfile
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.text_drafter import ChainTextDrafter
 
 LONGEST = 3
@@ -19,8 +21,8 @@ class CopyPredictor:
     """A text, and where each run of up to `LONGEST` tokens stood last in it.
 
     Args:
-        ends: tokens behind which nothing is drafted: the reply would be over.
-        never: tokens that are not drafted: turn marks of the chat template, which stand in prompts, not in replies.
+        ends: tokens after which nothing is drafted: the reply would be over.
+        never: tokens that are not drafted: turn marks of the chat template, which occur in prompts, not in replies.
     """
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
@@ -40,7 +42,7 @@ class CopyPredictor:
             self.tokens += 1
 
     def predict(self, count: int) -> tuple[list[int], list[int]]:
-        """Up to `count` tokens and, for each of them, the length of the match that they stood behind."""
+        """Up to `count` tokens and, for each of them, the length of the match that they followed."""
         for length in range(min(LONGEST, len(self._text)), 0, -1):
             place = self._behind.get(tuple(self._text[-length:]))
             if place is not None:
@@ -63,15 +65,20 @@ class CopyDrafter(ChainTextDrafter[CopyPredictor]):
     """One text per row.
 
     Args:
-        ends: tokens behind which nothing is drafted.
+        ends: tokens after which nothing is drafted.
         never: tokens that are not drafted.
     """
 
     name = "copy"
-    buckets = tuple(range(1, LONGEST + 1))
-    """The length of the match."""
-    at_once = 4096
+    profile = DrafterProfile(buckets=tuple(range(1, LONGEST + 1)))
+    """A token's bucket is the length of the match."""
+    chunk = 4096
     """Some 10 ms."""
 
     def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
         super().__init__(lambda: CopyPredictor(ends, never))
+
+
+def build(context: BuildContext, name: str) -> CopyDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    return CopyDrafter(context.model.eos_ids, context.never)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specchat.engine.drafters.ngram import MAX_HISTORY, NGramPredictor
+from specchat.engine.research.ngram import MAX_HISTORY, NGramPredictor
 
 
 def predictor(*tokens: int) -> NGramPredictor:

@@ -17,13 +17,15 @@ from torch import Tensor
 
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.to_device import to_device
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
+from specchat.engine.drafters.draft_model import members
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
@@ -44,7 +46,7 @@ class _Chain:
     length: int
     """Tokens that are wanted."""
     u: NDArray[np.float64]
-    """[2 x `MAX_GAMMA`]: uniforms that judge the token of each position, then those that draw one behind a pass."""
+    """[2 x `MAX_GAMMA`]: uniforms that judge each position's token, then those that draw one after a pass."""
     tokens: list[int] = field(default_factory=list)
 
 
@@ -79,24 +81,31 @@ class HierarchicalDrafter(Drafter):
         self._penalties = penalties
         self._suffix = suffix
         self._vocabulary = vocabulary
+        self._unread_text: dict[str, int] = {}
+        """By request: prompt tokens that the suffix drafter has not read."""
         self._drafted: dict[str, int] = {}
         """By request: tokens of the draft under judgement."""
 
-    def admit(self, row: SequenceState) -> None:
+    def admit(self, row: SequenceState) -> RowProfile:
         """A row starts with both."""
         self._cache.admit(row)
         self._suffix.admit(row)
+        self._unread_text[row.request.request_id] = row.undrafted
+        self._update(row)
+        return RowProfile()
 
-    def unread(self, row: SequenceState) -> int:
-        """What either of them lacks."""
-        return self._cache.unread(row) + self._suffix.unread(row)
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
         """A chunk for the text, then for the draft model."""
-        if self._suffix.unread(rows[0]):
-            self._suffix.read(rows)
-        else:
-            self._cache.read([row for row in rows if self._cache.unread(row)])
+        first = rows[0]
+        if self._unread_text[first.request.request_id]:
+            self._suffix.prefill(rows)
+            self._unread_text[first.request.request_id] = first.undrafted
+            self._update(first)
+            return
+        fed = [row for row in rows if self._cache.unread(row)]
+        self._cache.prefill(fed)
+        for row in fed:
+            self._update(row)
 
     @torch.inference_mode()
     def propose(
@@ -119,24 +128,29 @@ class HierarchicalDrafter(Drafter):
             self._drafted[each.row.request.request_id] = each.length
         return Draft([each.tokens for each in chains], [chain(gamma) for gamma in gammas], q)
 
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted; the last drafted token was never fed."""
-        self._suffix.observe(row, emitted)
+        self._suffix.on_accepted(row, emitted)
         drafted = self._drafted.pop(row.request.request_id, 0)
         if drafted:
             self._cache.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), drafted) - 1)
+        self._update(row)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
         self._drafted.pop(row.request.request_id, None)
+        self._unread_text.pop(row.request.request_id, None)
         self._cache.release(row)
         self._suffix.release(row)
+
+    def _update(self, row: SequenceState) -> None:
+        row.undrafted = self._unread_text[row.request.request_id] + self._cache.unread(row)
 
     def _step(self, chains: Sequence[_Chain], unfed: int, q: Tensor | None) -> None:
         """One pass of the draft model over what is proposed to it, and the host's one wait for what it makes of that.
 
         Args:
-            chains: those that want more.
+            chains: incomplete chains.
             unfed: tokens at the end of each text, drafted ones included, that the draft model has not read.
             q: [B, γ, V], gets what the tokens are drawn from.
         """
@@ -165,14 +179,14 @@ class HierarchicalDrafter(Drafter):
             if weights is not None:
                 q[each.place, first : len(each.tokens)] = weights[place, : accepted + 1]
                 continue
-            for at, token in enumerate(each.tokens[first:], first):  # of a greedy row beside sampled ones
+            for at, token in enumerate(each.tokens[first:], first):  # of a greedy row next to sampled ones
                 q[each.place, at, token] = 1.0
 
     def _judge(
         self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Sequence[int]
     ) -> tuple[Verdict, Tensor | None]:
-        """The draft model's verdict on tokens that the text proposes, and its distributions [b, n + 1, V] unless all
-        rows are greedy."""
+        """The draft model's verdict on the proposed tokens, and its distributions [b, n + 1, V] unless all rows are
+        greedy."""
         firsts = [len(each.tokens) for each in chains]
         u = np.zeros((len(chains), drafted.shape[1], BRANCHES))
         for own, each, first in zip(u, chains, firsts, strict=True):
@@ -196,3 +210,11 @@ class HierarchicalDrafter(Drafter):
                 drafted = to_device([[*each.tokens, *more]], logits.device, torch.long)
                 judged.copy_(adjustment.apply(judged, drafted, first=len(each.tokens)))
         return logits
+
+
+def build(context: BuildContext, name: str) -> HierarchicalDrafter:  # noqa: ARG001
+    """The drafter for an engine: the first draft model, with the suffix drafter."""
+    first, suffix = members(context)[0], context.drafters["suffix"]
+    assert isinstance(suffix, SuffixDrafter)
+    size = context.target.vocabulary
+    return HierarchicalDrafter(first.model, first.cache, first.steps, context.target.penalties, suffix, size)

@@ -1,7 +1,7 @@
 """Merged drafter: several draft models draft a chain each, and one prefix tree of them is verified.
 
 The merge-based construction and multi-step speculative sampling of Miao et al. 2024, "SpecInfer" (Stratos, "Speculative
-Decoding", section 2.1). Behind an accepted token the drafts that brought it are tried in random order, each with the
+Decoding", section 2.1). After an accepted token the drafts that brought it are tried in random order, each with the
 distribution that its own token was drawn from; a draft that agrees with another is a trial too, though its token is
 scored once. How many positions are drafted for is settled before anything is drawn, so nothing that was drawn decides
 which trials there are.
@@ -17,36 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Offers, join
-from specchat.engine.decoding.tree import BRANCHES, LONGEST, chain
-from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.decoding.proposal import Draft, Source, join
+from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
+from specchat.engine.drafters.context import BuildContext
+from specchat.engine.drafters.draft_model import Member, ModelDrafter, chains_of, members
 from specchat.engine.drafters.fixed_trees import may_branch
-from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.prefix_tree import PrefixTree
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.round import Proposer
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
-
-MOST_MODELS = BRANCHES
-"""As many trials as there may be for a position."""
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One of the draft models."""
-
-    name: str
-    """Its own, that no other member has."""
-    cache: DraftCache
-    """What it holds of every row."""
-    steps: ModelSteps
-    model: Backend
 
 
 class MergedDrafter(Drafter):
@@ -70,46 +51,42 @@ class MergedDrafter(Drafter):
         self._chains = chains
         self._device = device
         self._branches = branches
+        self.supports = (None,) if branches else ()
         count = len(members)
-        self.buckets = range(2 * count)
+        buckets = range(2 * count)
         """The first draft model that has a token, apart for the first position."""
-        self.later = tuple(bucket for bucket in self.buckets if bucket % count)
+        self.profile = DrafterProfile(buckets, tuple(bucket for bucket in buckets if bucket % count))
         self._drafted: dict[str, list[list[int]]] = {}
-        """By request, the chains under judgement."""
+        """By request, the chains being verified."""
 
     @property
-    def graph_bytes(self) -> int:
+    def graph_bytes(self) -> int:  # type: ignore[override]
         """Memory of distributions, those of the first draft model not counted again."""
         return sum(member.steps.graph_bytes for member in self._members[1:])
 
-    def admit(self, row: SequenceState) -> None:
+    def admit(self, row: SequenceState) -> RowProfile:
         """A row starts with all of them."""
         for member in self._members:
             member.cache.admit(row)
+        self._update(row)
+        if self._grows(row):
+            return RowProfile(grows=True)
+        return RowProfile(lambda gamma: (self._of_chain(gamma), chain(gamma)))
 
-    def unread(self, row: SequenceState) -> int:
-        """What the caches lack of those that draft for the row."""
-        return sum(member.cache.unread(row) for member in self._of(row))
-
-    def read(self, rows: Sequence[SequenceState]) -> None:
-        """Feed one chunk to the first that lacks some."""
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
+        """Feed one chunk to the first draft model that lacks some."""
         member = next(each for each in self._of(rows[0]) if each.cache.unread(rows[0]))
-        member.cache.read([row for row in rows if member in self._of(row) and member.cache.unread(row)])
-
-    def grows(self, row: SequenceState) -> bool:
-        """Wherever it may branch: it decides itself for how many positions it drafts."""
-        return self._branches and may_branch(row)
-
-    def offers(self, row: SequenceState) -> Offers | None:
-        """A chain; what merging leaves is not known before."""
-        return None if self.grows(row) else lambda gamma: (self._of_chain(gamma), chain(gamma))
+        fed = [row for row in rows if member in self._of(row) and member.cache.unread(row)]
+        member.cache.prefill(fed)
+        for row in fed:
+            self._update(row)
 
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
         costs = budgets or [None] * len(rows)
-        merging = [i for i, row in enumerate(rows) if self.grows(row)]
+        merging = [i for i, row in enumerate(rows) if self._grows(row)]
         straight = [i for i in range(len(rows)) if i not in merging]
         parts: list[tuple[list[int], Draft]] = []
         if merging:
@@ -119,31 +96,23 @@ class MergedDrafter(Drafter):
             lengths = [gammas[i] for i in straight]
             draft = self._chains.propose([rows[i] for i in straight], lengths)
             buckets = [self._of_chain(length) for length in lengths]
-            parts.append((straight, replace(draft, buckets=buckets, steps=max(lengths))))
+            sources = [(Source(self._members[0].name),)] * len(straight)
+            parts.append((straight, replace(draft, buckets=buckets, steps=max(lengths), sources=sources)))
         if len(parts) == 1:
             return parts[0][1]
         return replace(join(parts, len(rows), self._device), steps=max(draft.steps or 0 for _, draft in parts))
 
-    def proposers(self, row: SequenceState, drafted: Sequence[int]) -> tuple[Proposer, ...]:
-        """All of them, or the first where it drafted a chain alone."""
-        chains = self._drafted.get(row.request.request_id)
-        if chains is None:
-            return (Proposer(self._members[0].name, len(drafted), len(drafted)),)
-        return tuple(
-            Proposer(member.name, len(chain), common_prefix(chain, drafted))
-            for member, chain in zip(self._members, chains, strict=True)
-        )
-
-    def observe(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """Keep what each has drafted rightly: the last token of its chain was never fed."""
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """Keep what each has drafted correctly: the last token of its chain was never fed."""
         chains = self._drafted.pop(row.request.request_id, None)
         if chains is None:
-            self._chains.observe(row, emitted)
-            return
-        before = len(row.tokens) - len(emitted)
-        for member, drafted in zip(self._members, chains, strict=True):
-            right = common_prefix(drafted, emitted)
-            member.cache.keep(row, before + min(right, len(drafted) - 1))
+            self._chains.on_accepted(row, emitted)
+        else:
+            before = len(row.tokens) - len(emitted)
+            for member, drafted in zip(self._members, chains, strict=True):
+                correct = common_prefix(drafted, emitted)
+                member.cache.keep(row, before + min(correct, len(drafted) - 1))
+        self._update(row)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
@@ -163,22 +132,25 @@ class MergedDrafter(Drafter):
         drafted = tokens.cpu().tolist()
         greedy = [row.request.sampling.greedy for row in rows]
         merged: list[PrefixTree] = []
+        sources: list[list[Source]] = []
         for i, row in enumerate(rows):
             chains = [drafted[i][start : start + n] for start, n in zip(first, lengths[i], strict=False)]
             self._drafted[row.request.request_id] = chains
             merged.append(PrefixTree.of(chains))
+            sources.append([Source(each.name, part) for each, part in zip(self._members, chains, strict=True)])
         return Draft(
             [each.tokens for each in merged],
             [each.tree if greedy[i] else each.with_tests(orders[i], first) for i, each in enumerate(merged)],
             q,
             buckets=[self._graded(each) for each in merged],
             steps=max(positions),
+            sources=sources,
         )
 
     def _draw(self, rows: Sequence[SequenceState], steps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """The chains [B, K] of all draft models, one beside the other, and what they were drawn from [B, K, V].
+        """The chains [B, K] of all draft models, one next to the other, and what they were drawn from [B, K, V].
 
-        Each has uniforms of its own: their draws must not depend on each other.
+        Each has its own uniforms: their draws must not depend on each other.
         """
         seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
         u = uniforms(seeds, rounds, Stream.DRAFT, len(self._members) * MAX_GAMMA)
@@ -207,9 +179,16 @@ class MergedDrafter(Drafter):
                 best, most = depth, worth
         return best
 
+    def _update(self, row: SequenceState) -> None:
+        row.undrafted = sum(member.cache.unread(row) for member in self._of(row))
+
+    def _grows(self, row: SequenceState) -> bool:
+        """Whether its chains are merged: then it decides itself for how many positions it drafts."""
+        return self._branches and may_branch(row)
+
     def _of(self, row: SequenceState) -> Sequence[Member]:
-        """Those that draft for a row."""
-        return self._members if self.grows(row) else self._members[:1]
+        """The draft models that draft for a row."""
+        return self._members if self._grows(row) else self._members[:1]
 
     def _graded(self, merged: PrefixTree) -> list[int]:
         owners, depths = merged.owners(), merged.tree.depths[1:]
@@ -235,3 +214,63 @@ def _orders(rows: Sequence[SequenceState], positions: int, models: int) -> list[
     u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.ORDER, positions * models)
     orders: list[list[list[int]]] = u.reshape(len(rows), positions, models).argsort(axis=-1).tolist()
     return orders
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTree:
+    """Chains that were merged; those of the first chain are its first tokens."""
+
+    tokens: list[int]
+    """[K]"""
+    tree: Tree
+    paths: list[list[int]]
+    """Per chain, the nodes of its tokens."""
+
+    @classmethod
+    def of(cls, chains: Sequence[Sequence[int]]) -> PrefixTree:
+        """Merge chains of tokens."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        known: dict[tuple[int, int], int] = {}
+        paths: list[list[int]] = []
+        for drafted in chains:
+            node, path = 0, list[int]()
+            for token in drafted:
+                if (node, token) not in known:
+                    tokens.append(token)
+                    parents.append(node)
+                    known[node, token] = len(tokens)
+                node = known[node, token]
+                path.append(node)
+            paths.append(path)
+        return cls(tokens, Tree(tuple(parents)), paths)
+
+    def owners(self) -> list[int]:
+        """[K], the first chain that each token is of."""
+        owners = [0] * len(self.tokens)
+        for number in reversed(range(len(self.paths))):
+            for node in self.paths[number]:
+                owners[node - 1] = number
+        return owners
+
+    def with_tests(self, orders: Sequence[Sequence[int]], first: Sequence[int]) -> Tree:
+        """The tree with one candidate for each chain that has a token at a position.
+
+        Args:
+            orders: by position, the chains in the order in which their tokens are tried there.
+            first: by chain, where the distributions have that of its first token; those of further ones follow.
+        """
+        tests: list[list[Candidate]] = [[] for _ in range(len(self.tokens) + 1)]
+        for place, order in enumerate(orders):
+            for number in order:
+                path = self.paths[number]
+                if place < len(path):
+                    parent = path[place - 1] if place else 0
+                    tests[parent].append(Candidate(path[place], first[number] + place))
+        return Tree(self.tree.parents, tuple(map(tuple, tests)))
+
+
+def build(context: BuildContext, name: str) -> MergedDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    models = members(context)
+    return MergedDrafter(models, chains_of(context), models[0].model.device, branches=context.target.capabilities.trees)

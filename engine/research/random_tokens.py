@@ -15,6 +15,7 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.to_device import to_device
+from specchat.engine.drafters.context import BuildContext
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sequence.sequence import SequenceState
@@ -52,3 +53,8 @@ class RandomDrafter(Drafter):
             certain = to_device(greedy, self._device)[:, None, None]
             q = torch.where(certain, one_hot(tokens, self._vocabulary), q)
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
+
+
+def build(context: BuildContext, name: str) -> RandomDrafter:  # noqa: ARG001
+    """The drafter for an engine."""
+    return RandomDrafter(context.model.vocab_size, context.target.device)

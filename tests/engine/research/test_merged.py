@@ -11,12 +11,12 @@ from torch import Tensor
 from specchat.engine import Event, Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.drafters.draft_cache import LEAD, DraftCache
-from specchat.engine.drafters.draft_model import ModelDrafter
-from specchat.engine.drafters.merged import MOST_MODELS, Member, MergedDrafter, shares
+from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.prefix_tree import PrefixTree
+from specchat.engine.drafters.registry import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.research.merged import MergedDrafter, PrefixTree, shares
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.test_model_tree import TEXTS, held, related, row_of
@@ -153,12 +153,12 @@ def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sam
             assert tree is not None
             assert len(tree) == len(draft.tokens[b])
             emitted = [*chain[: 1 + choice % 4], 7]
-            proposers = drafter.proposers(row, chain)
+            proposers = [source.proposer(chain) for source in (draft.sources or [])[b]]
             assert [each.name for each in proposers] == ["draft 0", "draft 1"]
             assert [each.length for each in proposers] == list(map(len, drafter._drafted[row.request.request_id]))
             assert proposers[choice % 2].shared == len(chain)
             row.tokens += emitted
-            drafter.observe(row, emitted)
+            drafter.on_accepted(row, emitted)
             for runner, cache, again in zip(runners, caches, fresh, strict=True):
                 length = len(row.tokens) - cache._behind(row, 0)
                 assert length < len(row.tokens)

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.to_device import to_device
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.drafters.head.layer import whole
+from specchat.engine.drafters.head.layers import LayeredHead, codes_of, target_output
 from specchat.engine.drafters.head.states import States
+from specchat.engine.drafters.published.layout import MEDUSA
+from specchat.engine.drafters.published.load import TO_TARGET, hidden_size, read_vocabulary
+from specchat.engine.errors import EngineError
+from specchat.engine.files import make_folder, replacing
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sequence.sequence import SequenceState
+
+WEIGHTS, CONFIG = "medusa_lm_head.safetensors", "config.json"
+SHARED_OUTPUT = "medusa_shared_output"
+"""Key of config.json, ours: the target's output layer scores for all heads, so that none is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +43,10 @@ class MedusaLayout:
     blocks: int
     """Per head."""
     shared: bool = False
-    """Whether the target's output layer scores for all of them; else each has one of its own."""
-    draft_vocabulary: int | None = None
-    """V'; None for the target's V."""
+    """Whether the target's output layer scores for all of them; else each has its own."""
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads(LayeredHead):
     """All heads of a target.
 
     Args:
@@ -51,6 +67,15 @@ class MedusaHeads(nn.Module):
             for head in self.heads:
                 assert isinstance(head, nn.ModuleList)
                 head.append(nn.Linear(hidden, vocabulary, bias=False))
+
+    def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[MedusaLayer, int]:
+        """The layer for a target, and the bytes of what scores if that is not a part of the heads."""
+        output, size = None, 0
+        if self.shared:
+            codes = next((codes for codes in map(codes_of, self.modules()) if codes), None)
+            output, size = target_output(target, vocabulary, codes)
+        like = target.embedding_rows(vocabulary[:1])
+        return MedusaLayer(self, output, like, target.cache.slots, target.cache.columns), size
 
     def forward(self, state: Tensor, number: int) -> Tensor:
         """From the target's hidden states [..., d], the logits [..., V'] of head `number`; [..., d] for the target's
@@ -94,7 +119,7 @@ class MedusaLayer:
         self.deepest = len(heads.heads)
         self._states = States(like, slots, columns, heads.hidden)
         self._last: Tensor = like.new_empty(0)
-        """[B, 1, d], the state behind the last token of each row."""
+        """[B, 1, d], the state after the last token of each row."""
 
     @property
     def bytes(self) -> int:
@@ -102,7 +127,7 @@ class MedusaLayer:
         return self._states.stored.nbytes
 
     def read_places(self, slots: Tensor, ends: Tensor, tokens: Tensor) -> Tensor:  # noqa: ARG002
-        """The state behind each row's last token [B, 1, d]; 0 where there is no row."""
+        """The state after each row's last token [B, 1, d]; 0 where there is no row."""
         states = self._states.stored[slots, (ends - 1).clamp_(min=0)]
         return states.masked_fill(ends[:, None] == 0, 0.0)[:, None]
 
@@ -160,3 +185,55 @@ class MedusaLayer:
         """Scores of a head for `count` places of states [B, 1, d]."""
         logits: Tensor = self._output(self._heads(state, head))
         return Scores(logits.expand(-1, count, -1))
+
+
+def network_of(
+    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: LoadedModel | PackedModel
+) -> tuple[MedusaHeads, Tensor, dict[str, str]]:
+    """Published heads without weights, their vocabulary [V'], and published prefixes of names with the network's.
+
+    Raises:
+        EngineError: there are no Medusa heads, or they do not fit the target.
+    """
+    blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
+    heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
+    if not heads:
+        raise EngineError(f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
+    size = config.get("draft_vocab_size")
+    layout = MedusaLayout(len(heads), len(blocks), bool(config.get(SHARED_OUTPUT, False)))
+    vocabulary = read_vocabulary(folder, target.vocab_size if size is None else int(size), target.vocab_size, tensors)
+    with torch.device("meta"):
+        network = MedusaHeads(layout, hidden_size(target), len(vocabulary), target.layers)
+    return network, vocabulary, {"": "heads."}
+
+
+def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: Mapping[str, Any]) -> None:
+    """Write heads that share the target's output layer; config.json comes last, so that a folder with it is complete.
+
+    Args:
+        folder: made if it is not there.
+        network: saved in bfloat16.
+        vocabulary: [V'], int64: the tokens that they draft.
+        about: what else config.json says.
+
+    Raises:
+        EngineError: the disk is full, or not to be written.
+    """
+    weights = {
+        name: weight.detach().to(torch.bfloat16).contiguous().cpu()
+        for name, weight in network.heads.state_dict().items()
+    }
+    shift = vocabulary.cpu() - torch.arange(len(vocabulary))
+    config = {
+        MEDUSA: len(network.heads),
+        "medusa_num_layers": network.blocks,
+        SHARED_OUTPUT: True,
+        "draft_vocab_size": len(vocabulary),
+        **about,
+    }
+    with disk_errors(folder, "saving the Medusa heads"):
+        make_folder(folder)
+        with replacing(folder / WEIGHTS) as part:
+            save_file({**weights, TO_TARGET: shift}, part)
+        with replacing(folder / CONFIG) as part:
+            part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.drafters.tables.counts import MOST, Counts, TokenCounter
-from specchat.engine.drafters.tables.networks import BigramNetwork, UnigramNetwork
+from specchat.engine.research.tables import MOST, BigramNetwork, Counts, UnigramNetwork
+from specchat.engine.tools.distill.bigram import TokenCounter
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,204 @@
+"""PaSS drafter: parallel speculative sampling (Monea et al. 2023, arXiv 2311.13581).
+
+The target drafts its own continuation, all positions in one pass over the last token and trained look-ahead
+embeddings: after the last token it gives the distribution of the next one, after the i-th embedding that of the token
+i places further on. `specchat distill --kind pass` trains them: `look-ahead.safetensors`, and `look-ahead.json` with
+the target that they are for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.tree import chain
+from specchat.engine.device.to_device import to_device
+from specchat.engine.drafters.context import BuildContext
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.files import make_folder, replacing
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.sampler import draw, most_likely, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sequence.sequence import SequenceState
+
+CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
+_FORMAT = 1
+
+
+class PassDrafter(Drafter):
+    """The target as its own draft, by look-ahead embeddings. Drafts are chains.
+
+    Args:
+        embeddings: [n, d]; drafts have up to n + 1 positions.
+        target: drafts, in the cache that it verifies with.
+        penalties: shared with the target, so that p and q see the same context.
+    """
+
+    name = "pass"
+
+    def __init__(self, embeddings: Tensor, target: Backend, penalties: Penalties) -> None:
+        self._embeddings = embeddings.to(target.device)
+        self._target = target
+        self._penalties = penalties
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        """One token for each position; q is kept unless every row is greedy."""
+        lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
+        steps, device = max(lengths), self._target.device
+        predicted = self._predict(rows, steps)
+        settings = SamplingRows.of([row.request.sampling for row in rows], device)
+        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
+        u = to_device(uniforms(seeds, numbers, Stream.DRAFT, steps), device)
+        adjustment = self._penalties.of(rows)
+        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
+        distributions: list[Tensor] = []
+        for step in range(steps):
+            logits = predicted[:, step : step + 1]
+            if adjustment is not None:
+                logits = adjustment.apply(logits, tokens, first=step)
+            if settings.flags.all_greedy:
+                token = most_likely(logits)[:, 0]
+            else:
+                distributions.append(standardise(logits, settings)[:, 0])
+                token = draw(distributions[-1], u[:, step])
+            tokens = torch.cat([tokens, token[:, None]], dim=1)
+        chains = [chain(length) for length in lengths]
+        return Draft(tokens, chains, torch.stack(distributions, 1) if distributions else None)
+
+    def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:
+        """Logits [B, positions, V], float32, of the tokens that follow each row; the cache is left as it was."""
+        target = self._target
+        last = to_device([[row.tokens[-1]] for row in rows], target.device)
+        embedded = target.embedding_rows(last)
+        ahead = self._embeddings[: positions - 1].to(embedded).expand(len(rows), -1, -1)
+        slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+        with self._restored(slots, starts, positions):
+            logits = target.forward(torch.cat([embedded, ahead], 1), slots, starts)
+        return logits[: len(rows), :positions].float()
+
+    @contextmanager
+    def _restored(self, slots: Sequence[int], starts: Sequence[int], count: int) -> Iterator[None]:
+        """Restore the columns of the target's cache that a pass over `count` tokens writes."""
+        cache = self._target.cache
+        places = [
+            layer[slot, :, start : start + count]
+            for layer in (*cache.keys, *cache.values)
+            for slot, start in zip(slots, starts, strict=True)
+        ]
+        kept = [place.clone() for place in places]
+        yield
+        for place, values in zip(places, kept, strict=True):
+            place.copy_(values)
+
+
+@dataclass(frozen=True, slots=True)
+class LookAhead:
+    """Trained embeddings of one target."""
+
+    embeddings: Tensor
+    """[n, d], float32: the first stands for the next token, and so on."""
+    name: str
+    """For display."""
+    weight_bytes: int = 0
+
+
+def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: str, about: Mapping[str, Any]) -> None:
+    """Write look-ahead embeddings; the card comes last, so that a folder with a card is complete.
+
+    Args:
+        folder: made if it is not there.
+        embeddings: [n, d].
+        target: display name of the target.
+        fingerprint: of the target (`engine.models.fingerprint`).
+        about: what else to say about them.
+
+    Raises:
+        EngineError: the disk is full, or not to be written.
+    """
+    card = {"format": _FORMAT, "target": target, "fingerprint": fingerprint, **about}
+    with disk_errors(folder, "saving the look-ahead embeddings"):
+        make_folder(folder)
+        with replacing(folder / WEIGHTS) as part:
+            save_file({_NAME: embeddings.detach().float().contiguous().cpu()}, part)
+        with replacing(folder / CARD) as part:
+            part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+
+
+def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhead:
+    """Load look-ahead embeddings for a target.
+
+    Raises:
+        EngineError: they were made for another target, or the folder is broken.
+    """
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        theirs, name, version = card["fingerprint"], str(card["target"]), card["format"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise EngineError(
+            f"{folder / CARD} cannot be read ({error}): make the look-ahead embeddings again with specchat distill"
+        ) from None
+    if version != _FORMAT:
+        raise EngineError(f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
+    if theirs != target.fingerprint:
+        raise EngineError(
+            f"the look-ahead embeddings {folder} were made for {name}, with other weights than {target.name} has: make "
+            "some for this target with specchat distill --kind pass"
+        )
+    try:
+        embeddings = load_file(folder / WEIGHTS)[_NAME]
+        if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != _hidden(target):
+            raise ValueError(f"a shape of {list(embeddings.shape)} is none of this target's")
+        if not bool(embeddings.isfinite().all()):
+            raise ValueError("some of its numbers are none")
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise EngineError(
+            f"{folder / WEIGHTS} is broken ({first_line(error)}): make the look-ahead embeddings again with specchat "
+            "distill --kind pass"
+        ) from None
+    return LookAhead(embeddings.float(), f"look-ahead for {name}")
+
+
+def _hidden(target: LoadedModel | PackedModel) -> int:
+    """d, of the target."""
+    if isinstance(target, PackedModel):
+        return target.shape.hidden
+    return int(target.model.config.get_text_config().hidden_size)
+
+
+def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001
+    """The drafter for an engine.
+
+    Raises:
+        EngineError: the target's passes cannot read embeddings as in training.
+    """
+    model, target = context.model, context.target
+    if not target.branches:
+        raise EngineError("look-ahead embeddings need passes of any shape, which exact mode has not: do without one")
+    if isinstance(model, PackedModel) and model.shape.embedding_scale != 1:
+        raise EngineError(
+            f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"
+        )
+    return PassDrafter(context.parts["look_ahead"].embeddings, target, target.penalties)

@@ -1,0 +1,311 @@
+"""Drafters bigram and unigram: counted tables as approximation models of negligible cost.
+
+Leviathan et al. 2023, section 3.6. q is a true distribution: a sampled row's tokens are drawn from the counts,
+standardised as p is. `specchat distill --kind bigram` counts the tables of a folder: `tables.safetensors` with the
+counts, `tables.json` with the tokenizer that they are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.tree import chain
+from specchat.engine.device.graphs import Graphs
+from specchat.engine.drafters.context import BuildContext
+from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.files import make_folder, replacing
+from specchat.engine.models.disk import disk_errors
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sequence.sequence import SequenceState
+
+MOST = 32
+"""Continuations of a token that are kept, the most frequent ones."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a text has, of a vocabulary of V tokens."""
+
+    single: Tensor
+    """[V], int64: how often each token occurs in it."""
+    starts: Tensor
+    """[V + 1], int64: the continuations of token t are entries starts[t] to starts[t + 1]."""
+    following: Tensor
+    """[N], int32: continuations, of each token the most frequent first."""
+    times: Tensor
+    """[N], int32: how often each of them occurs there."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the text."""
+        return int(self.single.sum())
+
+    @cached_property
+    def most_frequent(self) -> Tensor:
+        """Up to `MOST` tokens, the most frequent first, [W], int64: what follows a token that was never seen."""
+        order = self.single.argsort(descending=True, stable=True)[:MOST]
+        return order[self.single[order] > 0]
+
+    def check(self) -> None:
+        """Check that these are counts.
+
+        Raises:
+            ValueError: they are not.
+        """
+        size = len(self.following)
+        whole = all(each.ndim == 1 and not each.is_floating_point() for each in vars(self).values())
+        if not whole or len(self.starts) != len(self.single) + 1 or len(self.times) != size:
+            raise ValueError("the lengths of its tables do not fit together")
+        if int(self.starts[0]) or int(self.starts[-1]) != size or bool((self.starts.diff() < 0).any()):
+            raise ValueError("its list of places is not in order")
+        if int(self.starts.diff().max()) > MOST:
+            raise ValueError(f"it has more than {MOST} continuations of a token")
+        if size and not 0 <= int(self.following.min()) <= int(self.following.max()) < len(self.single):
+            raise ValueError("it names tokens that are not in its vocabulary")
+        if (size and int(self.times.min()) < 1) or int(self.single.min()) < 0 or not self.tokens:
+            raise ValueError("it has counts that are none")
+
+
+class BigramNetwork:
+    """What follows each token of the vocabulary, as often as it was counted.
+
+    After a token that was never seen stand the most frequent tokens of all (back-off to the unigram). Tokens that are
+    not among the `MOST` likeliest have probability 0, which acceptance takes as it is.
+
+    Args:
+        counts: of a text, over V' tokens.
+        vocabulary: V, at least V'.
+        device: where logits are wanted.
+    """
+
+    def __init__(self, counts: Counts, vocabulary: int, device: torch.device) -> None:
+        self.device = device
+        self._vocabulary = vocabulary
+        usual = counts.most_frequent
+        lengths = counts.starts.diff()
+        tokens = torch.zeros(vocabulary, MOST, dtype=torch.int32)
+        logits = torch.full((vocabulary, MOST), -torch.inf)
+        tokens[:, : len(usual)] = usual.int()
+        logits[:, : len(usual)] = counts.single[usual].float().log()
+        seen = lengths.nonzero()[:, 0]
+        logits[seen] = -torch.inf
+        rows = torch.arange(len(lengths)).repeat_interleave(lengths)
+        ranks = torch.arange(len(counts.following)) - counts.starts[:-1].repeat_interleave(lengths)
+        tokens[rows, ranks] = counts.following
+        logits[rows, ranks] = counts.times.float().log()
+        self.likeliest: list[int] = tokens[:, 0].tolist()
+        """[V]: what follows each token most often."""
+        self._tokens, self._logits = tokens.to(device), logits.to(device)
+
+    def graphs(self, most: int) -> Graphs:
+        """Functions on its device, called eagerly."""
+        return Graphs(self.device, 1, None, most)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the tables."""
+        return self._tokens.nbytes + self._logits.nbytes
+
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
+        """Logits [B, 1, V], float32, after the last of tokens [B, T]: logarithms of counts."""
+        last = inputs[:, -1]
+        whole = torch.full((len(last), self._vocabulary), -torch.inf, device=self.device)
+        # Places that are not used have logit -inf at a token that may be used too: the larger of both counts.
+        whole.scatter_reduce_(1, self._tokens[last].long(), self._logits[last], "amax")
+        return whole[:, None]
+
+
+class UnigramNetwork:
+    """How often each token occurs in the text, whatever is before it.
+
+    Args:
+        counts: of a text, over V' tokens.
+        vocabulary: V, at least V'.
+        device: where logits are wanted.
+    """
+
+    def __init__(self, counts: Counts, vocabulary: int, device: torch.device) -> None:
+        self.device = device
+        logits = torch.full((vocabulary,), -torch.inf)
+        logits[: len(counts.single)] = counts.single.float().log()
+        self.likeliest = [int(counts.most_frequent[0])] * vocabulary
+        """[V]: the most frequent token, after each."""
+        self._logits = logits.to(device)
+
+    def graphs(self, most: int) -> Graphs:
+        """Functions on its device, called eagerly."""
+        return Graphs(self.device, 1, None, most)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the table."""
+        return self._logits.nbytes
+
+    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
+        """Logits [B, 1, V], float32, after the last of tokens [B, T]: logarithms of counts."""
+        return self._logits.expand(len(inputs), 1, -1).contiguous()
+
+
+class TableDrafter(Drafter):
+    """Drafts token by token what a table has after the last one.
+
+    Args:
+        name: of the drafter.
+        network: the table.
+        penalties: shared with the target, so that p and q know the same context.
+        vocabulary: V, the size of the target's distributions.
+        ends: tokens after which a greedy row drafts nothing: the reply would be over.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: BigramNetwork | UnigramNetwork,
+        penalties: Penalties,
+        vocabulary: int,
+        ends: Collection[int],
+    ) -> None:
+        self.name = name
+        self.weight_bytes = network.bytes
+        self._likeliest = network.likeliest
+        self._steps = ModelSteps(network, penalties, vocabulary)
+        self._ends = ends
+
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        """Chains: the likeliest tokens where all rows are greedy and plain, else drawn, with their distributions."""
+        plain = not any(row.request.sampling.adjusts for row in rows)
+        if plain and all(row.request.sampling.greedy for row in rows):
+            chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
+            return Draft.of_chains(chains)
+        steps = max(gammas)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
+        tokens, q = self._steps.draft(rows, 1, steps, u)
+        return Draft(tokens, [chain(gamma) for gamma in gammas], q)
+
+    def _chain(self, token: int, count: int) -> list[int]:
+        """Up to `count` tokens, each the likeliest after the one before."""
+        chain: list[int] = []
+        while len(chain) < count and token not in self._ends:
+            token = self._likeliest[token]
+            chain.append(token)
+        return chain
+
+
+CARD, TABLES = "tables.json", "tables.safetensors"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableCard:
+    """What tables are for, and what they were counted in."""
+
+    target: str
+    """Display name of the target."""
+    tokenizer: str
+    """Fingerprint of the target's tokens (`fingerprint`): counts know nothing of its weights."""
+    vocabulary: int
+    """V."""
+    tokens: int
+    """Tokens of the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTables:
+    """Tables that fit their target."""
+
+    counts: Counts
+    name: str
+    """For display."""
+    weight_bytes: int = 0
+    """They are counted with the drafters that use them."""
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """SHA-256, in hexadecimal, over the ids and texts of a tokenizer's tokens."""
+    tokens = sorted((number, text) for text, number in tokenizer.get_vocab().items())
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+
+
+def save_tables(folder: Path, counts: Counts, card: TableCard) -> None:
+    """Write tables; the card comes last, so that a folder with a card is complete.
+
+    Raises:
+        EngineError: the disk is full, or not to be written.
+    """
+    with disk_errors(folder, "saving the tables"):
+        make_folder(folder)
+        with replacing(folder / TABLES) as part:
+            save_file(vars(counts), part)
+        with replacing(folder / CARD) as part:
+            part.write_text(json.dumps({"format": _FORMAT, **asdict(card)}, indent=2) + "\n", encoding="utf-8")
+
+
+def load_tables(folder: Path, model: LoadedModel | PackedModel) -> LoadedTables:
+    """Load tables for a target, whose logits may be padded beyond the tables' vocabulary.
+
+    Raises:
+        EngineError: they were counted for other tokens, or the folder is broken.
+    """
+    card = _read_card(folder)
+    if card.tokenizer != fingerprint(model.tokenizer):
+        raise EngineError(
+            f"the tables {folder} were counted for {card.target}, which has other tokens than {model.name}: count them "
+            f"for this target with specchat distill --kind bigram"
+        )
+    try:
+        counts = Counts(**load_file(folder / TABLES))
+        counts.check()
+        if len(counts.single) != card.vocabulary or card.vocabulary > model.vocab_size:
+            raise ValueError(
+                f"it is for {len(counts.single)} tokens, its card for {card.vocabulary}, and {model.name} has "
+                f"{model.vocab_size}"
+            )
+    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
+        raise EngineError(
+            f"{folder / TABLES} is broken ({first_line(error)}): count the tables again with specchat distill --kind "
+            "bigram"
+        ) from None
+    return LoadedTables(counts, f"bigrams of {card.tokens:,} tokens")
+
+
+def _read_card(folder: Path) -> TableCard:
+    try:
+        raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        if raw.pop("format") != _FORMAT:
+            raise EngineError(f"{folder} has tables of a newer specchat: update specchat")
+        return TableCard(**raw)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise EngineError(
+            f"{folder} has no tables ({CARD}: {first_line(error)}): count them with specchat distill --kind bigram"
+        ) from None
+
+
+def build(context: BuildContext, name: str) -> TableDrafter:
+    """The drafter for an engine."""
+    model, device = context.model, context.target.device
+    make = BigramNetwork if name == "bigram" else UnigramNetwork
+    network = make(context.parts["tables"].counts, model.vocab_size, device)
+    return TableDrafter(name, network, context.target.penalties, model.vocab_size, model.eos_ids)
