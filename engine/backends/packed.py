@@ -53,9 +53,8 @@ class PackedWeights(Protocol):
     def short_context(self, context: int) -> int | None:
         """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
 
-    def decoder(self, context: int, positions: int, layers: int | None = None) -> Decoder:
-        """A decoder on the first layers (all if not given) for texts of up to `context` tokens, with room for so many
-        positions."""
+    def decoder(self, context: int, positions: int) -> Decoder:
+        """A decoder for texts of up to `context` tokens, with tables of `positions` rotary positions."""
 
 
 class PackedBackend:

@@ -49,9 +49,9 @@ class TreeMask:
         rows = torch.tensor([places[tree] for tree in trees])
         names = ("depths", "inside", "candidates", "sources")
         parts = ([getattr(table, name) for table in tables.values()] for name in names)
-        tensors = (to_device(torch.cat(part)[rows], device) for part in parts)
+        depths, inside, candidates, sources = (to_device(torch.cat(part)[rows], device) for part in parts)
         widths = zip_longest(*(table.widths for table in tables.values()), fillvalue=0)
-        return cls(*tensors, tuple(map(max, widths)), tuple(trees))
+        return cls(depths, inside, candidates, sources, tuple(map(max, widths)), tuple(trees))
 
     @property
     def width(self) -> int:

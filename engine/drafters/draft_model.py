@@ -227,4 +227,4 @@ def build(context: BuildContext, name: str) -> ModelDrafter:
     """The drafter for an engine: trees for `model-tree`, with branches if the target's passes can have some."""
     first = members(context)[0]
     support = whole_support(context) if name == TREES else None
-    return ModelDrafter(first.model, first.cache, first.steps, support, branches=context.target.branches)
+    return ModelDrafter(first.model, first.cache, first.steps, support, branches=context.target.capabilities.trees)

@@ -195,7 +195,7 @@ def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001
         EngineError: the target's passes cannot read embeddings as in training.
     """
     model, target = context.model, context.target
-    if not target.branches:
+    if not target.capabilities.trees:
         raise EngineError("look-ahead embeddings need passes of any shape, which exact mode has not: do without one")
     if isinstance(model, PackedModel) and model.shape.embedding_scale != 1:
         raise EngineError(

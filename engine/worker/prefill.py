@@ -79,7 +79,7 @@ class Prefill:
             return
         rows = [row for row in rows if row.encoded]
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
-        rows = self._scheduler.read_together(rows, limit, room, self._borrow, ragged=self._ragged)
+        rows = self._scheduler.prefill_batch(rows, limit, room, self._borrow, ragged=self._ragged)
         reading = [row for row in rows if not row.prefilled]  # others were lent all that was left
         chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in reading]
         lengths = [len(chunk) for chunk in chunks]
@@ -110,7 +110,7 @@ class Prefill:
 
     def _borrow(self, row: SequenceState) -> None:
         """Copy what another slot has read of the row's prompt meanwhile."""
-        lent = self._scheduler.lend(row)
+        lent = self._scheduler.longer_prefix(row)
         if (
             lent is not None
             and (length := self._planner.drafters.reuse_prefix(row, lent.source, lent.length)) > row.cached

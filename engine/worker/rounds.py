@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Source
 from specchat.engine.decoding.round import Timing, run_round
-from specchat.engine.decoding.verify.outcome import Outcome
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly

@@ -24,16 +24,14 @@ from torch import Tensor, nn
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.medusa import MedusaHeads, MedusaLayout
-from specchat.engine.drafters.look_ahead.drafter import LookAheadDrafter
-from specchat.engine.drafters.look_ahead.folder import CARD, LookAhead, load_look_ahead, save_look_ahead
-from specchat.engine.drafters.look_ahead.folder import WEIGHTS as LOOK_AHEAD_WEIGHTS
 from specchat.engine.drafters.published.layout import FINGERPRINT, TARGET
 from specchat.engine.drafters.published.load import read_published
-from specchat.engine.drafters.published.save import CONFIG, WEIGHTS, save_medusa
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.research.medusa import CONFIG, WEIGHTS, MedusaHeads, MedusaLayout, save_medusa
+from specchat.engine.research.pass_drafter import CARD, LookAhead, PassDrafter, load_look_ahead, save_look_ahead
+from specchat.engine.research.pass_drafter import WEIGHTS as LOOK_AHEAD_WEIGHTS
 from specchat.engine.tools.distill.corpus import Conversation
 from specchat.engine.tools.distill.initial import last_state
 from specchat.engine.tools.distill.objective import Agreement, Batch, cross_entropy, faded
@@ -142,7 +140,7 @@ class PassRecipe:
     """
 
     noun = "Look-ahead embeddings"
-    drafter = LookAheadDrafter.name
+    drafter = PassDrafter.name
     files = (LOOK_AHEAD_WEIGHTS, CARD)
 
     def __init__(self, model: LoadedModel) -> None:

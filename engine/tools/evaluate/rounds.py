@@ -109,7 +109,7 @@ class Drafting:
     def learn_costs(self) -> None:
         """Measure passes of each width, for the time of look-ahead positions. Needs an idle target."""
         if self._target.capabilities.ragged:
-            self._planner.learn_costs(time_wider_passes(self._target))
+            self._planner.learn_costs(time_wider_passes(self._target), {})
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """Rounds of one drafter along a text that was generated with `sampling`; a round or a chunk of prompt per step.
@@ -156,7 +156,7 @@ def _follow(
             emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
             row.cached += min(1 + outcome.accepted, left)
             row.tokens += emitted
-            planner.drafters.observe(row, emitted)
+            planner.drafters.on_accepted(row, emitted)
             course.rounds += 1
             course.emitted += len(emitted)
             course.tested.update(range(len(outcome.p)))
@@ -196,7 +196,7 @@ def _expect(
             plan, (outcome,), timing = run_round(backend, [row], planner)
             row.cached += 1
             row.tokens.append(token)
-            planner.drafters.observe(row, [token])
+            planner.drafters.on_accepted(row, [token])
             if outcome.beta:
                 course.tested[0] += 1
             course.places += _places(outcome, [token])
@@ -252,8 +252,8 @@ def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> Gene
     """Give the drafter the target's hidden states of the prompt, and let it read the prompt, a chunk per step."""
     last = len(row.tokens) - 1
     if reading.states is not None:
-        planner.drafters.absorb([row], reading.states[None, row.cached : last])
+        planner.drafters.on_hidden_states([row], reading.states[None, row.cached : last])
     row.cached = last
-    while planner.drafters.unread(row):
-        planner.drafters.read([row])
+    while row.undrafted:
+        planner.drafters.prefill([row])
         yield

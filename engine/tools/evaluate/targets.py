@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.tokenizer import check_token_ids

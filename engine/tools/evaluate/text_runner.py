@@ -135,7 +135,7 @@ class TextBackend(TensorBackend):
         target: gives the sizes.
     """
 
-    short_context = None
+    short_context: int | None = None
     performance_warnings: ClassVar[list[str]] = []
 
     def __init__(self, target: Backend) -> None:
