@@ -45,12 +45,12 @@ from specchat.engine.worker.obtain_drafts import obtain_drafts
 from specchat.engine.worker.target_drafters import early_exit_drafters, look_ahead_drafter
 
 _OVERHANG = MAX_GAMMA + 1
-"""Columns kept spare beyond the context, for the padding of short drafts beside long ones."""
+"""Spare columns after the context, for the padding of short drafts to long ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Everything that rounds are run with."""
+    """Loaded models, caches and drafters of an engine."""
 
     model: Model
     target: Runner
@@ -70,15 +70,15 @@ class Assembly:
     notices: tuple[str, ...]
     """What the user should know about these models."""
     smaller: Callable[[], Assembly] | None
-    """The same with fewer slots or less context, for when this is gone; None if this is the smallest."""
+    """Makes the same with fewer slots or less context, once this one is deleted; None if this is the smallest."""
     datastore: Datastore = field(default_factory=Datastore)
-    """Texts of other chats that the suffix drafter takes drafts from; empty until somebody fills it."""
+    """Texts of other chats that the suffix drafter takes drafts from; empty until the app adds some."""
     exact: BatchInvarianceCheck | None = None
-    """What passes of fixed shape give here; None where they were not asked for."""
+    """Measurement of batch-invariant passes; None if not requested."""
 
     @property
     def graph_bytes(self) -> int:
-        """Memory that CUDA graphs read and write beside the caches: logits, distributions."""
+        """Memory of CUDA graphs besides the caches: logits, distributions."""
         runners = (each.graph_runner for each in (self.target, *self.draft_runners))
         drafters = sum(drafter.graph_bytes for drafter in self.drafters.values())
         return self.verifier.bytes + drafters + sum(runner.bytes for runner in runners if runner)
@@ -86,7 +86,7 @@ class Assembly:
     @property
     def rounds_by_width(self) -> bool:
         """Whether a token's last bits depend on the width of the pass, by more than greedy decoding forgives."""
-        # Where attention is torch's, its last bits can turn an activation's code on the way into a quantised layer.
+        # Where attention is torch's, its last bits can change an activation's code before a quantised layer.
         coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
         return coarse and not (self.exact and self.exact.equal)
 
@@ -100,7 +100,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     """Fetch what is missing, load the models, make the caches.
 
     Raises:
-        EngineError: a model cannot be had, loaded or run, or the draft does not fit the target.
+        EngineError: a model is unavailable or cannot be loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
     if len(config.drafts) > 1:
@@ -120,14 +120,14 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
 
 
 def _with_models(config: EngineConfig, target: Obtained, progress: Progress) -> Assembly:
-    """With draft models."""
+    """Assembly with draft models."""
     draft, *more = obtain_drafts(config, target.model, progress)
     notices = [notice for each in (target, draft, *more) for notice in each.notices]
     return put_together(config, target.model, draft.model, notices=notices, more=[each.model for each in more])
 
 
 def _tables(config: EngineConfig, model: Model) -> LoadedTables | None:
-    """Counted tables, where the draft that is asked for is a folder of them."""
+    """Counted tables, if the requested draft is a folder of tables."""
     folder = Path(config.draft).expanduser() if config.draft else None
     if folder is None or not is_tables(folder):
         return None
@@ -135,7 +135,7 @@ def _tables(config: EngineConfig, model: Model) -> LoadedTables | None:
 
 
 def _head(config: EngineConfig, model: Model, progress: Progress) -> LoadedHead | None:
-    """The head that is asked for; where no draft is, one that was made for this target, if there is one."""
+    """The requested head; without a draft, one that was made for this target, if any."""
     if config.draft is None:
         folder = find_head(config.heads, model)
         return load_head(folder, model) if folder else None
@@ -180,7 +180,7 @@ def put_together(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What an assembly is put together from."""
+    """Loaded parts of an engine."""
 
     config: EngineConfig
     model: Model
@@ -192,16 +192,16 @@ class _Parts:
 
     @property
     def context(self) -> int:
-        """Tokens per slot that are wanted."""
+        """Requested tokens per slot."""
         return min(self.config.context, *(each.context for each in (self.model, *self.drafts)))
 
     def reduced(self, slots: int, context: int) -> bool:
-        """Whether this is less than was asked for."""
+        """Whether this is less than requested."""
         return (slots, context) != (self.config.slots, self.context)
 
 
 def _first_that_fits(parts: _Parts, sizes: Sequence[tuple[int, int]]) -> Assembly:
-    """With the first of these slots and contexts that there is memory for."""
+    """Assembly of the first size that fits into memory."""
     shortage = ""
     for number, (slots, context) in enumerate(sizes, 1):
         left = sizes[number:]
@@ -267,12 +267,12 @@ def _of_size(parts: _Parts, slots: int, context: int, smaller: Callable[[], Asse
 
 
 def _cache_bytes(runner: Runner) -> int:
-    """Memory of its cache, and of what it keeps of sources."""
+    """Memory of its cache and of encoded sources."""
     return runner.cache.bytes + (runner.source_bytes if isinstance(runner, EncoderDecoderRunner) else 0)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
-    """What to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
+    """Sizes to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
     yield slots, context
     while slots > 1:
         slots //= 2
@@ -283,7 +283,7 @@ def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
 
 
 def free_memory() -> None:
-    """Let go of what nothing refers to but cycles and the allocator."""
+    """Collect garbage and empty the CUDA cache."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

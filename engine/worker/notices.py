@@ -1,4 +1,4 @@
-"""Notices of an engine: what keeps it from being as fast as it could be, each told once."""
+"""Notices of an engine, such as performance warnings; each is emitted once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specchat.engine.worker.assembly import Assembly
 
 
 class Notices:
-    """What users of an engine should know.
+    """Emits notices to the users of an engine.
 
     Args:
         made: what the engine runs with.
@@ -25,19 +25,19 @@ class Notices:
         self._told: set[str] = set()
 
     def tell(self, texts: Sequence[str]) -> None:
-        """Say what has not been said yet."""
+        """Emit the notices that have not been emitted."""
         for text in texts:
             if text not in self._told:
                 self._told.add(text)
                 self._outbox.put(Notice(None, text, self._clock()))
 
-    def tell_hindrances(self) -> None:
-        """Say what keeps passes from being fast: a shape may be met late."""
-        self.tell(hindrances(self._made))
+    def tell_warnings(self) -> None:
+        """Emit performance warnings; called after each round, as some shapes occur late."""
+        self.tell(performance_warnings(self._made))
 
 
-def hindrances(made: Assembly) -> list[str]:
-    """What has kept the models from being as fast as they could be here, a sentence each."""
+def performance_warnings(made: Assembly) -> list[str]:
+    """Performance warnings of all models, one sentence each."""
     models, runners = (made.model, *made.drafts), (made.target, *made.draft_runners)
     return [
         f"{model.name}: {hindrance}: it runs slower than it could"

@@ -42,7 +42,7 @@ def obtain_model(
     """Fetch, convert, pack and load what `spec` names.
 
     Raises:
-        EngineError: it cannot be had, loaded or run.
+        EngineError: it is unavailable, or cannot be loaded or run.
     """
     store = ModelStore(config.models)
     hindrance = None
@@ -76,7 +76,7 @@ def obtain_model(
 def make_runner(
     model: Model, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
 ) -> Runner:
-    """A model with a cache of its own.
+    """Runner of a model, with a new cache.
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be exact.

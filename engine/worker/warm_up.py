@@ -1,4 +1,4 @@
-"""Warm-up: kernels choose their ways, are compiled, and are captured, before a round is timed."""
+"""Warm-up: select, compile and capture kernels before the first round is timed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from specchat.engine.worker.assembly import Assembly
 
 
 def warm_up(made: Assembly) -> None:
-    """Let the kernels choose their ways, be compiled, and be captured, before the first round is timed.
+    """Select, compile and capture kernels.
 
     Raises:
-        torch.OutOfMemoryError: there is not the memory for it.
+        torch.OutOfMemoryError: not enough memory.
     """
     for passes in (made.target, *made.draft_runners):
         # One row and several, one token and several: what is compiled for these serves for all.
@@ -29,7 +29,7 @@ def warm_up(made: Assembly) -> None:
 
 
 def _capture(made: Assembly) -> None:
-    """Capture as CUDA graphs what this set-up can meet."""
+    """Capture CUDA graphs for all shapes that can occur."""
     made.target.capture()
     for drafter in made.drafters.values():
         drafter.capture()
