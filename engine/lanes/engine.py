@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LaneReady:
-    """What is known of a lane once it is loaded."""
+    """Description of a loaded lane."""
 
     ready: Ready
     draft_share: float

@@ -59,7 +59,7 @@ class LaneScheduler(Scheduler[Submit]):
 
 
 class LaneWorker(Worker):
-    """One lane: a worker with KV cache, drafters, latency model and clock of its own."""
+    """One lane: a worker with KV cache, drafters, cost model and separate clock."""
 
     times_plain_passes: ClassVar[bool] = False
 
@@ -94,7 +94,7 @@ class LaneWorker(Worker):
         return LaneScheduler(made.target.cache.slots, self._config.prefill_chunk)
 
     def warm_up(self) -> None:
-        """Answer a short prompt that nobody sees, so that the first reply of no lane pays for what is done once."""
+        """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""
         request = Request("warm-up", (Message("user", WARM_UP),), gamma=WARM_UP_GAMMA, max_tokens=WARM_UP_TOKENS)
         self.take(Submit(request, Outbox(), self.clock()))
         while self.busy:

@@ -33,7 +33,7 @@ _OVERHANG = MAX_GAMMA + 1
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Everything that rounds are run with."""
+    """Loaded models, caches and drafters of an engine."""
 
     model: Model
     target: Backend
@@ -52,11 +52,11 @@ class Assembly:
     notices: tuple[str, ...]
     """What the user should know about these models."""
     smaller: Callable[[], Assembly] | None
-    """The same with fewer slots or less context, for when this is gone; None if this is the smallest."""
+    """Makes the same with fewer slots or less context, once this one is deleted; None if this is the smallest."""
     datastore: Datastore = field(default_factory=Datastore)
     """Texts of other chats that the suffix drafter takes drafts from; initially empty."""
     exact: BatchInvarianceCheck | None = None
-    """What passes of fixed shape give here; None where they were not asked for."""
+    """Measurement of batch-invariant passes; None if not requested."""
 
     @property
     def graph_bytes(self) -> int:
@@ -145,11 +145,11 @@ class _Loaded:
 
     @property
     def context(self) -> int:
-        """Tokens per slot that are wanted."""
+        """Requested tokens per slot."""
         return min(self.config.context, *(each.context for each in (self.model, *self.drafts)))
 
     def reduced(self, slots: int, context: int) -> bool:
-        """Whether this is less than was asked for."""
+        """Whether this is less than requested."""
         return (slots, context) != (self.config.slots, self.context)
 
 
@@ -211,7 +211,7 @@ def _cache_bytes(runner: Backend) -> int:
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
-    """What to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
+    """Sizes to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
     yield slots, context
     while slots > 1:
         slots //= 2

@@ -1,4 +1,4 @@
-"""What a user should know about models that were put together, a sentence each."""
+"""Notices about loaded models, one sentence each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNREPEATABLE = (
 def notices_of(
     model: Model, target: Backend, drafts: Sequence[Model], runners: Sequence[Backend], reduced: tuple[int, int] | None
 ) -> list[str]:
-    """What there is to say of a target and its draft models.
+    """Notices about a target and its draft models.
 
     Args:
         model: the target.
         target: its passes.
         drafts: draft models.
         runners: the passes of each.
-        reduced: slots and context, where they are less than was asked for.
+        reduced: slots and context, if less than requested.
     """
     notices = []
     if reduced:

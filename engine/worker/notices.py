@@ -1,4 +1,4 @@
-"""Notices of an engine: what keeps it from being as fast as it could be, each told once."""
+"""Notices of an engine, such as performance warnings; each is emitted once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specchat.engine.worker.assembly import Assembly
 
 
 class Notices:
-    """What users of an engine should know.
+    """Emits notices to the users of an engine.
 
     Args:
         made: what the engine runs with.
@@ -25,13 +25,13 @@ class Notices:
         self._told: set[str] = set()
 
     def tell(self, texts: Sequence[str]) -> None:
-        """Say what has not been said yet."""
+        """Emit the notices that have not been emitted."""
         for text in texts:
             if text not in self._told:
                 self._told.add(text)
                 self._outbox.put(Notice(None, text, self._clock()))
 
-    def tell_performance_warnings(self) -> None:
+    def tell_warnings(self) -> None:
         """Say what keeps passes from being fast: a shape may be met late."""
         self.tell(performance_warnings(self._made))
 

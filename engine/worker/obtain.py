@@ -41,7 +41,7 @@ def obtain_model(
     """Fetch, convert, pack and load what `spec` names.
 
     Raises:
-        EngineError: it cannot be had, loaded or run.
+        EngineError: it is unavailable, or cannot be loaded or run.
     """
     store = ModelStore(config.models)
     hindrance = None

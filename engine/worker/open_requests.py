@@ -1,9 +1,11 @@
-"""Open requests: those that wait for a slot and those that run, what is asked of them, and how they end."""
+"""Open requests: waiting for a slot or running; how they change, end and fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+
+import torch
 
 from specchat.engine.commands import Adjust, Submit
 from specchat.engine.decoding.planner import Planner
@@ -15,12 +17,12 @@ from specchat.engine.sequence.sequence import SequenceState
 
 
 class OpenRequests:
-    """All requests that have not ended.
+    """Requests that wait for a slot, and requests that run.
 
     Args:
         scheduler: holds them.
-        planner: told of rows that end or draft otherwise.
-        most: how many may wait.
+        planner: informed of rows that end or change their drafter.
+        most: maximum number of waiting requests.
         clock: seconds since the engine started.
         on_end: called with the id of each request before it is told that it has ended.
     """
@@ -40,7 +42,7 @@ class OpenRequests:
         self._on_end = on_end
 
     def enqueue(self, submitted: Submit) -> None:
-        """Let a request wait; it is refused where too many do."""
+        """Queue a request; refuse it if the queue is full."""
         if len(self._scheduler.waiting) < self._most:
             self._scheduler.waiting.append(submitted)
             return
@@ -48,7 +50,7 @@ class OpenRequests:
         self.refuse(submitted, FinishReason.ERROR, message)
 
     def cancel(self, request_id: str) -> None:
-        """End a request that somebody no longer wants."""
+        """End a request, waiting or running."""
         for row in self._scheduler.rows:
             if row.request.request_id == request_id:
                 self.finish(row, FinishReason.CANCELLED)
@@ -57,7 +59,7 @@ class OpenRequests:
             self.refuse(waiting, FinishReason.CANCELLED, "")
 
     def adjust(self, wanted: Adjust) -> None:
-        """Let a request draft otherwise from its next round on."""
+        """Change a request's drafter and γ from its next round on."""
         drafter, gamma = wanted.drafter, wanted.gamma
         for row in self._scheduler.rows:
             if row.request.request_id == wanted.request_id and drafter in (AUTO, *self._planner.drafters.by_name):
@@ -68,7 +70,7 @@ class OpenRequests:
                 waiting[number] = replace(other, request=replace(other.request, drafter=drafter, gamma=gamma))
 
     def set_detail(self, request_id: str, detail: int) -> None:
-        """Let a request's rounds carry as much detail from now on."""
+        """Change the detail of a request's rounds from the next one on."""
         for row in self._scheduler.rows:
             if row.request.request_id == request_id:
                 row.request = replace(row.request, detail=detail)
@@ -83,7 +85,7 @@ class OpenRequests:
         submitted.outbox.put(Finished(submitted.request.request_id, reason, "", message, self._clock()))
 
     def finish(self, row: SequenceState, reason: FinishReason, message: str = "", *, keep: bool = True) -> None:
-        """End a request that runs; `keep` says whether what is cached of it may serve others."""
+        """End a request that runs; `keep` says whether its cached tokens may be reused."""
         self._planner.release(row)
         self._scheduler.retire(row, keep=keep)
         try:
@@ -102,7 +104,67 @@ class OpenRequests:
 
 
 def sentence(error: Exception) -> str:
-    """What a request that fails is told."""
+    """Message for a request that failed."""
     if isinstance(error, EngineError):
         return str(error)
-    return f"this request failed on an internal error ({type(error).__name__}: {first_line(error)}): ask otherwise"
+    cause = f"{type(error).__name__}: {first_line(error)}"
+    return f"this request failed on an internal error ({cause}): rephrase the prompt and send it again"
+
+
+class Faults:
+    """Isolates rows for which passes fail, and ends their requests.
+
+    Args:
+        requests: ended here.
+    """
+
+    def __init__(self, requests: OpenRequests) -> None:
+        self._requests = requests
+        self._failing = False
+        """Whether a single row failed and no round succeeded since: another failure is the engine's."""
+
+    def run(self, work: Callable[[Sequence[SequenceState]], None], rows: Sequence[SequenceState]) -> None:
+        """Run a pass for these rows; if it fails, for each row alone. Rows that fail again end.
+
+        Raises:
+            torch.OutOfMemoryError: no row is at fault.
+            Exception: all rows failed, or no round succeeded since the last failure.
+        """
+        try:
+            work(rows)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._blame(*_one_by_one(rows, error, work))
+
+    def passed(self) -> None:
+        """A round has succeeded."""
+        self._failing = False
+
+    def _blame(self, rows: Sequence[SequenceState], errors: Sequence[Exception]) -> None:
+        for row, error in zip(rows, errors, strict=True):
+            if self._failing:
+                raise error
+            self._failing = len(rows) == 1
+            self._requests.finish(row, FinishReason.ERROR, sentence(error), keep=False)
+
+
+def _one_by_one(
+    rows: Sequence[SequenceState], error: Exception, work: Callable[[Sequence[SequenceState]], None]
+) -> tuple[list[SequenceState], list[Exception]]:
+    """Run each row of a failed pass alone; return the rows that fail again, and their errors."""
+    if len(rows) == 1:
+        return list(rows), [error]
+    failed: list[SequenceState] = []
+    errors: list[Exception] = []
+    for row in rows:
+        try:
+            work([row])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as own:
+            failed.append(row)
+            errors.append(own)
+    if len(failed) == len(rows):
+        raise error
+    return failed, errors

@@ -1,4 +1,4 @@
-"""Times passes without drafts, so that the cost of plain decoding is known where every round drafts."""
+"""Plain passes (without drafts), timed so that the cost of plain decoding is known if every round drafts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from specchat.engine.sequence.sequence import SequenceState
 WARM_UP_PASSES = 5
 TIMED_WIDTHS = (1, 2, 5, 9, 17)
 _TIMED = 2
-"""Passes of each of those widths that are timed: what is known of costs before the first reply."""
+"""Timed passes per width, from which costs are known before the first reply."""
 FIRST = 8
 """Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
 _EARLY_PRICE = 20
-"""Work between those, in plain passes."""
+"""Time of rounds between those, in plain passes."""
 _PRICE = 100
-"""Work between later ones, in plain passes: they take at most a hundredth of the time."""
+"""Time of rounds between later ones, in plain passes: they take at most 1 % of the time."""
 _RECENT = 5
 """Plain passes whose median says what one takes."""
 
@@ -52,7 +52,7 @@ def time_wider_passes(target: Backend) -> list[tuple[int, float]]:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one batch size B."""
+    """Measurements of one batch size B."""
 
     first_s: float
     """Time of the first pass, of whatever width."""
@@ -75,7 +75,7 @@ class _Known:
 
 
 class PlainPasses:
-    """Rare plain passes beside the rounds of an engine. Nothing is kept of what they compute.
+    """Rare plain passes between the rounds of an engine, whose results are discarded.
 
     Such a pass writes the keys and values of each row's last token where the round that follows writes the same ones,
     and its draws depend on the number of the round alone: the replies stay what they are.
@@ -89,7 +89,7 @@ class PlainPasses:
         self._known: dict[int, _Known] = {}
 
     def measure(self, rows: Sequence[SequenceState]) -> float:
-        """Seconds of a plain pass and its verdict for rows that are ready for a round; 0 while none is due."""
+        """Run a plain pass and its verification for ready rows if one is due; return its seconds, else 0."""
         known = self._known.get(len(rows))
         if known is None or any(row.request.detail or not row.rounds for row in rows):
             return 0.0
@@ -100,7 +100,7 @@ class PlainPasses:
         return seconds
 
     def learn(self, rows: int, plain: bool, verify_s: float, seconds: float) -> None:
-        """Take in a round that has been run: B, whether nobody drafted, the time of its pass, and that of all of it."""
+        """Take in a round that has been run: B, whether no row drafted, the time of its pass, and that of all of it."""
         known = self._known.setdefault(rows, _Known(first_s=verify_s))
         if plain:
             known.note(verify_s)

@@ -12,7 +12,7 @@ from specchat.engine.device.to_device import to_device
 from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.faults import Faults
+from specchat.engine.worker.open_requests import Faults
 
 
 class Prefill:
@@ -58,7 +58,7 @@ class Prefill:
             self._chunk()
 
     def _chunk(self) -> int:
-        """Read one chunk; how many prompts are still to be read."""
+        """Read one chunk; return the number of prompts still to be read."""
         unread = sorted((row for row in self._scheduler.rows if not self.is_ready(row)), key=lambda r: r.admitted_at)
         if not unread:
             return 0
@@ -69,8 +69,7 @@ class Prefill:
         return sum(not self.is_ready(row) for row in self._scheduler.rows)
 
     def _read(self, rows: Sequence[SequenceState]) -> None:
-        """One chunk of the first row's prompt and what fits beside it, for the target or, once that has it all, for the
-        drafter."""
+        """Read one chunk of the first row's prompt and of others that fit into the pass: target first, then drafter."""
         if rows[0].prefilled:
             self._planner.drafters.prefill(rows)
             return
@@ -103,7 +102,7 @@ class Prefill:
         self._tell(row, now - started, now)
 
     def _tell(self, row: SequenceState, seconds: float, now: float) -> None:
-        """How far the prompt has been read."""
+        """Emit how far the prompt has been read."""
         left = row.prompt_length - row.cached - bool(row.source)  # a start token is no part of the prompt
         done = row.prompt_tokens - left
         row.outbox.put(Prefilled(row.request.request_id, done, row.prompt_tokens, seconds, now))

@@ -1,4 +1,4 @@
-"""Work beside the requests: what else the loaded models are used for, a step of it between two rounds."""
+"""Side work: other uses of the loaded models, run in steps between rounds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assembly
 
 
 class _Running(NamedTuple):
-    """The work that has a slot."""
+    """The job that has a slot."""
 
     wanted: Borrow
     slot: int
@@ -25,7 +25,7 @@ class _Running(NamedTuple):
 
 
 class SideWork:
-    """Runs one piece of work after the other, each in a slot that no request has meanwhile.
+    """Runs one job after the other, each in a slot reserved for it.
 
     Args:
         made: what the engine runs with.
@@ -40,22 +40,22 @@ class SideWork:
 
     @property
     def pending(self) -> bool:
-        """Whether there is work that has not ended."""
+        """Whether a job is waiting or running."""
         return self._running is not None or bool(self._waiting)
 
     def enqueue(self, wanted: Borrow) -> None:
-        """Let work wait for its turn."""
+        """Queue a job."""
         self._waiting.append(wanted)
 
     def step(self) -> None:
-        """One step of the work whose turn it is, if there is any and a slot is free for it."""
+        """Run one step of the current job, if there is one and a slot is free."""
         running = self._running or self._begin()
         if running is None:
             return
         if running.wanted.result.cancelled():
             self._end(running)
             return
-        with suppress(InvalidStateError):  # cancelled meanwhile
+        with suppress(InvalidStateError):  # cancelled during the step
             try:
                 next(running.steps)
             except StopIteration as end:

@@ -37,9 +37,8 @@ from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.worker.admission import Admission
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory
-from specchat.engine.worker.faults import Faults
 from specchat.engine.worker.notices import Notices
-from specchat.engine.worker.open_requests import OpenRequests
+from specchat.engine.worker.open_requests import Faults, OpenRequests
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.rounds import Rounds
@@ -48,11 +47,11 @@ from specchat.engine.worker.warm_up import warm_up
 
 
 class Worker:
-    """Everything the thread owns. `run` returns when it is told to close.
+    """State of the engine thread. `run` returns after a `Close` command.
 
     Args:
-        config: models, device and room.
-        commands: what the other threads ask for.
+        config: models, device and capacity.
+        commands: from other threads.
         outbox: for events that concern the engine as a whole.
         clock: seconds since the engine started.
         on_ready: called once, when requests are served.
@@ -60,7 +59,7 @@ class Worker:
     """
 
     times_plain_passes: ClassVar[bool] = True
-    """Whether plain passes are timed beside rounds that draft; lanes are compared with each other instead."""
+    """Whether plain passes are timed in addition to rounds that draft; lanes are compared with each other instead."""
 
     def __init__(
         self,
@@ -141,11 +140,11 @@ class Worker:
         )
         for text in made.notices:
             self._outbox.put(Notice(None, text, self._clock()))
-        self._notices.tell_performance_warnings()
+        self._notices.tell_warnings()
         return made
 
     def _put_to_work(self, made: Assembly) -> None:
-        """Make the parts that serve requests with it."""
+        """Create the parts that serve requests."""
         clock = self._clock
         self._made, self._target = made, made.target
         self._notices = Notices(made, self._outbox, clock)
@@ -166,7 +165,7 @@ class Worker:
         return Scheduler(made.target.cache.slots)
 
     def _warms_up(self, made: Assembly) -> bool:
-        """Warm up; whether there was the memory for it."""
+        """Warm up; return whether there was enough memory."""
         on_gpu = made.target.device.type == "cuda"
         self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
         try:
@@ -181,7 +180,7 @@ class Worker:
     # ---- commands
 
     def _take_commands(self) -> None:
-        """Everything that was asked meanwhile; waits where there is nothing else to do."""
+        """Process all queued commands; wait for one if there is nothing else to do."""
         idle = not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
         while True:
             held = self._paused and not self._steps and not self._closed
@@ -230,7 +229,7 @@ class Worker:
         self._rounds.run(rows)
 
     def _make_room(self) -> None:
-        """The device is out of memory: the youngest request gives way, the others go on."""
+        """The device is out of memory: end the youngest request and continue with the others."""
         torch.cuda.empty_cache()
         row = max(self._scheduler.rows, key=lambda row: row.admitted_at)
         message = "the device is out of memory: run fewer replies at once, or lower --context"

@@ -17,7 +17,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.worker.assembly import put_together
-from specchat.engine.worker.notices import hindrances
+from specchat.engine.worker.notices import performance_warnings
 from specchat.engine.worker.warm_up import warm_up
 from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.tiny import tiny_model
@@ -102,7 +102,7 @@ def test_the_user_is_told_what_keeps_a_gpu_from_its_speed(monkeypatch: pytest.Mo
         monkeypatch.setattr(GraphPool, "_captured", refuse)
         made = put_together(EngineConfig("tiny", Path(), slots=2, context=256), model)
         warm_up(made)
-        assert hindrances(made) == [
+        assert performance_warnings(made) == [
             "tiny: its passes cannot all be captured as CUDA graphs (operation not permitted when stream is "
             "capturing): it runs slower than it could"
         ]
