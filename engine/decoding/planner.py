@@ -15,7 +15,7 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
-from specchat.engine.decoding.gamma.cost_model import CostModel
+from specchat.engine.decoding.gamma.latency_model import LatencyModel
 from specchat.engine.decoding.proposal import Draft, Proposal, merge
 from specchat.engine.decoding.riders import Riders
 from specchat.engine.decoding.round_plan import RoundPlan
@@ -42,8 +42,8 @@ class Planner:
         self.drafters = RowDrafters(drafters, on_fault)
         self._context, self._columns, self._width = target.context, target.cache.columns, target.width
         self._on_fault = on_fault
-        self._costs = CostModel(target.width, ragged=isinstance(target, QuantizedRunner))
-        self._controller = GammaController(self._costs)
+        self._latency = LatencyModel(target.width, ragged=isinstance(target, QuantizedRunner))
+        self._controller = GammaController(self._latency)
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._empty: dict[int, Proposal] = {}
         """Proposals of plain rounds by B: to make one takes a while beside a short pass."""
@@ -55,11 +55,11 @@ class Planner:
             passes: widths of passes over one row, and their seconds.
         """
         for width, seconds in passes:
-            self._costs.observe_pass(1, width, seconds)
+            self._latency.observe_pass(1, width, seconds)
         for name, drafter in self.drafters.by_name.items():
             step = drafter.time_step()
             if step is not None:
-                self._costs.observe_step(name, 1, step)
+                self._latency.observe_step(name, 1, step)
 
     def named(self, name: str, gamma: int | None) -> str:
         """The drafter that a request gets: the best one for auto, none where γ is 0.
@@ -150,15 +150,15 @@ class Planner:
         if plan.riders is None:
             return 0.0
         ridden = [len(tree) + 1 for tree in plan.riders.trees(plan.proposal)]
-        whole = sum(ridden) if self._costs.ragged else max(ridden)
-        self._costs.observe_pass(len(rows), whole, verify_s)
-        seconds = self._costs.verify_up_to(len(rows), whole)
+        whole = sum(ridden) if self._latency.ragged else max(ridden)
+        self._latency.observe_pass(len(rows), whole, verify_s)
+        seconds = self._latency.verify_up_to(len(rows), whole)
         return max(0.0, 1 - seconds[self._pass_width(plan) - 1] / seconds[-1])
 
     def _pass_width(self, plan: RoundPlan) -> int:
-        """Width, as `CostModel` counts it, of a verifying pass that nothing rides in."""
+        """Width, as `LatencyModel` counts it, of a verifying pass that nothing rides in."""
         proposal = plan.proposal
-        if self._costs.ragged:
+        if self._latency.ragged:
             return len(proposal.lengths) + sum(proposal.lengths)
         return 1 + proposal.tokens.shape[1]
 
@@ -242,7 +242,7 @@ class Planner:
         width = self._pass_width(plan)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
-        self._costs.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
+        self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
         if not plan.adaptive:
             return
         # A row whose drafter has failed since learns nothing more.
@@ -253,7 +253,7 @@ class Planner:
         ]
         acceptances = [self._acceptances[rows[i].request.request_id] for _, i in drafts]
         if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
-            self._controller.observe(acceptances)
+            self._controller.observe_plain(acceptances)
             return
         trees = plan.proposal.trees or [None] * len(rows)
         judged = [VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path) for buckets, i in drafts]
@@ -261,11 +261,11 @@ class Planner:
 
     def learn_plain(self, rows: int, seconds: float) -> None:
         """What a plain pass took that was run beside the rounds of so many rows."""
-        self._costs.observe_pass(rows, self._costs.plain_width(rows), seconds)
+        self._latency.observe_pass(rows, self._latency.plain_width(rows), seconds)
 
     def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
         """What the round of so many rows took beside drafting and verification."""
-        self._costs.observe_rest(rows, any(plan.proposal.lengths), seconds)
+        self._latency.observe_rest(rows, any(plan.proposal.lengths), seconds)
 
     def _propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
