@@ -1,196 +1,272 @@
-"""Acceptance model: how likely each drafted token is to be accepted.
+"""Acceptance model: how likely each token that a drafter offers is to be accepted.
 
-Tokens of one confidence bucket share one unknown acceptance rate α. Each request has, for every bucket, a distribution
-over a grid of rates, updated by Bayes' rule; its prior is what earlier requests with the drafter have shown.
+One `AcceptanceModel` per request, on priors that outlive it. Every token is in a bucket, its drafter's grade of
+confidence, and tokens of one bucket share one unknown acceptance rate: a belief over a few levels of it, updated by
+Bayes' rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from functools import lru_cache
+from operator import mul
 
 from specchat.engine.decoding.proposal import Offers
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.request import MAX_GAMMA
 
-_RATES = np.array([0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97])
-"""Grid of acceptance rates."""
-_POWERS = _RATES[:, None] ** np.arange(MAX_GAMMA + 2)
-_LATER_RATE = 0.05
-"""Expected rate of a token that is offered next to a likelier one."""
+_LEVELS = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+"""Acceptance rates that a belief is spread over."""
+_POWERS = [[level**n for level in _LEVELS] for n in range(MAX_GAMMA + 1)]
+_MISSES = [1 - level for level in _LEVELS]
+EVEN = [1 / len(_LEVELS)] * len(_LEVELS)
+LOW = [miss**6 / sum(each**6 for each in _MISSES) for miss in _MISSES]
+"""What is thought at first of a token that is offered beside a likelier one: 0.06 on average."""
 _STRENGTH = 4.0
-"""Number of tested tokens that an expected rate counts for."""
-_CHANGE = 0.01
-"""Probability per round that the text has changed, so that the prior holds again."""
-_ROUNDS = 8
-"""Rounds after which that is applied: less often takes less time."""
-_UNLEARNED = 0.15
-"""Share of the first prior that no experience removes, so that better text is recognised."""
-_LEARN = 1 / 50, 1 / 400
-"""Weight of a round in the prior: of the first one, and of late ones."""
-_CALIBRATION, _TRUST = 1 / 24, 2.0
-"""Weight of a draft in the ratio of accepted to expected tokens, and tokens that its start value of 1 counts for."""
+"""How many tokens' worth of experience an expected rate stands for."""
+_STALE = 8
+"""Rounds after which a belief that nothing has tested takes in that the text may have changed."""
+POSITIONS = 2
+"""Buckets of a drafter that does not say how sure it is: its first token, and any later one."""
+_SHARE = 0.25
+"""Weight of a token at one position as evidence about the other positions."""
+_HAZARD = 0.01
+"""Chance per round that the text has changed and what is believed of a row is void."""
+_OPEN_MIND = 0.15
+"""Share of every prior that no experience takes away, so that a better text is recognised when it comes."""
+_LEARN = 1 / 400
+"""Weight of one round in the prior for later requests; the first rounds weigh more."""
+_TRUST = 2.0
+"""Accepted tokens that it takes to say as much about all grades as their rates do."""
+_RECALL = 1 / 24
+"""Weight of one draft in that."""
+_NEVER = 0.01
+"""Chance below which no further token is considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDraft:
-    """One row's verified draft, and what was accepted of it."""
+    """One row's draft as it was verified, and what was accepted of it."""
 
     buckets: Sequence[int]
     accepted: int
     tree: Tree | None = None
     path: Sequence[int] = ()
-    """The accepted tokens of a tree."""
+    """Of a tree: the tokens accepted."""
 
     def tested(self, keys: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The keys of accepted tokens, and of tokens that were rejected in favour of another."""
+        """The keys of tokens that were accepted, and of those that something else took the place of."""
         if self.tree is None:
             return list(keys[: self.accepted]), list(keys[self.accepted : self.accepted + 1])
-        accepted = set(self.path)
-        siblings = [child for token in (0, *self.path) for child in self.tree.children[token] if child not in accepted]
-        return [keys[token - 1] for token in self.path], [keys[token - 1] for token in siblings]
+        kept = set(self.path)
+        beside = [child for token in (0, *self.path) for child in self.tree.children[token] if child not in kept]
+        return [keys[token - 1] for token in self.path], [keys[token - 1] for token in beside]
 
 
-class Experience:
-    """What earlier requests have shown about one drafter: priors of its buckets, calibration and gain.
+def around(rate: float) -> list[float]:
+    """A belief about an acceptance rate that is expected."""
+    weights = [level ** (_STRENGTH * rate) * (1 - level) ** (_STRENGTH * (1 - rate)) for level in _LEVELS]
+    return [weight / sum(weights) for weight in weights]
+
+
+class Prior:
+    """What earlier requests have shown about one bucket of one drafter.
 
     Args:
-        buckets: confidence buckets; empty if the drafter gives none, and all tokens share one.
-        later: buckets of tokens that are offered next to a likelier one.
-        expected: expected acceptance rates, by bucket.
+        base: what is thought before anything is known.
     """
 
-    def __init__(self, buckets: Sequence[int], later: Collection[int], expected: Mapping[int, float]) -> None:
-        rates = dict.fromkeys(later, _LATER_RATE) | dict(expected)
-        self.index = {bucket: i for i, bucket in enumerate(buckets or (0,))}
-        self.graded = bool(buckets)
-        self._base = np.array([_around(rates.get(bucket)) for bucket in self.index])
-        self.prior = self._base.copy()
-        """[buckets, rates]."""
-        self._rounds = np.zeros(len(self.index))
-        self._calibrated = bool(expected)
+    def __init__(self, base: Sequence[float] = EVEN) -> None:
+        self._kept = [_OPEN_MIND * each for each in base]
+        self._rounds = 0
+        self.weights = list(base)
+
+    def learn(self, belief: Sequence[float]) -> None:
+        """Move towards the belief of a row that has just been tested, as far as the base leaves room for it."""
+        self._rounds += 1
+        step = max(_LEARN, 1 / (50 + self._rounds))
+        self.weights = [
+            weight + step * ((1 - _OPEN_MIND) * each + kept - weight)
+            for weight, each, kept in zip(self.weights, belief, self._kept, strict=True)
+        ]
+
+
+class Calibration:
+    """By how much the rates that a drafter's grades are expected to have are too high: what was accepted over them.
+
+    A grade is tested rarely, so each by itself learns slowly that drafts are worse than was thought at first.
+    """
+
+    def __init__(self) -> None:
         self._accepted = self._expected = _TRUST
         self.factor = 1.0
-        """Accepted / expected tokens, at most 1: buckets are tested rarely, so each learns slowly by itself."""
-        self.gain: dict[int, float] = {}
-        """Of growing drafts, by batch size: average of accepted tokens minus the price of the draft."""
+        """What every rate is to be multiplied by; 1 at most."""
 
-    def learn(self, tested: Collection[int], beliefs: np.ndarray) -> None:
-        """Move the priors of tested buckets (indices) towards the beliefs of a row."""
-        first, late = _LEARN
-        for i in tested:
-            self._rounds[i] += 1
-            target = _UNLEARNED * self._base[i] + (1 - _UNLEARNED) * beliefs[i]
-            self.prior[i] += max(late, 1 / (1 / first + self._rounds[i])) * (target - self.prior[i])
-
-    def calibrate(self, accepted: int, expected: float) -> None:
-        """Learn how many tested tokens of a draft were accepted, and how many were expected to be."""
-        if self._calibrated:
-            self._accepted += accepted - _CALIBRATION * (self._accepted - _TRUST)
-            self._expected += expected - _CALIBRATION * (self._expected - _TRUST)
-            self.factor = min(1.0, self._accepted / self._expected)
+    def learn(self, accepted: float, expected: float) -> None:
+        """Take in a draft: how many of its tested tokens were accepted, and how many were expected to be."""
+        self._accepted += accepted - _RECALL * (self._accepted - _TRUST)
+        self._expected += expected - _RECALL * (self._expected - _TRUST)
+        self.factor = min(1.0, self._accepted / self._expected)
 
 
 class AcceptanceModel:
-    """Acceptance model of one request.
-
-    Args:
-        drafter: its name.
-        experience: with this drafter and kind of sampling.
-        offers: what the drafter will offer, if known before it drafts.
-        growing: whether the drafter decides on the size of a draft while it drafts, within a `Budget`.
-    """
+    """Acceptance model of one request: for each bucket of tokens a belief over their acceptance rate."""
 
     def __init__(
-        self, drafter: str, experience: Experience, offers: Offers | None = None, *, growing: bool = False
+        self,
+        drafter: str,
+        priors: dict[int, Prior],
+        calibration: Calibration | None,
+        by_position: bool,
+        offers: Offers | None = None,
+        *,
+        growing: bool = False,
+        sampled: bool = False,
     ) -> None:
         self.drafter = drafter
-        self.experience = experience
+        self.kind = (drafter, sampled)
+        """Whose experience is shared."""
         self.offers = offers
         self.growing = growing
+        """Whether the drafter decides while it drafts, by these rates and by prices."""
+        self.worth, self.worth_at = 0.0, 0
+        """Of growing drafts: tokens gained beyond their price of late, and in batches of which size."""
         self.price: float | None = None
-        """Accepted tokens that a growing draft of the current round has to gain."""
-        self.graded = experience.graded
-        self._beliefs = experience.prior.copy()
+        """Tokens that the growing draft of this round has to gain; None where there is none."""
+        self.by_position = by_position
+        """The drafter gives no buckets; a token's bucket is its place in the draft."""
+        self._priors = priors
+        self._calibration = calibration
+        self._beliefs = {bucket: prior.weights for bucket, prior in priors.items()}
+        self._means: dict[int, list[float]] = {}
+        self._offered: dict[int, list[float]] = {}
+        """`survival` of what is offered for each γ, while nothing has been learnt."""
+        self._best: dict[int, list[float]] = {}
+        """`best_case` of each length, likewise."""
         self._round = 0
-        self._powers: dict[int, list[float]] = {}
-        """By bucket, E[αⁿ]."""
-        self._chances: dict[tuple[bool, int], list[float]] = {}
-        """Results of `best_case` and `offered` for unchanged beliefs."""
+        self._touched = dict.fromkeys(priors, 0)
+        """Per bucket, the round up to which its belief takes in that the text may have changed."""
 
     def rate(self, bucket: int) -> float:
-        """Probability that a token of the bucket is accepted if its parent was."""
-        return self._mean_powers(bucket)[1] * self.experience.factor
+        """The chance that a token of this bucket is accepted where the one before it was."""
+        return self._mean_power(bucket, 1) * self._factor
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
-        """Probability that each token is accepted, and with it all that it follows.
+        """For each of these tokens the probability that it is accepted: so are all that it follows.
 
-        Tokens of one bucket share one unknown rate: the mean is over its powers, not a power of the mean.
+        Tokens of one bucket share one unknown rate, so the mean is over powers of it, not a power of the mean.
+        A chain's list ends early where the probability does.
 
         Args:
             buckets: of the tokens.
-            tree: None for a chain.
+            tree: what follows what; None for a chain.
         """
-        parents = range(len(buckets)) if tree is None else tree.parents
-        chances, counts = [1.0], [dict[int, int]()]
-        for bucket, parent in zip(self._keys(buckets), parents, strict=True):
-            n, powers = counts[parent].get(bucket, 0), self._mean_powers(bucket)
-            chances.append(chances[parent] * self.experience.factor * powers[n + 1] / powers[n])
+        keys = self.keys(buckets)
+        return self._chain_survival(keys) if tree is None else self._tree_survival(keys, tree)
+
+    def _chain_survival(self, keys: Sequence[int]) -> list[float]:
+        chance, counts, chances, factor = 1.0, dict[int, int](), list[float](), self._factor
+        for bucket in keys:
+            n = counts.get(bucket, 0)
+            chance *= factor * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n)
+            if chance < _NEVER:
+                break
+            chances.append(chance)
+            counts[bucket] = n + 1
+        return chances
+
+    def _tree_survival(self, keys: Sequence[int], tree: Tree) -> list[float]:
+        chances, counts, factor = [1.0], [dict[int, int]()], self._factor
+        for bucket, parent in zip(keys, tree.parents, strict=True):
+            n = counts[parent].get(bucket, 0)
+            chances.append(chances[parent] * factor * self._mean_power(bucket, n + 1) / self._mean_power(bucket, n))
             counts.append(counts[parent] | {bucket: n + 1})
         return chances[1:]
 
     def best_case(self, count: int) -> list[float]:
-        """`survival` of a chain not yet drafted, with all tokens in the most promising bucket."""
-        if (False, count) not in self._chances:
-            best = max(self.experience.index, key=self.rate)
-            self._chances[False, count] = self.survival([best] * count)
-        return self._chances[False, count]
+        """`survival` of a draft not yet made, at its best: all tokens in the most promising bucket."""
+        self._forget_stale()
+        known = self._best.get(count)
+        if known is None:
+            known = self._best[count] = self.survival([0] * count) if self.by_position else self._most_promising(count)
+        return known
+
+    def _most_promising(self, count: int) -> list[float]:
+        best = max(self._beliefs, key=lambda bucket: self._mean_power(bucket, 1))
+        self._mean_power(best, count)
+        chances = self._means[best][1 : count + 1]
+        likely = next((n for n, chance in enumerate(chances) if chance < _NEVER), count)
+        return chances[:likely]
 
     def offered(self, gamma: int) -> list[float]:
-        """`survival` of what the drafter offers for γ."""
-        if (True, gamma) not in self._chances:
+        """`survival` of what is offered for a γ."""
+        self._forget_stale()
+        known = self._offered.get(gamma)
+        if known is None:
             assert self.offers is not None
-            self._chances[True, gamma] = self.survival(*self.offers(gamma)) if gamma else []
-        return self._chances[True, gamma]
+            known = self._offered[gamma] = self.survival(*self.offers(gamma)) if gamma else []
+        return known
 
-    def observe(self, verified: VerifiedDraft | None) -> None:
-        """Learn from a round: only tested tokens count. None for a round without a draft."""
+    def _forget_stale(self) -> None:
+        """Chances that were worked out before the text may have changed count no more."""
+        if not self._round % _STALE:
+            self._offered.clear()
+            self._best.clear()
+
+    @property
+    def _factor(self) -> float:
+        return self._calibration.factor if self._calibration else 1.0
+
+    def skip(self) -> None:
+        """A round without a draft has passed."""
         self._round += 1
-        if not self._round % _ROUNDS:
-            self._beliefs += (1 - (1 - _CHANGE) ** _ROUNDS) * (self.experience.prior - self._beliefs)
-            self._forget(self.experience.index)
-        if verified is None or not verified.buckets:
+
+    def observe(self, judged: VerifiedDraft) -> None:
+        """Bayes' rule over the tested tokens; what lies behind a rejection, or beyond the draft, tells nothing."""
+        self._round += 1
+        if not judged.buckets:
             return
-        accepted, rejected = verified.tested(self._keys(verified.buckets))
-        expected = sum(self._mean_powers(bucket)[1] for bucket in (*accepted, *rejected))
-        self.experience.calibrate(len(accepted), expected)
-        tested = {bucket: self.experience.index[bucket] for bucket in (*accepted, *rejected)}
-        for bucket, i in tested.items():
-            belief = self._beliefs[i] * _RATES ** accepted.count(bucket) * (1 - _RATES) ** rejected.count(bucket)
-            self._beliefs[i] = belief / belief.sum()
-        self.experience.learn(tested.values(), self._beliefs)
-        self._forget(tested)
+        self._offered.clear()
+        self._best.clear()
+        hits, misses = judged.tested(self.keys(judged.buckets))
+        if self._calibration:
+            self._calibration.learn(len(hits), sum(self._mean_power(bucket, 1) for bucket in (*hits, *misses)))
+        share = _SHARE if self.by_position else 0.0
+        for bucket in self._beliefs if self.by_position else dict.fromkeys((*hits, *misses)):
+            hit, miss = ((1 - share) * keys.count(bucket) + share * len(keys) for keys in (hits, misses))
+            belief = [b * likely for b, likely in zip(self._current(bucket), _likelihood(hit, miss), strict=True)]
+            total = sum(belief)
+            self._beliefs[bucket] = belief = [b / total for b in belief]
+            if bucket in hits or bucket in misses:
+                self._priors[bucket].learn(belief)
 
-    def _keys(self, buckets: Sequence[int]) -> Sequence[int]:
-        return buckets if self.graded else [0] * len(buckets)
+    def _current(self, bucket: int) -> list[float]:
+        """The belief now: in any of the rounds since it was last looked at the text may have changed."""
+        changed = 1 - (1 - _HAZARD) ** (self._round - self._touched[bucket])
+        self._touched[bucket] = self._round
+        self._means.pop(bucket, None)
+        return [b + changed * (p - b) for b, p in zip(self._beliefs[bucket], self._priors[bucket].weights, strict=True)]
 
-    def _forget(self, buckets: Collection[int]) -> None:
-        """Beliefs have changed."""
-        self._chances.clear()
-        for bucket in buckets:
-            self._powers.pop(bucket, None)
+    def keys(self, buckets: Sequence[int]) -> Sequence[int]:
+        """Belief key per token: its confidence bucket, or its draft position."""
+        if self.by_position:
+            return [min(i, POSITIONS - 1) for i in range(len(buckets))]
+        return buckets
 
-    def _mean_powers(self, bucket: int) -> list[float]:
-        if bucket not in self._powers:
-            self._powers[bucket] = (self._beliefs[self.experience.index[bucket]] @ _POWERS).tolist()
-        return self._powers[bucket]
+    def _mean_power(self, bucket: int, n: int) -> float:
+        """E[αⁿ] under the belief, worked out when that has changed."""
+        if self._round - self._touched[bucket] >= _STALE:
+            self._beliefs[bucket] = self._current(bucket)
+        means = self._means.get(bucket)
+        if means is None:
+            means = self._means[bucket] = [1.0]
+        while len(means) <= n:
+            means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
+        return means[n]
 
 
-def _around(rate: float | None) -> np.ndarray:
-    """Distribution over the grid for an expected rate; uniform if there is none."""
-    if rate is None:
-        return np.full(len(_RATES), 1 / len(_RATES))
-    weights = _RATES ** (_STRENGTH * rate) * (1 - _RATES) ** (_STRENGTH * (1 - rate))
-    return weights / weights.sum()
+@lru_cache(maxsize=1024)
+def _likelihood(hits: float, misses: float) -> list[float]:
+    """Of so many accepted tokens and so many refused ones, at each level."""
+    return [level**hits * miss**misses for level, miss in zip(_LEVELS, _MISSES, strict=True)]

@@ -7,7 +7,7 @@ import torch
 
 from specchat.engine import Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.decoding.gamma.cost_model import CostModel
+from specchat.engine.decoding.gamma.latency_model import LatencyModel
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from tests.engine.tiny import ask, tiny_engine, tiny_head, tiny_model
 
@@ -69,7 +69,7 @@ def test_prompts_and_drafts_of_all_lengths_come_in_few_widths(drafter: str) -> N
 
 
 def test_tokens_that_cost_nothing_are_known_to() -> None:
-    costs = CostModel(padded_width)
+    costs = LatencyModel(padded_width)
     for _ in range(40):
         for width in (1, 2, 5, 9):
             costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (padded_width(width) > 5))
