@@ -9,6 +9,7 @@ depend on its place in the matrix, is measured by `engine.backends.batch_invaria
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ class BatchInvariantPasses:
     def capture(self) -> None:
         """Capture the passes of every extent."""
         for columns in sorted({extent(i, self._cache.columns) for i in range(self._cache.columns)}, reverse=True):
-            self._graphs.capture(columns, lambda inputs, at=columns: self._run(inputs, at), _signature)
+            self._graphs.capture(columns, partial(self._run, columns=columns), _signature)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.graphs import Graphs, Inputs, Signature
+from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
 from specchat.engine.drafters.growing.scores import Scores
 from specchat.engine.drafters.head.memory import HeadMemory
 from specchat.engine.drafters.head.placed_layer import PlacedLayer
@@ -29,6 +29,8 @@ _CHAINS = (2, 4, 8)
 """Lengths of chains, padded, where the layer drafts longer ones."""
 
 Drafted = tuple[Tensor, Tensor | None]
+Captured = tuple[Hashable, Function, Callable[[], Signature]]
+"""Key, function and signature of a captured function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +94,15 @@ class CapturedSteps:
         for row, place in zip(rows, tokens, strict=True):
             last = row.tokens[-width:]
             place[width - len(last) :] = last
-        reading = {"slots": slots, "ends": ends, "tokens": tokens}
+        reading: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "tokens": tokens}
         (state,) = self._graphs.call(*self._reading(count, width), reading)
         shape = _Shape(count, tree, branches, SamplingFlags.of(sampling).strict.coarse(count))
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
         drafted, *q = self._graphs.call(*self._drafting(shape, state), numbers, {"state": state})
         return drafted[: len(rows)], q[0][: len(rows)] if q else None
 
-    def _reading(self, rows: int, width: int):  # type: ignore[no-untyped-def]
-        """Key, function and signature of reading."""
+    def _reading(self, rows: int, width: int) -> Captured:
+        """Reading of new places."""
 
         def run(inputs: Inputs) -> list[Tensor]:
             return [self._layer.read_places(inputs["slots"], inputs["ends"], inputs["tokens"])]
@@ -110,8 +112,8 @@ class CapturedSteps:
 
         return ("read", rows, width), run, signature
 
-    def _drafting(self, shape: _Shape, state: Tensor):  # type: ignore[no-untyped-def]
-        """Key, function and signature of drafting."""
+    def _drafting(self, shape: _Shape, state: Tensor) -> Captured:
+        """Drafting of one shape."""
         tree, device = shape.tree, self._graphs.device
         # Kept by the function: what graphs read must stay where it is.
         tree_mask, levels = TreeMask.of((tree,), len(tree) + 1, device), levels_of(tree, device)

@@ -87,7 +87,7 @@ class MedusaRecipe:
 
     def trainee(self, vocabulary: Tensor, text: Iterable[Conversation] | None) -> MedusaTrainee:  # noqa: ARG002
         """Heads that return the target's hidden state unchanged."""
-        layout = MedusaLayout(HEADS, _BLOCKS, shared=True, draft_vocabulary=len(vocabulary))
+        layout = MedusaLayout(HEADS, _BLOCKS, shared=True)
         heads = MedusaHeads(layout, self._hidden, len(vocabulary), *self.taps)
         for weight in heads.parameters():
             nn.init.zeros_(weight)
