@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ class PackedBackend:
 
     device = CPU
     capabilities = Capabilities(ragged=True, packed=True)
-    performance_warnings: list[str] = []
+    performance_warnings: ClassVar[list[str]] = []
     graph_bytes = 0
 
     def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:

@@ -136,8 +136,8 @@ class TensorAcceptance:
                 ]
                 for support in supports:
                     identity = id(support) if support is not None else 0
-                    for each in sorted(_drafted_widths()):
-                        shapes.append((_tree_shape(rows, each, flags, k, identity), support))
+                    drafted = sorted(_drafted_widths())
+                    shapes += [(_tree_shape(rows, each, flags, k, identity), support) for each in drafted]
                 for shape, support in shapes:
                     self._capture(shape, logits.shape[-1], support)
 

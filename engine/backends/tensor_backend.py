@@ -59,7 +59,7 @@ class TensorBackend(ABC):
 
     packed_embedding = None
 
-    def packed_output(self, tokens: Tensor) -> None:
+    def packed_output(self, tokens: Tensor) -> None:  # noqa: B027
         """Weights are not packed."""
 
     @property

@@ -130,8 +130,9 @@ class TransformersBackend(TensorBackend):
 
     @torch.inference_mode()
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:
-        """Run passes over one and several rows and tokens, so that kernels are chosen and compiled; on a GPU capture all
-        passes and verdicts that rounds can meet.
+        """Run passes over one and several rows and tokens, so that kernels are chosen and compiled.
+
+        On a GPU, capture all passes and verdicts that rounds can meet.
 
         Args:
             supports: what drafters draw trees from.

@@ -175,7 +175,7 @@ def test_on_a_gpu_it_runs_without_graphs_and_says_so(
         target, draft = parts_to_gpu(*parts)
         box = Outbox()
         lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=CONTEXT), box, [])
-        made = lane.load(lambda config, _: put_together(config, target, draft, tables=tables()))
+        lane.load(lambda config, _: put_together(config, target, draft, tables=tables()))
         for source in SOURCES[:2]:
             lane.take(Submit(Request(source, prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS), box, 0.0))
         while lane.busy:
