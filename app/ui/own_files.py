@@ -7,7 +7,7 @@ from typing import Any
 
 from textual.app import App
 
-from specchat.app.settings.keys import changed_keys
+from specchat.app.settings.settings_file import changed_keys
 from specchat.app.ui.keys import keymap
 from specchat.app.ui.theme_files import read_themes
 

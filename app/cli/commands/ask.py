@@ -20,7 +20,8 @@ from specchat.app.errors import UsageError
 from specchat.app.paths import config_folder, database_file, settings_file
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_files import NamedTexts, filled
-from specchat.app.settings.settings import NO_SWITCH, load_settings
+from specchat.app.settings.settings import NO_SWITCH
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Store
 from specchat.engine import (

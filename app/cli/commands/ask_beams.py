@@ -15,7 +15,8 @@ from specchat.app.cli.status_line import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt, escape_controls
-from specchat.app.settings.settings import NO_SWITCH, load_settings
+from specchat.app.settings.settings import NO_SWITCH
+from specchat.app.settings.settings_file import load_settings
 from specchat.engine import Finished, Loading, models_folder
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specchat.app.cli.commands.chat import need_terminal, pictures
 from specchat.app.paths import settings_file
-from specchat.app.settings.settings import load_settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError, read_trace
 
 

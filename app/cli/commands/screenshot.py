@@ -48,7 +48,7 @@ def known_theme(wanted: str | None) -> str:
     """
     from textual.theme import BUILTIN_THEMES
 
-    from specchat.app.settings.settings import load_settings
+    from specchat.app.settings.settings_file import load_settings
     from specchat.app.ui import themes
 
     name = wanted or load_settings(settings_file())[0].theme

@@ -33,7 +33,7 @@ def web(
     key = callers_key(api_key, host, KEY_VARIABLE)
     from specchat.app.paths import settings_file
     from specchat.app.server.server import bind
-    from specchat.app.settings.settings import load_settings
+    from specchat.app.settings.settings_file import load_settings
     from specchat.app.web.server import WebServer
 
     load_settings(settings_file(), given)  # what is wrong with them is said here, not in a page

@@ -10,7 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.session import Session
-from specchat.app.settings.settings import DRAFTERS, load_settings
+from specchat.app.settings.settings import DRAFTERS
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen

@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.export import as_json
 from specchat.app.chat.session import Session
-from specchat.app.settings.settings import Settings, load_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.screens.context import ContextScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame

@@ -9,7 +9,8 @@ import pytest
 from textual.widgets import Static
 
 from specchat.app.chat.session import Session
-from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings, save_settings
 from specchat.app.ui.keys import all_ids, keymap
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.screens.jump import JumpScreen
