@@ -47,7 +47,7 @@ def serve(
     from specchat.app.sanitize import escape_controls
     from specchat.app.server.application import Limits
     from specchat.app.server.server import bind, run
-    from specchat.app.settings.settings import load_settings
+    from specchat.app.settings.settings_file import load_settings
     from specchat.engine import Engine
 
     settings, notice = load_settings(settings_file(), given)
