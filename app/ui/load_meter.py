@@ -1,4 +1,4 @@
-"""Shows how busy the machine is, once a second."""
+"""Shows the load of the machine, once per second."""
 
 from __future__ import annotations
 

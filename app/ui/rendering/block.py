@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 from rich.segment import Segment
 from textual.strip import Strip
@@ -17,6 +18,18 @@ GAP = "┄┄ the model was not told the {count} above ┄┄"
 
 TurnOrReply = Turn | Reply
 """What a block shows; a turn means its prompt."""
+
+
+class Look(NamedTuple):
+    """How replies are shown."""
+
+    rejected: str
+    """One of `app.settings.settings.REJECTED`."""
+    markdown: bool
+    by_round: bool
+    """One round per line."""
+    thoughts: bool
+    """Whether thinking is unfolded."""
 
 
 class Block:

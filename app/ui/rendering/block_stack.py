@@ -1,4 +1,4 @@
-"""The blocks of a transcript from top to bottom, and the line that each of them begins at."""
+"""The blocks of a transcript from top to bottom, with the first line of each."""
 
 from __future__ import annotations
 

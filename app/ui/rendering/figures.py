@@ -1,4 +1,4 @@
-"""Formats figures as text. What each of them means: `app.ui.rendering.definitions`."""
+"""Formats figures as text; `app.ui.rendering.definitions` defines them."""
 
 from __future__ import annotations
 

@@ -16,13 +16,14 @@ from textual.widget import Widget
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.block import INDENT, Block, TurnOrReply
+from specchat.app.ui.rendering.block import INDENT, Block, Look, TurnOrReply
 from specchat.app.ui.rendering.block_stack import BlockStack
 from specchat.app.ui.rendering.figures import FATES
 from specchat.app.ui.rendering.line_selection import highlighted
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
 from specchat.app.ui.rendering.prompt_block import PromptBlock
-from specchat.app.ui.rendering.reply_block import COPY, Look, ReplyBlock
+from specchat.app.ui.rendering.reply_block import ReplyBlock
+from specchat.app.ui.rendering.reply_notes import COPY
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_cursor import Spot
 

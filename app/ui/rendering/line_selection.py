@@ -1,9 +1,8 @@
-"""Selecting lines of a transcript by key, and the text of any selection as it was written."""
+"""Selection of lines of a transcript by key, and the unwrapped text of any selection."""
 
 from __future__ import annotations
 
 from rich.style import Style
-from textual.binding import Binding
 from textual.geometry import Offset, Region
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -11,11 +10,6 @@ from textual.strip import Strip
 
 from specchat.app.ui.rendering.block_stack import BlockStack
 from specchat.app.ui.rendering.styles import TranscriptStyles
-
-SELECTION_KEYS = (
-    Binding("shift+up", "select_lines(-1)", "Select line above", show=False),
-    Binding("shift+down", "select_lines(1)", "Select line below", show=False),
-)
 
 
 class LineSelection:

@@ -1,4 +1,4 @@
-"""Blocks of a Markdown text, rendered to lines. Models cannot steer it: no markup, no pictures, no other links."""
+"""Renders blocks of Markdown to lines; without markup of Rich, pictures, and links other than web and mail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prompt in a transcript, with what was sent along and with the marks of its versions."""
+"""A prompt in a transcript, with its attachments and the marks of its versions."""
 
 from __future__ import annotations
 

@@ -1,13 +1,11 @@
-"""A reply in a transcript: its tokens by their fates, or its Markdown, and what is noted below it."""
+"""A reply in a transcript: its tokens by fate, or its Markdown, and the notes below it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.segment import Segment
-from rich.style import Style
 from textual.strip import Strip
 
 from specchat.app.chat.chosen import CHOSEN
@@ -16,27 +14,12 @@ from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.stepper import Part
-from specchat.app.ui.rendering.block import INDENT, Block
+from specchat.app.ui.rendering.block import INDENT, Block, Look
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
-from specchat.app.ui.rendering.reply_notes import note_lines, thought_title
-from specchat.app.ui.rendering.styles import PENDING, TranscriptStyles
+from specchat.app.ui.rendering.reply_notes import COPY, copy_link, note_lines, thought_title
+from specchat.app.ui.rendering.styles import TranscriptStyles, stepped
 from specchat.app.ui.rendering.token_lines import FOLDED, Mark, TokenLines
 from specchat.engine import Fate, Round
-
-COPY = "copy"
-"""Below a finished reply; a click copies it."""
-
-
-class Look(NamedTuple):
-    """How replies are shown."""
-
-    rejected: str
-    """One of `app.settings.settings.REJECTED`."""
-    markdown: bool
-    by_round: bool
-    """One round per line."""
-    thoughts: bool
-    """Whether thinking is unfolded."""
 
 
 class ReplyBlock(Block):
@@ -181,7 +164,7 @@ class ReplyBlock(Block):
 
     @property
     def _titled(self) -> bool:
-        """Whether its first line stands for its thinking."""
+        """Whether the first line is the title of the thinking."""
         return self.reply.thought.there and not self._by_round
 
     def _shows(self, token: int) -> bool:
@@ -223,22 +206,18 @@ class ReplyBlock(Block):
                 if caret and line.text.strip():
                     line = Strip([*line.crop(0, cell_len(line.text.rstrip())), *caret])
                 return Strip([gutter, *line])
-            return Strip([self._number(y, styles) if self._by_round else gutter, *self._token_segments(y, styles)])
+            return Strip(
+                [
+                    self._number(y, styles) if self._by_round else gutter,
+                    *styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round),
+                    *self._caret(y, styles),
+                ]
+            )
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
             note = Segment(text, styles.error if failed else styles.figures)
-            return Strip([gutter, note, *(self._links(styles) if y == self.height - 2 else ())])
+            return Strip([gutter, note, *(copy_link(self.reply, styles) if y == self.height - 2 else ())])
         return Strip([])
-
-    def _links(self, styles: TranscriptStyles) -> Iterator[Segment]:
-        """What can be clicked below a reply that has ended."""
-        if not self.reply.running and self.reply.text:
-            link = Style(meta={"@click": f"request('copy', {id(self.reply)})"})
-            yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
-
-    def _token_segments(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
-        yield from styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round)
-        yield from self._caret(y, styles)
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
         """The caret at the end of a growing reply."""
@@ -263,9 +242,3 @@ class ReplyBlock(Block):
         if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
-
-
-def stepped(record: Round, part: Part) -> list[tuple[str, str]]:
-    """The drafted tokens of a round that is shown in parts, with their styles."""
-    drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
-    return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]

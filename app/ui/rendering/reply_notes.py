@@ -1,16 +1,22 @@
-"""The notes below a reply: how far it has got, how it ended, and its figures."""
+"""The notes below a reply: its progress, how it ended, and its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from rich.segment import Segment
+from rich.style import Style
+
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.figures import summary
+from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
+COPY = "copy"
+"""Below a complete reply; a click copies it."""
 LEAD = 16
 """Cells of the word for how a reply ended, and of the dot after it."""
 STOPPING = "◌ stopping…"
@@ -77,3 +83,10 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
         return ""
     going_on = reply.thought.running and reply.stage is Stage.ANSWERING
     return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"
+
+
+def copy_link(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
+    """The link that copies a complete reply."""
+    if not reply.running and reply.text:
+        link = Style(meta={"@click": f"request('copy', {id(reply)})"})
+        yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))

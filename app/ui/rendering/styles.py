@@ -15,8 +15,9 @@ from rich.style import Style
 
 from specchat.app.chat.aligned_reply import Had
 from specchat.app.chat.chosen import CHOSEN
+from specchat.app.sources.stepper import Part
 from specchat.app.ui.rendering.token_lines import FOLDED, TITLE, Piece
-from specchat.engine import Fate
+from specchat.engine import Fate, Round
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -127,3 +128,9 @@ def timeline_styles(timeline: Widget) -> dict[str, Style]:
     styles["thin"] = Style(color=styles["draft"].color, bgcolor=styles["verify"].color)
     styles["base"] = timeline.rich_style
     return styles
+
+
+def stepped(record: Round, part: Part) -> list[tuple[str, str]]:
+    """The drafted tokens of a round that is shown in parts, with their styles."""
+    drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
+    return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from rich.segment import Segment
 from rich.style import Style
 
-from specchat.app.ui.rendering.timeline_layout import TimelineSlot
+from specchat.app.ui.rendering.figures import FATES, duration
+from specchat.app.ui.rendering.timeline_layout import TimelineLayout, TimelineSlot
 from specchat.engine import Fate, Round
 
 SIGNS = {
@@ -21,6 +22,13 @@ SIGNS = {
 }
 DRAFT, VERIFY, REST = "▓", "█", "░"
 PAUSED, CUT = "┊", "//"
+SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
+LEGENDS = (
+    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
+    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
+    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in FATES),
+)
+"""What the signs mean, the longest first."""
 
 
 def gap(cells: int, styles: Mapping[str, Style], *, late: bool) -> Iterator[Segment]:
@@ -69,3 +77,19 @@ def time_bar(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> 
     for sign, part, cells in ((VERIFY, "verify", verify), (REST, "rest", rest)):
         if cells:
             yield Segment(sign * cells, styles[part])
+
+
+def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
+    """Fates and times of the selected round (lane and index), or the legend of the bars."""
+    if picked is None:
+        legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]
+        legend += [f"cell {lanes.ms:g} ms"] if lanes.slots else []
+        legend += [f"{PAUSED} pause"] if lanes.has_pauses else []
+        legend += [f"{CUT} longer"] if lanes.has_cuts else []
+        return "  ".join(legend)
+    lane, index = picked
+    record = lanes.replies[lane].rounds[index]
+    return (
+        f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
+        f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
+    )

@@ -10,7 +10,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.block_stack import BlockStack
 from specchat.app.ui.rendering.reply_block import ReplyBlock
 
-TOKEN_KEYS = (
+TRANSCRIPT_KEYS = (
     Binding("enter", "fork", "fork here", key_display="enter"),
     Binding("left", "move(-1)", "token before", show=False),
     Binding("right", "move(1)", "token after", show=False),
@@ -18,6 +18,14 @@ TOKEN_KEYS = (
     Binding("down", "move(1, 'line')", "line below", show=False),
     Binding("ctrl+left,b", "move(-1, 'round')", "round before", show=False),
     Binding("ctrl+right,w", "move(1, 'round')", "round after", show=False),
+    Binding("shift+up", "select_lines(-1)", "Select line above", show=False),
+    Binding("shift+down", "select_lines(1)", "Select line below", show=False),
+    Binding("home,g", "scroll_home", "First line", show=False),
+    Binding("end,G,shift+g", "scroll_end", "Last line", show=False),
+    Binding("j", "scroll_down", "Scroll down", show=False),
+    Binding("k", "scroll_up", "Scroll up", show=False),
+    Binding("ctrl+d", "scroll_half(1)", "Half a page down", show=False),
+    Binding("ctrl+u", "scroll_half(-1)", "Half a page up", show=False),
 )
 
 

@@ -1,4 +1,4 @@
-"""The tokens of a reply in the colours of who had them: two drafters, one of them, or neither."""
+"""The tokens of a reply, coloured by the drafters that matched them: both, one, or neither."""
 
 from __future__ import annotations
 

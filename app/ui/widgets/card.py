@@ -1,4 +1,4 @@
-"""A group of figures in a frame: what the panel and the inspector are made of."""
+"""A group of figures in a frame, for the panel and the inspector."""
 
 from __future__ import annotations
 

@@ -15,12 +15,13 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.mentions import begun, completions, mention
+from specchat.app.chat.mentions import begun, mention
 from specchat.app.chat.tray import AttachmentTray
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachment import PASTE, Attachment
 from specchat.app.ui import slash
+from specchat.app.ui.completion import Completer
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
@@ -84,12 +85,9 @@ class Composer(WrappedArea):
         """The values that slash commands accept."""
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
-        self._stem: str | None = None
-        """The line that tab began to complete."""
+        self._completer = Completer()
         self.tray = AttachmentTray()
         """Texts of files and pastes that may be attached."""
-        self._paths: list[str] = []
-        """The paths that tab goes through."""
 
     def remember(self, prompts: list[str]) -> None:
         """Begin with these earlier prompts."""
@@ -129,9 +127,11 @@ class Composer(WrappedArea):
         elif event.key in _IN_TURN:
             getattr(self, f"action_{_IN_TURN[event.key]}")()
         elif event.key == "tab" and self.path_begun is not None:
-            self._complete_path(self.path_begun)
+            if (path := self._completer.path(self.path_begun)) is not None:
+                self._put_path(self.path_begun, *path)
         elif event.key == "tab" and slash.is_command(self.text):
-            self._complete()
+            if (line := self._completer.command(self.text, self.words)) is not None:
+                self.put(line)
         elif event.key == "tab" and self.offering and self.text in OFFERED:
             self.put(OFFERED[(OFFERED.index(self.text) + 1) % len(OFFERED)])
         elif event.character == "?" and not self.text:
@@ -193,20 +193,7 @@ class Composer(WrappedArea):
         pastes = (one.name for one in self.attached if one.kind == PASTE) if before.endswith("]") else ()
         return next((sign for sign in pastes if before.endswith(sign) and self.selection.is_empty), None)
 
-    def _complete_path(self, typed: str) -> None:
-        """As far as it is clear; where it is not, each press of tab shows the next path that it may be."""
-        if typed in self._paths:
-            self._put_path(typed, self._paths[(self._paths.index(typed) + 1) % len(self._paths)], complete=False)
-            return
-        found = completions(typed)
-        common = slash.common_start(found)
-        if len(found) == 1 or len(common) > len(typed):
-            self._put_path(typed, common, complete=len(found) == 1 and not common.endswith("/"))
-        elif found:
-            self._paths = found
-            self._put_path(typed, found[0], complete=False)
-
-    def _put_path(self, typed: str, path: str, *, complete: bool) -> None:
+    def _put_path(self, typed: str, path: str, complete: bool) -> None:
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         if before.startswith(ATTACH):
@@ -214,21 +201,6 @@ class Composer(WrappedArea):
         else:
             start, text = before.rindex("@", 0, len(before) - len(typed)), mention(path, complete=complete)
         self.replace(text, (row, start), (row, column))
-
-    def _complete(self) -> None:
-        """As far as it is clear; where it is not, each press of tab shows the next thing it may be."""
-        found = slash.matches(self._stem, self.words) if self._stem is not None else []
-        if self.text in found:
-            self.put(found[(found.index(self.text) + 1) % len(found)])
-            return
-        further = slash.completed(self.text, self.words)
-        choices = [line for line in slash.matches(self.text, self.words) if line != self.text]
-        if further != self.text:
-            self._stem = None
-            self.put(further)
-        elif choices:
-            self._stem = self.text
-            self.put(choices[0])
 
     def action_delete_left(self) -> None:
         """Delete a character, or the whole sign of a paste."""

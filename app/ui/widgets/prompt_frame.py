@@ -1,4 +1,4 @@
-"""The frame around the composer: the chat's title above, the state of the engine below."""
+"""Around the composer: its frame with title and state, attachments, and completions."""
 
 from __future__ import annotations
 

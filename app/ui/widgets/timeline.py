@@ -1,4 +1,4 @@
-"""Round after round on a line of time, one lane for each reply that runs: what was drafted, and where time went."""
+"""The timeline of rounds, one lane per reply: fates of the drafted tokens, and times of the parts of a round."""
 
 from __future__ import annotations
 
@@ -20,29 +20,21 @@ from textual.widget import Widget
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.rendering.figures import FATES, duration
+from specchat.app.ui.rendering.figures import cut
 from specchat.app.ui.rendering.styles import TIMELINE_PARTS, TOKEN_CLASSES, timeline_styles
-from specchat.app.ui.rendering.timeline_bars import CUT, DRAFT, PAUSED, REST, SIGNS, VERIFY, gap, time_bar, token_signs
+from specchat.app.ui.rendering.timeline_bars import LEGENDS, gap, subtitle, time_bar, token_signs
 from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout
-from specchat.engine import Fate
 
 LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
 MOST_LANES = 4
-"""Lanes in sight at once; the others are scrolled to."""
+"""Maximum number of visible lanes."""
 NARROW = 70
 """Cells below which names are short."""
 WHEEL = 8
 """Columns that the mouse wheel scrolls at once."""
 NAME, SHORT_NAME = 12, 8
 """Cells for the name of a lane, and on a narrow screen."""
-SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
-LEGENDS = (
-    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
-    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
-    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in FATES),
-)
-"""What the signs mean, the longest first."""
 
 
 class Timeline(ScrollView, can_focus=True):
@@ -99,10 +91,9 @@ class Timeline(ScrollView, can_focus=True):
         if changed:
             self._resize()
             self.refresh(self.size.region)
-            self._describe()
 
     def pick(self, reply: Reply | None, index: int = 0) -> None:
-        """Mark a round and bring it into sight; None marks none, and the newest is followed again."""
+        """Select a round and scroll to it; None selects none, and the newest is followed again."""
         lane = next((i for i, each in enumerate(self._lanes.replies) if each is reply), None)
         if lane is None or index >= self._lanes.count(lane):
             self._picked, self._following = None, reply is None or self._following
@@ -112,41 +103,37 @@ class Timeline(ScrollView, can_focus=True):
             slot = self._lanes.slot(lane, index)
             left, room = self.scroll_offset.x, self._room
             if not left <= slot.left <= slot.right <= left + room:
-                self.scroll_to(x=max(slot.left - room // 2, 0), animate=False, immediate=True, force=True)
+                self._scroll(x=max(slot.left - room // 2, 0))
             top, height = self.scroll_offset.y, self.scrollable_content_region.height
             if not top <= lane * LINES < top + height:
-                self.scroll_to(y=lane * LINES, animate=False, immediate=True, force=True)
+                self._scroll(y=lane * LINES)
         self.refresh()
         self._describe()
 
     def render_line(self, y: int) -> Strip:
-        """One line of a lane: its number, then the columns in sight."""
+        """One line of a lane: its name, then the visible columns."""
         lane, line = divmod(y + self.scroll_offset.y, LINES)
         width = self.scrollable_content_region.width
-        base = self._resolved_styles["base"]
+        styles = self._resolved_styles
         if lane >= len(self._lanes.replies):
-            return Strip([Segment(" " * width, base)])
+            return Strip([Segment(" " * width, styles["base"])])
         left = self.scroll_offset.x
-        segments = [Segment(self._gutter(lane, line), self._resolved_styles["lane"])]
+        segments = [Segment(self._gutter(lane, line), styles["lane"])]
         column = left
         right = left + self._room
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
             record = self._lanes.replies[lane].rounds[index]
-            own = list((token_signs if line == 0 else time_bar)(record, slot, self._resolved_styles))
+            own = list((token_signs if line == 0 else time_bar)(record, slot, styles))
             begin, end = slot.left, slot.right
             if self._picked == (lane, index):
-                own = [
-                    Segment("▐", self._resolved_styles["picked"]),
-                    *own,
-                    Segment("▌", self._resolved_styles["picked"]),
-                ]
+                own = [Segment("▐", styles["picked"]), *own, Segment("▌", styles["picked"])]
                 begin, end = begin - 1, end + 1
             if begin > column:
-                segments += gap(begin - column, self._resolved_styles, late=slot.late)
+                segments += gap(begin - column, styles, late=slot.late)
             segments += Strip(own).crop(max(column - begin, 0))
             column = max(end, column)
-        return Strip(segments).adjust_cell_length(width, base)
+        return Strip(segments).adjust_cell_length(width, styles["base"])
 
     def notify_style_update(self) -> None:
         """Another theme."""
@@ -154,9 +141,8 @@ class Timeline(ScrollView, can_focus=True):
         self._styles = {}
 
     def on_resize(self) -> None:
-        """Keep the newest in sight."""
+        """Keep the newest round visible."""
         self._resize()
-        self._describe()
 
     def watch_scroll_x(self, old_value: float, new_value: float) -> None:
         """Follow the newest round if the user scrolls to the end; stop if away from it."""
@@ -212,12 +198,11 @@ class Timeline(ScrollView, can_focus=True):
             if picked is not None:
                 self.pick(self._lanes.replies[picked[0]], picked[1])
             self.refresh()
-            self._describe()
 
     def _wheel(self, event: MouseScrollDown | MouseScrollUp, columns: int) -> None:
         event.prevent_default()
         event.stop()
-        self.scroll_to(x=self.scroll_offset.x + columns, animate=False, immediate=True, force=True)
+        self._scroll(x=self.scroll_offset.x + columns)
 
     def _tell(self, lane: int, index: int | None) -> None:
         if index is not None:
@@ -235,8 +220,10 @@ class Timeline(ScrollView, can_focus=True):
 
     def _gutter(self, lane: int, line: int) -> str:
         name = self._names[lane] if line == 0 and lane < len(self._names) else ""
-        room = self._margin - 1
-        return set_cell_size(name if cell_len(name) <= room else set_cell_size(name, room - 1) + "…", self._margin)
+        return set_cell_size(cut(name, self._margin - 1), self._margin)
+
+    def _scroll(self, x: int | None = None, y: int | None = None) -> None:
+        self.scroll_to(x, y, animate=False, immediate=True, force=True)
 
     def _resize(self) -> None:
         size = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies))
@@ -244,29 +231,19 @@ class Timeline(ScrollView, can_focus=True):
         self.set_reactive(Widget.show_horizontal_scrollbar, size.width > self.container_size.width)
         self.set_reactive(Widget.show_vertical_scrollbar, size.height > self.container_size.height)
         if self._following:
-            self.scroll_to(x=self.max_scroll_x, animate=False, immediate=True, force=True)
+            self._scroll(x=self.max_scroll_x)
+        self._describe()
 
     def _describe(self) -> None:
         """Show the legend of the signs in the upper border, and the selected round or the legend of the bars below."""
         room = self.outer_size.width - 6
-        titles = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds"), self._subtitle()
+        titles = (
+            next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds"),
+            subtitle(self._lanes, self._picked),
+        )
         if titles != self._titles:
             self._titles = titles
             self.border_title, self.border_subtitle = titles
-
-    def _subtitle(self) -> str:
-        if self._picked is None:
-            legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]
-            legend += [f"cell {self._lanes.ms:g} ms"] if self._lanes.slots else []
-            legend += [f"{PAUSED} pause"] if self._lanes.has_pauses else []
-            legend += [f"{CUT} longer"] if self._lanes.has_cuts else []
-            return "  ".join(legend)
-        lane, index = self._picked
-        record = self._lanes.replies[lane].rounds[index]
-        return (
-            f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
-            f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
-        )
 
     @property
     def _resolved_styles(self) -> dict[str, Style]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
 from textual.reactive import reactive
@@ -16,14 +16,13 @@ from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.block import Block, TurnOrReply
+from specchat.app.ui.rendering.block import Block, Look, TurnOrReply
 from specchat.app.ui.rendering.block_stack import TOP, BlockStack, PartsOf, ShownParts, all_parts
 from specchat.app.ui.rendering.found_line import FoundWord, line_of_word
 from specchat.app.ui.rendering.line_painter import BlockMaker, LinePainter
-from specchat.app.ui.rendering.line_selection import SELECTION_KEYS, LineSelection
-from specchat.app.ui.rendering.reply_block import Look
+from specchat.app.ui.rendering.line_selection import LineSelection
 from specchat.app.ui.rendering.styles import PART_CLASSES, TOKEN_CLASSES
-from specchat.app.ui.rendering.token_cursor import TOKEN_KEYS, Spot, TokenCursor
+from specchat.app.ui.rendering.token_cursor import TRANSCRIPT_KEYS, Spot, TokenCursor
 from specchat.app.ui.rendering.viewport import Viewport
 from specchat.app.ui.textual_internals import BarredScrollView
 from specchat.app.ui.widgets.transcript_messages import ForkRequested, LinkRequested, TokenSelected, requested_message
@@ -41,14 +40,7 @@ class Transcript(BarredScrollView, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = named(
         "transcript",
-        *TOKEN_KEYS,
-        *SELECTION_KEYS,
-        Binding("home,g", "scroll_home", "First line", show=False),
-        Binding("end,G,shift+g", "scroll_end", "Last line", show=False),
-        Binding("j", "scroll_down", "Scroll down", show=False),
-        Binding("k", "scroll_up", "Scroll up", show=False),
-        Binding("ctrl+d", "scroll_half(1)", "Half a page down", show=False),
-        Binding("ctrl+u", "scroll_half(-1)", "Half a page up", show=False),
+        *TRANSCRIPT_KEYS,
     )
 
     rejected = reactive(FOLD, init=False)

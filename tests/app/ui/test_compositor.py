@@ -1,4 +1,4 @@
-"""What is drawn of a change is what Textual's own compositor would draw there."""
+"""A partial update draws the same as a full one."""
 
 from __future__ import annotations
 
@@ -48,16 +48,3 @@ async def test_a_part_of_the_screen_looks_as_the_whole_does_there(size: tuple[in
             assert update is not None
             for line, x1, x2 in update.spans:
                 assert drawn(update, line, x1, x2) == whole[line][x1:x2]
-
-
-async def test_widgets_that_are_not_seen_in_it_are_not_asked() -> None:
-    replay = Replay("code")
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.6)
-        compositor = replay.screen._compositor
-        transcript = replay.screen.query_one("#transcript").region
-        compositor._dirty_regions.clear()
-        compositor._dirty_regions.add(Region(transcript.x, transcript.y + 2, 20, 1))
-        update = compositor.render_partial_update()
-        assert update is not None
-        assert sum(strip is not None for row in update.chops for strip in row.values()) == 1

@@ -21,7 +21,7 @@ def line_figures(stage: Stage) -> tuple[str, ...] | None:
     """τ and the acceptance rate as the line below the reply has them."""
     transcript = stage.app.screen.query_one(Transcript)
     text = "\n".join(transcript.render_line(y).text for y in range(transcript.size.height))
-    found = re.search(r"([\d.]+) tokens a step \(τ\) · (\d+ %)", text)
+    found = re.search(r"τ ([\d.]+)(?: tokens per round)? · (\d+ %)", text)
     return found and found.groups()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from specchat.app.chat.reply import Stage
-from specchat.app.ui.pump import FRAME_S, IDLE_S, SHARE, SLOWEST_S, FrameBudget, Pace, Pump
+from specchat.app.ui.pump import FRAME_S, IDLE_S, SHARE, SLOWEST_S, FrameBudget, Pump
 from specchat.engine import Record
 
 
@@ -80,13 +80,6 @@ def test_the_pump_follows_the_budget_and_what_it_draws_knows_how_often() -> None
     pump.suit("cuda")
     pump.run()
     assert timers.running == [FRAME_S]
-
-
-def test_not_every_frame_scrolls_or_takes_figures() -> None:
-    fast, slow = Pace(), Pace(SLOWEST_S)
-    assert (fast.follow_every, fast.figures_every, fast.turns) == (3, 15, 2)
-    assert (slow.follow_every, slow.turns) == (1, 1)
-    assert 1 < slow.figures_every < fast.figures_every
 
 
 class Source:

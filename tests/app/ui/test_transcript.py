@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from rich.style import Style
 from textual.geometry import Region
@@ -85,25 +83,6 @@ async def test_only_the_last_lines_are_drawn_again(stage: Stage, monkeypatch: py
         assert [region.y for region in regions] == [3 + 20]
         transcript.update()
         assert len(regions) == 1
-
-
-async def test_settled_lines_keep_their_strips(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
-        transcript, reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
-        await stage.settle(pilot)
-        block: Any = transcript._stack.blocks[1]
-        before, top = [transcript.render_line(y) for y in range(10)], transcript.scroll_offset.y
-        cached = dict(block._strips)
-        reply.add(round_of(accepted=0, tested=0, last=" end", fate=Fate.PLAIN))
-        transcript.update()
-        last_paragraph = 8  # lines at most: only these may be drawn again
-        settled = [y for y in cached if y < block.height - last_paragraph]
-        assert len(settled) > 10
-        assert all(block._strips[y] is cached[y] for y in settled)
-        moved = transcript.scroll_offset.y - top  # it follows a line that is added
-        assert moved < 3
-        assert [transcript.render_line(y).text for y in range(10 - moved)] == [strip.text for strip in before[moved:]]
 
 
 @pytest.mark.parametrize("markdown", [False, True])
