@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.turn import Turn
 from specchat.app.chat.reply import Stage
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.search_index import Hit

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import permutations
 
-from specchat.app.chat.aligned_reply import said_texts
+from specchat.app.chat.second_reading import said_texts
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.second_reading import SecondReading
 from specchat.app.errors import AppError, UsageError

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.turn import Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.token_fork import Alternative, TokenFork, token_fork
+from specchat.app.chat.rounds import Alternative, TokenFork
+from specchat.app.chat.token_fork import token_fork
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.settings.settings import Settings
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background

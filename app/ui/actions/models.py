@@ -9,7 +9,8 @@ from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
-from specchat.app.sources.no_source import NOTHING, NoSource
+from specchat.app.sources.no_source import NOTHING
+from specchat.app.sources.source import NoSource
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import Source

@@ -12,12 +12,12 @@ from textual.app import SuspendNotSupported
 
 from specchat.app.chat.attachments import file_attachment
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.mentions import mention
-from specchat.app.chat.text_file import read_text_file
+from specchat.app.chat.tray import mention
+from specchat.app.chat.attachments import read_text_file
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
-from specchat.app.settings.named_texts import NamedTexts, filled, variables
-from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.settings.named_files import NamedTexts, filled, variables
+from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
 from specchat.app.ui.event_loop import release_core

@@ -12,12 +12,12 @@ from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
 from specchat.app.chat.markdown import code_blocks, links
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.web_page.data import chat_data
-from specchat.app.chat.web_page.render import render
+from specchat.app.chat.web_page.data import render
 from specchat.app.errors import UsageError
 from specchat.app.paths import exports_folder, state_folder
 from specchat.app.sanitize import escape_controls, opens_safely
 from specchat.app.settings.settings import NO_SWITCH, THINKING
-from specchat.app.storage.written import write_first_free, write_over
+from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.rendering.line_painter import conversation_svg

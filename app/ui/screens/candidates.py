@@ -13,7 +13,7 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.turn import Turn
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named

@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.widget import Widget
 
-from specchat.app.chat.aligned_reply import AlignedReply, Had
+from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 from specchat.app.ui.rendering.token_lines import END, draft_text

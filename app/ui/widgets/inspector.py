@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
-from specchat.app.chat.computed import Computed
+from specchat.app.chat.rounds import Computed
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering import definitions as d
