@@ -9,8 +9,8 @@ from pathlib import Path
 
 from specchat.app.chat.attachments import content_of, file_attachment
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.turn import Turn, title_of
 from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.turn import Turn, title_of
 from specchat.app.errors import UsageError
 from specchat.app.paths import config_folder, database_file
 from specchat.app.sanitize import clean_prompt

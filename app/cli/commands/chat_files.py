@@ -110,8 +110,7 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
 
         return chat_svg(conversation, _WIDTH, known_theme(theme))
     if form == "html":
-        from specchat.app.chat.web_page.data import chat_data
-        from specchat.app.chat.web_page.data import render
+        from specchat.app.chat.web_page.data import chat_data, render
 
         return render(chat_data(conversation))
     if form == _PERFETTO:

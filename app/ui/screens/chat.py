@@ -10,9 +10,9 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.turn import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat

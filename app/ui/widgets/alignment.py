@@ -74,7 +74,7 @@ class AlignmentCard(Widget):
         names = [draft_text(alignment.names[token]) for token in place.offered]
         if alignment.temperature:
             words = f"proposed {_listed(names)} · accepted here with probability {place.beta:.2f}"
-        elif place.had:
+        elif place.predicted:
             order = _ORDINALS[place.depth] if place.depth < len(_ORDINALS) else f"{place.depth + 1}th"
             others = f" · besides {_listed(names[:-1])}" if len(names) > 1 else ""
             words = f"has it, {order} of its draft{others}"

@@ -15,8 +15,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.tray import begun, mention
-from specchat.app.chat.tray import AttachmentTray
+from specchat.app.chat.tray import AttachmentTray, begun, mention
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachments import PASTE, Attachment
