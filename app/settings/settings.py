@@ -103,7 +103,7 @@ class Settings:
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
         if self.drafter == "merged" and "," not in self.draft:
-            raise SettingsError("drafter merged needs several draft models: name each with a --draft of its own")
+            raise SettingsError("drafter merged needs several draft models: name each with its own --draft")
         try:
             self.request("settings", (Message("user", "?"),))
             self.engine_config(Path())
