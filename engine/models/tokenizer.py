@@ -10,13 +10,16 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer
 
 from specchat.engine.errors import EngineError
 
 FILE = "tokenizer.json"
+
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class PlainTokenizer:
@@ -40,6 +43,8 @@ class PlainTokenizer:
         Raises:
             EngineError: it cannot be read.
         """
+        from tokenizers import Tokenizer  # the app imports this package for its list of models
+
         path = folder / FILE
         try:
             return cls(Tokenizer.from_file(str(path)), facts)
