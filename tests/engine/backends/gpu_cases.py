@@ -11,7 +11,7 @@ from specchat.engine import Sampling
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.tables import LoadedTables
-from specchat.engine.tools.distill.bigram import TokenCounter
+from specchat.engine.tools.distill.tables import TokenCounter
 from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
 
 DRAFTERS = [

@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.errors import EngineError
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.progress import silence_transformers
@@ -159,12 +159,12 @@ def test_ragged_chains_and_trees_are_those_of_passes_without_a_cache(kind: str, 
     spread = float(expected_chains.std())
     for static in (False, True):
         if static:
-            runner._static = GraphRunner(runner.cache, runner._step, GraphPool(runner.device, capture=False))
+            runner.captured = CapturedPasses(runner.cache, runner._step, GraphPool(runner.device, capture=False))
         found = runner.forward(chains, slots, LENGTHS)
         off = float((found - expected_chains).abs().max()) / spread
         assert off < 2e-3, f"chains, static: {static}"
         mask = TreeMask.of([TREE] * 3, runner.width(len(TREE) + 1), torch.device("cpu"))
-        found, _ = runner.forward_tapped(trees, slots, LENGTHS, mask)
+        found, _ = runner.forward_with_states(trees, slots, LENGTHS, mask)
         off = float((found - expected_trees).abs().max()) / spread
         assert off < 2e-3, f"trees, static: {static}"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specchat.engine import EngineConfig, Round
 from specchat.engine.backends.batch_invariance_check import check_batch_invariance
-from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantRunner, extent, pieces
+from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantPasses, extent, pieces
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneEngine
@@ -64,16 +64,16 @@ def test_check_finds_equal_bits(dtype: torch.dtype) -> None:
 
 
 def test_a_device_that_cannot_give_it_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = BatchInvariantRunner._pass
+    forward = BatchInvariantPasses._pass
 
     def depends_on_place(
-        self: BatchInvariantRunner, tokens: torch.Tensor, slot: int, start: int
+        self: BatchInvariantPasses, tokens: torch.Tensor, slot: int, start: int
     ) -> tuple[torch.Tensor, None]:
         logits, tapped = forward(self, tokens, slot, start)
         logits[:, 1:] += 1e-3
         return logits, tapped
 
-    monkeypatch.setattr(BatchInvariantRunner, "_pass", depends_on_place)
+    monkeypatch.setattr(BatchInvariantPasses, "_pass", depends_on_place)
     made = put_together(EngineConfig("tiny", Path(), slots=1, context=300, exact=True), tiny_model(), None)
     assert made.exact is not None
     assert not made.exact.equal

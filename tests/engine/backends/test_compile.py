@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.compile import compile_layers
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.worker.assembly import put_together
 from specchat.engine.worker.notices import performance_warnings
 from specchat.engine.worker.warm_up import warm_up
@@ -38,8 +38,10 @@ def prompted(device: str = "cpu") -> TransformersBackend:
 def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
     model, other = prompted(device), prompted(device)
     assert compile_layers(model.model)
-    compiled = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda"), compiled=True)
-    plain = GraphRunner(other.cache, other._step, GraphPool(other.device, capture=False))
+    compiled = CapturedPasses(
+        model.cache, model._step, GraphPool(model.device, capture=device == "cuda"), compiled=True
+    )
+    plain = CapturedPasses(other.cache, other._step, GraphPool(other.device, capture=False))
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     generator = torch.Generator().manual_seed(2)
@@ -65,7 +67,7 @@ def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
     model, other = prompted(), prompted()
     assert compile_layers(model.model)
-    steps = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=False), compiled=True)
+    steps = CapturedPasses(model.cache, model._step, GraphPool(model.device, capture=False), compiled=True)
     fed = torch.tensor([[1, 2, 3]])
     ours, theirs = steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20])
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

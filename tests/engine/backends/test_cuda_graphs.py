@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.device.graphs import GraphPool
 from tests.engine.tiny import tiny_model
 
 
@@ -35,11 +35,11 @@ def test_logits_are_those_of_the_exact_shape(case: tuple[list[int], list[int], i
     slots, starts, length = case
     tokens = torch.randint(0, 250, (len(slots), length), generator=torch.Generator().manual_seed(2)).to(device)
     exact, padded = prepared(device), prepared(device)
-    exact._static = None
-    padded._static = GraphRunner(padded.cache, padded._step, GraphPool(padded.device, capture=device == "cuda"))
+    exact.captured = None
+    padded.captured = CapturedPasses(padded.cache, padded._step, GraphPool(padded.device, capture=device == "cuda"))
     for _ in range(2):
         expected = exact.forward(tokens, slots, starts)
-        assert padded._static is not None
+        assert padded.captured is not None
         torch.testing.assert_close(padded.forward(tokens, slots, starts), expected, rtol=1e-4, atol=1e-4)
     for ours, theirs in zip(padded.cache.keys, exact.cache.keys, strict=True):
         for slot, start in zip(slots, starts, strict=True):
@@ -50,8 +50,8 @@ def test_logits_are_those_of_the_exact_shape(case: tuple[list[int], list[int], i
 
 def test_a_bucket_is_made_once() -> None:
     model = prepared()
-    steps = GraphRunner(model.cache, model._step, GraphPool(model.device, capture=False))
+    steps = CapturedPasses(model.cache, model._step, GraphPool(model.device, capture=False))
     with torch.inference_mode():
         for start in (30, 31, 40):
             steps.forward(torch.zeros(1, 4, dtype=torch.long), [0], [start])
-    assert steps.buckets == [(1, 5, 256)]
+    assert steps.graphs.keys == [(1, 5, 256)]

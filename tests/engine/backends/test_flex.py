@@ -7,11 +7,11 @@ import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from specchat.engine.backends import flex
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import GraphPool
 from tests.engine.tiny import tiny_model
 
 SIZES = {
@@ -49,7 +49,7 @@ def test_blocks_give_what_a_mask_gives(network: object, device: str, monkeypatch
     monkeypatch.setattr(flex, "is_available", lambda *_: True)
     place, generator = torch.device(device), torch.Generator().manual_seed(1)
     runner = TransformersBackend(network().to(place), slots=4, context=400, overhang=17)  # type: ignore[operator]
-    runner._static = GraphRunner(runner.cache, runner._step, GraphPool(place, capture=False))
+    runner.captured = CapturedPasses(runner.cache, runner._step, GraphPool(place, capture=False))
     tokens = torch.randint(0, 250, (4, 130), generator=generator).to(place)
     runner.prefill(tokens, range(4), [0] * 4)
     tree = tree_of(3)
@@ -64,9 +64,9 @@ def test_blocks_give_what_a_mask_gives(network: object, device: str, monkeypatch
         fed = torch.randint(0, 250, (len(slots), width), generator=generator).to(place)
         tree_mask = TreeMask.of(drafts, runner.width(width), place) if tree in drafts else None
         runner.flex = False
-        expected = runner.forward_tapped(fed, slots, starts, tree_mask)[0].clone()
+        expected = runner.forward_with_states(fed, slots, starts, tree_mask)[0].clone()
         runner.flex = True
-        found = runner.forward_tapped(fed, slots, starts, tree_mask)[0]
+        found = runner.forward_with_states(fed, slots, starts, tree_mask)[0]
         assert runner.flex, runner.hindrances
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
@@ -77,7 +77,7 @@ def test_where_it_fails_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(flex, "is_available", lambda *_: True)
     runner = TransformersBackend(full(), slots=1, context=300, overhang=17)
-    runner._static = runner.graph_runner = GraphRunner(
+    runner.captured = runner.graph_runner = CapturedPasses(
         runner.cache, runner._step, GraphPool(runner.device, capture=False)
     )
     runner.flex = False

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig, Event, Notice, Outbox, Round
-from specchat.engine.backends.cuda_graphs import _sizes
+from specchat.engine.backends.captured_passes import _sizes
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.commands import Submit
 from specchat.engine.drafters.published.load import load_published

@@ -10,9 +10,9 @@ import torch
 from transformers import Phi3Config, Phi3ForCausalLM
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import tiny_model
 
@@ -56,7 +56,7 @@ def test_a_row_gets_the_same_logits_alone_and_beside_a_long_one(context: int, st
     uncached = {len(row[0]): phi3()(row).logits[0, -3:] for row in (short, long)}
     runner = TransformersBackend(phi3(), 3, context, 17)
     if static:
-        runner._static = GraphRunner(runner.cache, runner._step, GraphPool(runner.device, capture=False))
+        runner.captured = CapturedPasses(runner.cache, runner._step, GraphPool(runner.device, capture=False))
 
     def last(rows: list[torch.Tensor], slots: list[int]) -> torch.Tensor:
         for row, slot in zip(rows, slots, strict=True):

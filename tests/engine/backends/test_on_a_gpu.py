@@ -27,10 +27,10 @@ from specchat.engine import (
     Round,
     Sampling,
 )
-from specchat.engine.backends.graph_pool import GraphPool
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.commands import Submit
 from specchat.engine.decoding import round as round_module
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
@@ -231,7 +231,7 @@ def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
                 lane.turn()
         notices = [event.text for event in box.drain() if isinstance(event, Notice)]
         assert len(captured) > number + 1
-        assert made.target._static is not None
+        assert made.target.captured is not None
         assert len(notices) == 1
         assert "operation not permitted when stream is capturing" in notices[0]
 

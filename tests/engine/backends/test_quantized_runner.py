@@ -49,7 +49,7 @@ def test_logits_and_states_are_those_of_the_dequantised_network(family: str, qua
     reference = load_dequantized(model, folder, ignore_progress)
     with torch.inference_mode():
         expected = reference.model(TOKENS[None], output_hidden_states=True)
-    logits, tapped = runner(model, taps=(0, 1, 3)).forward_tapped(TOKENS[None], [2], [0])
+    logits, tapped = runner(model, taps=(0, 1, 3)).forward_with_states(TOKENS[None], [2], [0])
     assert tapped is not None
     for depth, states in zip((0, 1, 3), tapped.chunk(3, dim=-1), strict=True):
         error = (states - expected.hidden_states[depth]).norm() / expected.hidden_states[depth].norm()
@@ -97,7 +97,7 @@ def test_bits_depend_neither_on_the_step_nor_the_batch_nor_threads(qwen: PackedM
     mine.prefill(TOKENS[None, :20].repeat(2, 1), [0, 3], [0, 0])
     mine.prefill(TOKENS[None, :10], [1], [0])
     rows = torch.stack([TOKENS[20:25], TOKENS[10:15], TOKENS[20:25]])
-    logits = mine.forward_tapped(rows, [3, 1, 0], [20, 10, 20], lengths=[5, 2, 3])[0]
+    logits = mine.forward_with_states(rows, [3, 1, 0], [20, 10, 20], lengths=[5, 2, 3])[0]
     assert torch.equal(logits[0], whole[20:25])
     assert torch.equal(logits[1, :2], whole[10:12])
     assert torch.equal(logits[2, :3], whole[20:23])
@@ -128,18 +128,18 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     lengths = [len(tree) + 1, 3]
     rows = torch.stack([fed, torch.nn.functional.pad(TOKENS[beside : beside + 3], (0, len(tree) - 2))])
     mask = TreeMask.of(trees, mine.width(len(fed)), CPU)
-    logits, tapped = mine.forward_tapped(rows, [0, 2], [start, beside], mask, lengths)
+    logits, tapped = mine.forward_with_states(rows, [0, 2], [start, beside], mask, lengths)
     assert tapped is not None
     for token in range(len(tree) + 1):
         path = [0, *tree.path(token)] if token else [0]
-        alone, states = mine.forward_tapped(fed[path][None], [1], [start])
+        alone, states = mine.forward_with_states(fed[path][None], [1], [start])
         assert states is not None
         assert torch.equal(alone[0, -1], logits[0, token])
         assert torch.equal(states[0, -1], tapped[0, token])
     assert torch.equal(in_steps(mine, TOKENS[: beside + 3], 3, beside + 3)[-3:], logits[1, :3])
     # what is kept of the tree goes on as the chain does
     path = tree.path(len(tree))
-    mine.forward_tapped(rows, [0, 2], [start, beside], mask, lengths)
+    mine.forward_with_states(rows, [0, 2], [start, beside], mask, lengths)
     mine.cache.keep(torch.tensor([0]), torch.tensor([start]), torch.tensor([path]))
     after = torch.tensor([[9]])
     mine.forward(fed[[0, *path]][None], [1], [start])

@@ -13,10 +13,10 @@ from specchat.engine.decoding.acceptance import Drafted, Verdict, accept, near_b
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.drafters.prefix_tree import PrefixTree
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.sampling import SampledRow, judge
 from specchat.engine.request import Sampling
+from specchat.engine.research.merged import PrefixTree
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.chi_square import z_score

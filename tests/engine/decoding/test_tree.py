@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specchat.engine.backends.cuda_graphs import GraphRunner
-from specchat.engine.backends.graph_pool import GraphPool
+from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
+from specchat.engine.device.graphs import GraphPool
 from tests.engine.tiny import tiny_model
 from tests.engine.tree_places import places
 
@@ -68,7 +68,7 @@ def test_a_batch_has_the_masks_of_its_trees_one_by_one() -> None:
             sees = {0, *tree.path(token)} if token <= len(tree) else {token}
             assert set(mask.inside[row, token].nonzero().flatten().tolist()) == sees
             offered = list(tree.children[token]) if token <= len(tree) else []
-            assert mask.children[row, token].tolist() == offered + [0] * (BRANCHES - len(offered))
+            assert mask.candidates[row, token].tolist() == offered + [0] * (BRANCHES - len(offered))
     levels = [
         [len(tree.children[token]) for tree in trees for token in sum(tree.levels[depth : depth + 1], ())]
         for depth in range(3)
@@ -94,18 +94,18 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
     width = max(map(len, trees)) + 1
     fed = torch.randint(0, 250, (3, width), generator=torch.Generator().manual_seed(2)).to(place)
     model = prompted(place)
-    model._static = (
-        GraphRunner(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
+    model.captured = (
+        CapturedPasses(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
     )
-    logits, tapped = model.forward_tapped(fed, slots, starts, TreeMask.of(trees, width, place))
-    assert (model._static is not None) is static, "nothing was given up on"
+    logits, tapped = model._forward(fed, slots, starts, TreeMask.of(trees, width, place))
+    assert (model.captured is not None) is static, "nothing was given up on"
     assert tapped is not None
     for row, tree in enumerate(trees):
         for end in range(len(tree) + 1):
             branch = [0, *tree.path(end)]
             other = prompted(place)
-            other._static = None
-            alone, states = other.forward_tapped(fed[row : row + 1, branch], [slots[row]], [starts[row]])
+            other.captured = None
+            alone, states = other._forward(fed[row : row + 1, branch], [slots[row]], [starts[row]])
             assert states is not None
             torch.testing.assert_close(logits[row, end], alone[0, -1], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(tapped[row, end], states[0, -1], rtol=1e-4, atol=1e-4)
@@ -119,7 +119,7 @@ def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(d
     model, other = prompted(place), prompted(place)
     root = model.forward(fed[:, :1], [1], [20])[0]
     logits = torch.cat([root, *(model.extend(places(tree, fed[0], 1, 20)[a:b]) for a, b in ((0, 6), (6, 10)))])
-    other._static = None
+    other.captured = None
     for end in range(len(tree) + 1):
         alone = other.forward(fed[:, [0, *tree.path(end)]], [1], [20])
         torch.testing.assert_close(logits[end], alone[0, -1], rtol=1e-4, atol=1e-4)
@@ -128,13 +128,13 @@ def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(d
 def test_what_is_kept_comes_to_where_it_belongs() -> None:
     tree, model, other = tree_of(3), prompted(), prompted()
     fed = torch.randint(0, 250, (2, len(tree) + 1), generator=torch.Generator().manual_seed(3))
-    model.forward_tapped(fed, [2, 0], [20, 15], TreeMask.of([tree, tree], fed.shape[1], CPU))
+    model._forward(fed, [2, 0], [20, 15], TreeMask.of([tree, tree], fed.shape[1], CPU))
     ends = [len(tree), tree.children[0][1]]
     paths = [tree.path(end) for end in ends]
     padded = torch.tensor([path + [0] * (3 - len(path)) for path in paths])
     model.cache.keep(torch.tensor([2, 0]), torch.tensor([20, 15]), padded)
     for slot, start, row, path in ((2, 20, 0, paths[0]), (0, 15, 1, paths[1])):
-        other.forward_tapped(fed[row : row + 1, [0, *path]], [slot], [start])
+        other._forward(fed[row : row + 1, [0, *path]], [slot], [start])
         for ours, theirs in zip(
             (*model.cache.keys, *model.cache.values), (*other.cache.keys, *other.cache.values), strict=True
         ):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.research.tables import MOST, BigramNetwork, Counts, UnigramNetwork
-from specchat.engine.tools.distill.bigram import TokenCounter
+from specchat.engine.tools.distill.tables import TokenCounter
 
 CPU = torch.device("cpu")
 

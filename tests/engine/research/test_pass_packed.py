@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, EngineError, Request, Round, Sampling
-from specchat.engine.backends.quantized_runner import QuantizedRunner
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
@@ -81,7 +81,7 @@ def test_rows_of_every_kind_share_a_batch(engine: Engine) -> None:
 def test_a_draft_is_what_the_target_predicts_after_the_text_and_at_the_embeddings(
     engine: Engine, model: PackedModel
 ) -> None:
-    target = QuantizedRunner(model, 1, 200, 17)
+    target = PackedBackend(model, 1, 200, 17)
     ahead = some(model).embeddings
     request = asked(1, "pass", 3, Sampling())
     rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
@@ -91,7 +91,7 @@ def test_a_draft_is_what_the_target_predicts_after_the_text_and_at_the_embedding
         if record.drafted:
             tokens = torch.tensor([text])
             entered = torch.cat([target.embedding_rows(tokens)[0], ahead[:2]])[None]
-            said = target.forward_tapped(tokens, [0], [0], entered=entered)[0][0, len(text) - 1 :]
+            said = target.forward_with_states(tokens, [0], [0], entered=entered)[0][0, len(text) - 1 :]
             assert list(record.drafted) == said.argmax(-1).tolist()[: len(record.drafted)]
         text += record.emitted
     assert any(record.drafted for record in rounds)
@@ -102,7 +102,7 @@ def test_sampled_output_has_the_targets_distribution(engine: Engine, model: Pack
     prompt = (5, 9, 33, 104, 7)
     events = sampled(engine, "pass", prompt, 2500, temperature=0.5)
     assert any(isinstance(event, Round) and event.drafted for each in events for event in each)
-    target = QuantizedRunner(model, 1, 200, 17)
+    target = PackedBackend(model, 1, 200, 17)
 
     def p(tokens: list[int]) -> Tensor:
         return (target.forward(torch.tensor([tokens]), [0], [0])[0, -1] / 0.5).softmax(-1)

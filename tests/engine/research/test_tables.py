@@ -16,7 +16,7 @@ from specchat.engine.progress import Progress
 from specchat.engine.research.copying import CopyPredictor
 from specchat.engine.research.tables import LoadedTables
 from specchat.engine.stats.theory import optimal_gamma
-from specchat.engine.tools.distill.bigram import TokenCounter
+from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_model

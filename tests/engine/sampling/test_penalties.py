@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from specchat.engine.decoding.verify.chain_acceptance import accept, accept_greedy
+from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
+from specchat.engine.decoding.tree import BRANCHES, chain
+from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Adjustment, Penalties
-from specchat.engine.sampling.sampler import most_likely, standardise
+from specchat.engine.sampling.sampler import standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -134,8 +136,9 @@ def test_greedy_takes_the_best_of_the_adjusted_logits() -> None:
     row = make_row(Sampling(repetition_penalty=2.0), [1, 2], 1)
     logits = torch.tensor([[[0.0, 3.0, 0.0, 2.0], [0.0, 0.0, 0.0, 2.0], [0.5, 0.0, 0.0, 0.9]]])
     adjusted = adjust(Penalties(1, 8, CPU), [row], logits, torch.tensor([[3, 3]]))
-    verdict = accept_greedy(most_likely(adjusted), torch.tensor([[3, 3]]), torch.tensor([2]))
-    assert (verdict.accepted.item(), verdict.last.item()) == (2, 0)
+    drafted = Drafted(torch.tensor([[3, 3]]), TreeMask.of([chain(2)], 3, CPU))
+    verdict = accept(adjusted, drafted, SamplingRows.of([Sampling()], CPU), adjusted, adjusted)
+    assert ((verdict.path > 0).sum().item(), verdict.last.item()) == (2, 0)
 
 
 # ---- a round with penalties gives what sampling token by token gives
@@ -205,16 +208,16 @@ def test_a_round_has_exactly_the_distribution_of_decoding_one_by_one(sampling: S
         # u below and above p / q decides each position; u_last on a grid of the last token's own distribution.
         for accepted in range(gamma + 1):
             u = torch.tensor([[0.0] * accepted + [1 - 2.0**-53] * (gamma - accepted)], dtype=torch.float64)
-            verdict = accept(p, drafted, torch.tensor([gamma]), u, torch.zeros(1).double(), q)
-            ratio = (verdict.p.double() / verdict.q.double()).clamp(max=1)[0].tolist()
+            verdict = verdict_on(p, drafted, u, torch.zeros(1).double(), q)
+            ratio = (verdict.p.double() / verdict.q.double()).clamp(max=1)[0, :, 0].tolist()
             way = chance
             for i in range(accepted):
                 way *= ratio[i]
             way *= 1 - ratio[accepted] if accepted < gamma else 1.0
-            if way <= 1e-12 or verdict.accepted.item() != accepted:
+            if way <= 1e-12 or (verdict.path > 0).sum().item() != accepted:
                 assert way < 1e-6, "a way with some probability is not taken"
                 continue
-            for last, share in last_tokens(p, drafted, u, q, gamma).items():
+            for last, share in last_tokens(p, drafted, u, q).items():
                 head = (*draft[:accepted], last)
                 for rest in product(range(SMALL), repeat=LENGTH - len(head)):
                     tail = 1.0
@@ -237,16 +240,19 @@ def draft_step(
     return standardise(adjustment.apply(logits, drafted[:, :step], step), settings)
 
 
-def last_tokens(p: Tensor, drafted: Tensor, u: Tensor, q: Tensor | None, gamma: int) -> dict[int, float]:
+def verdict_on(p: Tensor, drafted: Tensor, u: Tensor, u_last: Tensor, q: Tensor | None) -> Verdict:
+    """Verdict on chains from p [B, γ+1, V]."""
+    count, gamma = drafted.shape
+    drawn = None if q is None else torch.ones(count, dtype=torch.bool)
+    batch = Drafted(drafted, TreeMask.of([chain(gamma)] * count, gamma + 1, CPU), q, None, drawn)
+    settings = SamplingRows.of([Sampling(temperature=1.0)] * count, CPU)
+    return accept(p.log(), batch, settings, u[..., None].expand(-1, -1, BRANCHES), u_last)
+
+
+def last_tokens(p: Tensor, drafted: Tensor, u: Tensor, q: Tensor | None) -> dict[int, float]:
     """Each last token with the measure of the draws that give it."""
     n = 10_000
     u_last = (torch.arange(n).double() + 0.5) / n
-    verdict = accept(
-        p.expand(n, -1, -1),
-        drafted.expand(n, -1),
-        torch.full((n,), gamma),
-        u.expand(n, -1),
-        u_last,
-        None if q is None else q.expand(n, -1, -1),
-    )
+    many = None if q is None else q.expand(n, -1, -1)
+    verdict = verdict_on(p.expand(n, -1, -1), drafted.expand(n, -1), u.expand(n, -1), u_last, many)
     return {token: count / n for token, count in enumerate(verdict.last.bincount().tolist()) if count}

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
+from specchat.engine.decoding.acceptance import Drafted, accept
 from specchat.engine.decoding.gamma.budget import Budget, repeatable
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.verify.tree_acceptance import accept_tree
 from specchat.engine.drafters.growing.drawer import Drawer
 from specchat.engine.drafters.growing.growth import Growth, Node, nominal_rate
 from specchat.engine.drafters.head.folder import LoadedHead
@@ -25,6 +25,7 @@ from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import put_together
 from tests.engine.chi_square import z_score
@@ -84,7 +85,7 @@ def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) 
     trees = [growth.tree()[2] for growth, _ in made]
     sizes = {len(tree) for tree in trees}
     assert len(sizes) > 3, "the trees must differ for this to show anything"
-    longest, rows = max(sizes), torch.arange(trials)
+    longest = max(sizes)
     drafted = torch.zeros(trials, longest, dtype=torch.long)
     q = torch.zeros(trials, longest + 1, WORDS)
     p = torch.zeros(trials, longest + 1, WORDS)
@@ -100,8 +101,9 @@ def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) 
     u = torch.rand(trials, len(mask.widths), 4, dtype=torch.float64, generator=draws)
     u_last = torch.rand(trials, dtype=torch.float64, generator=draws)
     support = Support.of(torch.arange(WORDS), WORDS)
-    greedy = torch.zeros(trials, dtype=torch.bool)
-    verdict = accept_tree(lambda end: p[rows, end], drafted, mask, greedy, u, u_last, q, support)
+    batch = Drafted(drafted, mask, q, support, torch.ones(trials, dtype=torch.bool))
+    settings = SamplingRows.of([Sampling(temperature=1.0)] * trials, CPU)
+    verdict = accept(p.log(), batch, settings, u, u_last)
     padded = torch.cat([torch.zeros(trials, 1, dtype=torch.long), drafted], 1)
     accepted = (verdict.path > 0).sum(1)
     emitted = [[*padded[i, verdict.path[i, : accepted[i]]].tolist(), int(verdict.last[i])] for i in range(trials)]

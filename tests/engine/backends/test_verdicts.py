@@ -1,0 +1,135 @@
+"""Verdicts of static shape and of the CPU kernels: the same outcomes as by the reference, called eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.packed_acceptance import PackedScores, accept_packed
+from specchat.engine.backends.tensor_acceptance import TensorAcceptance
+from specchat.engine.decoding.outcome import Outcome
+from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.tree import Tree, chain, tree_of
+from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.kernels.library import missing
+from specchat.engine.request import Request, Sampling
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.sampler import draw_different
+from specchat.engine.sequence.sequence import SequenceState
+
+CPU = torch.device("cpu")
+GREEDY = Sampling()
+BATCHES = {
+    "plain": [Sampling(temperature=1.0)],
+    "small top-k": [Sampling(temperature=0.8, top_k=5)],
+    "filtered": [Sampling(temperature=1.1, top_p=0.8, min_p=0.01)],
+    "lenient": [Sampling(temperature=1.0, lenience=0.7)],
+    "mixed": [Sampling(temperature=1.0), GREEDY, Sampling(temperature=0.9, top_k=7)],
+    "greedy": [GREEDY],
+}
+TREES = {"chain": chain(3), "tree": tree_of(3), "uneven tree": Tree((0, 0, 2, 2, 0))}
+
+
+def rows_of(count: int, batch: Sequence[Sampling], detail: int = 0) -> list[SequenceState]:
+    """Rows of requests whose settings repeat those of the batch."""
+    requests = [Request("r", prompt_ids=(1,), sampling=batch[i % len(batch)], detail=detail) for i in range(count)]
+    return [
+        SequenceState(request, None, i, [1, 2], 1, 1, 100 + i, None, "head", rounds=5)  # type: ignore[arg-type]
+        for i, request in enumerate(requests)
+    ]
+
+
+def drafted(tree: Tree, count: int, *, certain: bool, size: int = 40) -> tuple[Tensor, Proposal]:
+    """Logits [count, T, V] and drafts of them over a subset of the vocabulary, which are often right."""
+    made = torch.Generator().manual_seed(3)
+    logits = 2 * torch.randn(count, len(tree) + 1, size, generator=made)
+    support = Support.of(torch.randperm(size, generator=made)[: size * 3 // 4], size)
+    q = (logits[..., support.tokens] + torch.randn(count, len(tree) + 1, size * 3 // 4, generator=made)).softmax(-1)
+    tokens = torch.zeros(count, len(tree), dtype=torch.long)
+    for node, children in enumerate(tree.children):
+        u = torch.rand(count, 1, len(children), generator=made, dtype=torch.float64)
+        if children and certain:
+            tokens[:, [child - 1 for child in children]] = logits[:, node].topk(len(children)).indices
+        elif children:
+            places = draw_different(q[:, node : node + 1], u)[:, 0]
+            tokens[:, [child - 1 for child in children]] = support.tokens[places]
+    if certain:
+        return logits, Proposal(tokens, [tree] * count)
+    return logits, Proposal(tokens, [tree] * count, q[:, : tree.inner].contiguous(), support, [True] * count)
+
+
+def acceptance(rows: int, pool: GraphPool | None = None) -> TensorAcceptance:
+    return TensorAcceptance(Graphs(CPU, rows, pool), Penalties(rows, 64, CPU))
+
+
+def expect_equal(ours: Sequence[Outcome], theirs: Sequence[Outcome], rel: float) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        for name in ("gamma", "drafted", "accepted", "last", "u", "path", "offered", "broken"):
+            assert getattr(one, name) == getattr(other, name), name
+        for name in ("p", "q", "beta"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), rel=rel, abs=1e-6), name
+        for mine, wanted in zip(one.refused, other.refused, strict=True):
+            assert [offer[0] for offer in mine] == [offer[0] for offer in wanted]
+            flat = [number for offer in wanted for number in offer]
+            assert [number for offer in mine for number in offer] == pytest.approx(flat, rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("detail", [0, 3])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES.keys())
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+def test_static_shapes_give_the_outcomes_of_the_eager_call(tree: Tree, batch: list[Sampling], detail: int) -> None:
+    if tree.branches and not all(sampling.lossless for sampling in batch):
+        pytest.skip("lenient rows take chains")
+    count = 6
+    rows, fixed, eager = rows_of(count, batch, detail), acceptance(8, GraphPool(CPU, capture=False)), acceptance(8)
+    for certain in (True, False, True):  # one shape serves all, whatever the call before left in its inputs
+        logits, proposal = drafted(tree, count, certain=certain)
+        ours = fixed.judge(rows, logits, proposal, [3] * count).outcomes()
+        theirs = eager.judge(rows, logits, proposal, [3] * count).outcomes()
+        expect_equal(ours, theirs, 1e-5)
+        if detail:
+            assert all(len(one.detail) >= 1 + one.accepted for one in ours)
+
+
+def test_nan_in_the_static_input_of_q_does_not_reach_certain_drafts() -> None:
+    rows, graphs = rows_of(4, BATCHES["plain"]), Graphs(CPU, 4, GraphPool(CPU, capture=False))
+    fixed = TensorAcceptance(graphs, Penalties(4, 64, CPU))
+    logits, failed = drafted(chain(3), 4, certain=False)
+    assert failed.q is not None
+    failed.q.fill_(torch.nan)
+    assert [each.accepted for each in fixed.judge(rows, logits, failed, [3] * 4).outcomes()] == [0] * 4
+    logits, certain = drafted(chain(3), 4, certain=True)
+    wanted = acceptance(4).judge(rows, logits, certain, [3] * 4).outcomes()
+    expect_equal(fixed.judge(rows, logits, certain, [3] * 4).outcomes(), wanted, 1e-5)
+
+
+def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> list[Outcome]:
+    scores = PackedScores(list(logits), logits.argmax(-1).tolist(), None)
+    return accept_packed(rows, proposal, scores, [3] * len(rows), acceptance(len(rows))).outcomes()
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("size", [64, 1037])
+@pytest.mark.parametrize("certain", [True, False], ids=["certain", "drawn"])
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: bool, size: int) -> None:
+    count = 60
+    rows = rows_of(count, [*BATCHES["mixed"], *BATCHES["filtered"], Sampling(temperature=1.0, top_k=300, top_p=0.6)])
+    logits, proposal = drafted(tree, count, certain=certain, size=size)
+    ours = packed(rows, logits, proposal)
+    expect_equal(ours, acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes(), 1e-4)
+    assert len({each.accepted for each in ours}) > 1
+    for i in range(0, count, 7):
+        assert packed(rows[i : i + 1], logits[i : i + 1], proposal.only([i])) == [ours[i]], "in any batch, to the bit"
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_logits_that_are_not_finite_are_reported(value: float) -> None:
+    logits, rows = torch.tensor([[[1.0, value, 0.5]]]), rows_of(1, BATCHES["plain"])
+    nothing = Proposal([[]], [chain(0)])
+    assert packed(rows, logits, nothing)[0].broken
+    assert acceptance(1).judge(rows, logits, nothing, [0]).outcomes()[0].broken
