@@ -11,9 +11,10 @@ from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.drafters import ngram, suffix
+from specchat.engine.drafters import suffix
 from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.progress import Progress
+from specchat.engine.research import ngram
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ids_of, tiny_engine, tiny_head, tiny_model
 
