@@ -67,10 +67,10 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     engine.wait_ready(60)
     monkeypatch.setattr(TransformersBackend, "prefill", passes)
     if drafter == "ngram":
-        monkeypatch.setattr(ngram.NGramDrafter, "at_once", CHUNK)
+        monkeypatch.setattr(ngram.NGramDrafter, "chunk", CHUNK)
         monkeypatch.setattr(ngram.NGramPredictor, "extend", counts)
     if drafter == "suffix":
-        monkeypatch.setattr(suffix.SuffixDrafter, "at_once", CHUNK)
+        monkeypatch.setattr(suffix.SuffixDrafter, "chunk", CHUNK)
         monkeypatch.setattr(SuffixAutomaton, "extend", reads)
     first, second = Logged(log), Outbox()
     engine.pause()  # the short one must not end before the other has come, however long this thread has to wait
