@@ -95,7 +95,7 @@ class PassDrafter(Drafter):
         embedded = target.embedding_rows(last)
         ahead = self._embeddings[: positions - 1].to(embedded).expand(len(rows), -1, -1)
         slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-        with self._restored(slots, starts, positions):
+        with self._restored(slots, starts, target.width(positions)):  # padding is written too
             logits = target.forward(torch.cat([embedded, ahead], 1), slots, starts)
         return logits[: len(rows), :positions].float()
 

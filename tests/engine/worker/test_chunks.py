@@ -11,9 +11,10 @@ from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.drafters import ngram, suffix
+from specchat.engine.drafters import suffix
 from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
 from specchat.engine.progress import Progress
+from specchat.engine.research import ngram
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ids_of, tiny_engine, tiny_head, tiny_model
 
@@ -66,10 +67,10 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest
     engine.wait_ready(60)
     monkeypatch.setattr(TransformersBackend, "prefill", passes)
     if drafter == "ngram":
-        monkeypatch.setattr(ngram.NGramDrafter, "at_once", CHUNK)
+        monkeypatch.setattr(ngram.NGramDrafter, "chunk", CHUNK)
         monkeypatch.setattr(ngram.NGramPredictor, "extend", counts)
     if drafter == "suffix":
-        monkeypatch.setattr(suffix.SuffixDrafter, "at_once", CHUNK)
+        monkeypatch.setattr(suffix.SuffixDrafter, "chunk", CHUNK)
         monkeypatch.setattr(SuffixAutomaton, "extend", reads)
     first, second = Logged(log), Outbox()
     engine.pause()  # the short one must not end before the other has come, however long this thread has to wait

@@ -28,7 +28,7 @@ from specchat.engine import (
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.research.tables import LoadedTables
-from specchat.engine.tools.distill.bigram import TokenCounter
+from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import put_together
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.sampled import check_distribution, sampled

@@ -48,7 +48,7 @@ def test_states_and_totals_are_those_of_one_pass() -> None:
     while len(talks) < 3:
         talks += rollout.step()
     for talk in talks:
-        logits, read = whole.forward_tapped(talk.tokens[None].long(), [0], [0])
+        logits, read = whole.forward_with_states(talk.tokens[None].long(), [0], [0])
         assert read is not None
         judged = talk.sampled[1:]  # of the last token, behind which nothing is drawn, there need be none
         torch.testing.assert_close(talk.features[:-1], read[0, :-1], rtol=1e-4, atol=1e-4)

@@ -79,7 +79,7 @@ def test_it_waits_for_a_slot_and_gives_it_back() -> None:
 
 
 def test_a_drafter_that_is_not_there_is_named(engine: Engine) -> None:
-    with pytest.raises(EngineError, match=r"drafter 'model' is not there \(it needs --draft\): choose one of"):
+    with pytest.raises(EngineError, match=r"drafter 'model' is not available \(it needs --draft\): choose one of"):
         compared(engine, reply_of(engine, "suffix"), "suffix", "model").result(60)
 
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from specchat.engine import EngineError, Sampling
-from specchat.engine.drafters.look_ahead.folder import save_look_ahead
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
+from specchat.engine.research.pass_drafter import save_look_ahead
 from specchat.engine.tools.evaluate.evaluation import Evaluation
 from specchat.engine.tools.evaluate.rounds import Way
 from tests.engine.tools.evaluate.generated import GAMMA, Generated
@@ -100,7 +100,7 @@ def test_texts_are_cut_and_counted_as_asked(pair: Generated) -> None:
 
 
 def test_bad_input_is_one_sentence(pair: Generated, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="drafter 'magic' is not there: choose one of model, model-tree, "):
+    with pytest.raises(EngineError, match="drafter 'magic' is not available: choose one of model, model-tree, "):
         pair.evaluate(drafters=("magic",))
     with pytest.raises(EngineError, match="gamma is 0: it must be at least 1"):
         pair.evaluate(gammas=(0,))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import Tensor
 
 from specchat.engine import EngineError
-from specchat.engine.decoding.verify.chain_acceptance import Verdict, accept, accept_greedy
+from specchat.engine.backends import tensor_acceptance
+from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
+from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.tools.lossless.command import LosslessOptions, Verification, run
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
@@ -86,12 +89,13 @@ def test_the_limit_bounds_the_places_that_are_sampled() -> None:
 
 @pytest.mark.slow
 def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def lax(best: Tensor, drafted: Tensor, lengths: Tensor, near: Tensor | None) -> Verdict:
-        best = best.clone()
-        best[:, :-1] = drafted
-        return accept_greedy(best, drafted, lengths, near)
+    def lax(logits: Tensor, drafted: Drafted, *rest: Any) -> Verdict:
+        logits = logits.clone()
+        count = drafted.tokens.shape[1]
+        logits[:, :count].scatter_(-1, drafted.tokens[..., None], 1e9)
+        return accept(logits, drafted, *rest)
 
-    monkeypatch.setattr("specchat.engine.decoding.verify.chains.accept_greedy", lax)
+    monkeypatch.setattr(tensor_acceptance, "accept", lax)
     found = verified(pair)
     assert not found.report.passed
     by_drafter = {check.drafter: check for check in found.report.greedy}
@@ -105,10 +109,10 @@ def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeyp
 
 @pytest.mark.slow
 def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def lax(p: Tensor, drafted: Tensor, lengths: Tensor, u: Tensor, *rest: Tensor) -> Verdict:
-        return accept(p, drafted, lengths, u * 0.3, *rest)
+    def lax(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, u_last: Tensor) -> Verdict:
+        return accept(logits, drafted, settings, u * 0.1, u_last)
 
-    monkeypatch.setattr("specchat.engine.decoding.verify.chains.accept", lax)
+    monkeypatch.setattr(tensor_acceptance, "accept", lax)
     found = verified(pair, limit=4, samples=300, contexts=2, drafters=("model",))
     assert all(check.passed for check in found.report.greedy)
     assert not all(check.passed for check in found.report.sampled)
