@@ -20,8 +20,7 @@ from specchat.app.chat.session import Session
 from specchat.app.chat.turn import Turn
 from specchat.app.chat.unsent import Unsent
 from specchat.app.settings.settings import Settings
-from specchat.app.sources.source import NoSource
-from specchat.app.sources.source import Source
+from specchat.app.sources.source import NoSource, Source
 from specchat.app.storage.attachments import Attachment
 from specchat.engine import EngineError, Event, FinishReason, Message, Record, Request, Round
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from specchat.app.chat.reply_meter import ReplyFigures, ReplyMeter
 from specchat.app.chat.thinking import Thought
-from specchat.app.sources.observed import told_apart
+from specchat.app.sources.observed import rounds_of_steps
 from specchat.engine import Admitted, Baseline, Candidate, Detail, Fate, Given, Round, Token, Totals
 
 CHOSEN = "chosen"
@@ -91,7 +91,7 @@ class ReplyRounds:
     def add_totals(self, totals: Totals) -> None:
         """Add a server's totals; if they tell every pass, replace the tokens of unknown fate by the server's rounds."""
         meter = self.meter
-        told = told_apart(self.own, totals.steps) if meter.metrics.unknown and totals.steps is not None else None
+        told = rounds_of_steps(self.own, totals.steps) if meter.metrics.unknown and totals.steps is not None else None
         if told is not None:
             given = self.list[: self.given]
             self.told = True

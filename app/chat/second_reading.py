@@ -44,7 +44,7 @@ class AlignedReply:
 
     def __init__(self, texts: Sequence[str], alignment: Alignment) -> None:
         self.alignment = alignment
-        self.had = [_had(one.had, other.had) for one, other in zip(*alignment.places, strict=True)]
+        self.had = [_had(one.predicted, other.predicted) for one, other in zip(*alignment.places, strict=True)]
         """Of each token."""
         self.texts = list(texts[: len(self.had)])
         self.counts = Counter(self.had)

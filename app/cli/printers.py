@@ -7,8 +7,8 @@ import sys
 from io import TextIOWrapper
 from typing import Protocol, TextIO
 
-from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.chat.thinking import ThinkingText, Thought
+from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.observed import resolve_rounds

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat.app.chat.attachments import content_of, file_attachment
-from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.turn import Turn, title_of
 from specchat.app.errors import UsageError
 from specchat.app.paths import config_folder, database_file
 from specchat.app.sanitize import clean_prompt
-from specchat.app.settings.named_texts import NamedTexts, filled
+from specchat.app.settings.named_files import NamedTexts, filled
 from specchat.app.settings.settings import Settings
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Event, Finished, Message, Request, Round, Totals, to_json
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.settings import Settings, load_values, save_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_values, save_settings
 from specchat.app.storage.files import write_first_free
 
 _NAME = re.compile(r"[\w.+-]{1,40}")

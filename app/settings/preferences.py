@@ -8,7 +8,8 @@ from pathlib import Path
 
 from specchat.app.errors import AppError
 from specchat.app.settings.named_files import Presets
-from specchat.app.settings.settings import Settings, save_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import save_settings
 
 
 class Preferences:

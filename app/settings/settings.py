@@ -5,16 +5,11 @@ Ranges are the engine's own (`engine.Request`, `engine.EngineConfig`), so a valu
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.keys import TABLE
-from specchat.app.storage.files import move_aside, read_toml, update_toml
-from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling, make_private
+from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
 
 DRAFTERS = (
     "auto",
@@ -108,7 +103,7 @@ class Settings:
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
         if self.drafter == "merged" and "," not in self.draft:
-            raise SettingsError("drafter merged needs several draft models: name each with a --draft of its own")
+            raise SettingsError("drafter merged needs several draft models: name each with its own --draft")
         try:
             self.request("settings", (Message("user", "?"),))
             self.engine_config(Path())
@@ -162,121 +157,3 @@ class Settings:
             slots=self.slots,
             context=self.context,
         )
-
-
-_KINDS = {field.name: field.type for field in fields(Settings)}
-_WORDS = {"str": "a text", "int": "a whole number", "int | None": "a whole number", "float": "a number"}
-
-
-def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tuple[Settings, str | None]:
-    """The effective settings, and a message about the file if there is a problem with it.
-
-    `options` come from the command line; None means not given. A file that cannot be used is moved aside, never
-    overwritten, and the defaults are used instead.
-
-    Raises:
-        SettingsError: an option or a variable has a value that is out of range.
-    """
-    for existing in (path.parent, path):
-        make_private(existing)
-    stored, notice = _stored(path)
-    variables = {
-        name: _parsed(name, os.environ[PREFIX + name.upper()])
-        for name in _KINDS
-        if os.environ.get(PREFIX + name.upper())
-    }
-    given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
-    return Settings(**{**stored, **variables, **given}), notice
-
-
-def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
-    """The named preferences that a settings or preset file sets.
-
-    Raises:
-        SettingsError: the file cannot be read, or a value has the wrong type.
-    """
-    try:
-        values = read_toml(path)
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    return {name: _typed(name, values[name]) for name in names if name in values}
-
-
-def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = None) -> None:
-    """Write preferences to the file, in one step; comments and keys of other versions stay.
-
-    Args:
-        path: The settings file; it and its folder are created where missing.
-        settings: Where the values come from.
-        names: The preferences that the user changed, without values from the command line; by default all values that
-            differ from the defaults.
-
-    Raises:
-        SettingsError: the file cannot be read or written; it was not changed.
-    """
-    values, defaults = asdict(settings), asdict(Settings())
-    if names is None:
-        names = [name for name in values if values[name] != defaults[name]]
-    try:
-        update_toml(path, {name: values[name] for name in names})
-    except ValueError as error:
-        raise SettingsError(f"{path} was not changed: fix this error in the file first: {error}") from error
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
-    try:
-        values = _renamed(read_toml(path))
-        known = {name: _typed(name, value) for name, value in values.items() if name in _KINDS}
-        Settings(**known)
-    except OSError as error:
-        return {}, f"{path} cannot be read ({error.strerror}): default settings are used"
-    except (ValueError, SettingsError) as error:
-        try:
-            aside = move_aside(path)
-        except OSError:
-            return {}, f"{path} is not used: {error}"
-        return {}, f"{path} is not used: {error}; it was kept as {aside.name}"
-    unknown = [name for name in values if name not in (*_KINDS, TABLE)]
-    if unknown:
-        return known, f"{path} has settings that this version does not know: {', '.join(unknown)}"
-    return known, None
-
-
-def _renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """Translate the option `show_rejected` (true or false) of earlier versions."""
-    shown = values.pop("show_rejected", None)
-    return values if shown is None else {"rejected": SHOW if shown else HIDE, **values}
-
-
-def _typed(name: str, value: object) -> Any:
-    """Check the type of a value; whole numbers are also valid floats."""
-    kind = _KINDS[name]
-    if name == "gamma" and value == AUTO:
-        return None
-    if kind == "float" and type(value) is int and abs(value) < 1 << 53:
-        return float(value)
-    if type(value).__name__ != str(kind).split(" ", 1)[0]:
-        raise SettingsError(f"{name} is {value!r}: it must be {_words(name)}")
-    return value
-
-
-def _parsed(name: str, text: str) -> Any:
-    """Parse the value of an environment variable."""
-    if name == "gamma" and text == AUTO:
-        return None
-    try:
-        match _KINDS[name]:
-            case "float":
-                return float(text)
-            case "int" | "int | None":
-                return int(text)
-    except ValueError:
-        raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
-    return text
-
-
-def _words(name: str) -> str:
-    words = _WORDS[str(_KINDS[name])]
-    return f"{words} or {AUTO}" if name == "gamma" else words

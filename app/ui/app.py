@@ -200,7 +200,7 @@ class SpecChat(App[None]):
         if not self.is_running:
             return
         if (stepper := self.chat_screen.stepping.stepper) is not None:
-            self.requests.show_steps(stepper.shown)
+            self.requests.running.show_steps(stepper.shown)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()

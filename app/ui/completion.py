@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specchat.app.chat.mentions import completions
+from specchat.app.chat.tray import completions
 from specchat.app.ui import slash
 
 

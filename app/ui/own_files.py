@@ -12,8 +12,8 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.keys import changed_keys
-from specchat.app.storage.toml_file import read_toml
+from specchat.app.settings.settings_file import changed_keys
+from specchat.app.storage.files import read_toml
 from specchat.app.ui.keys import keymap
 from specchat.app.ui.themes import FATES_ON_DARK, theme_colours
 

@@ -85,7 +85,7 @@ class EncoderDecoderBackend(TensorBackend):
 
     @torch.inference_mode()
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
-        """Feed drafted tokens behind those of their trees that the cache holds: logits [n, V] of n places."""
+        """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V]."""
         fed = FedPlaces.of(places, self.cache.columns, self.device)
         return self._network.score(fed.joined(self._run(fed.tokens, fed.slots, fed.starts, fed.part)))
 

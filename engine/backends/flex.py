@@ -42,7 +42,7 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
     blocks, tiles = -(-seen // BLOCK), -(-length // BLOCK)
     count = torch.where(ends > seen, 1, (ends + BLOCK - 1) // BLOCK).clamp(1, blocks).to(torch.int32)
     own = slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)
-    # Kernels want as many entries as the whole cache has blocks; those behind `count` are not looked at.
+    # Kernels want as many entries as the whole cache has blocks; entries after `count` are not read.
     index = torch.nn.functional.pad(own, (0, total * columns // BLOCK - blocks)).to(torch.int32)
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:  # noqa: ARG001

@@ -1,7 +1,7 @@
 """Rotary embeddings with two sets of factors, for short texts and for long ("longrope": Ding et al. 2024, "LongRoPE").
 
 transformers takes the set that the largest position of a whole pass asks for, so a row's logits would depend on the
-rows beside it, and keys in the cache on the text's length when they were written. Here one set serves a whole engine:
+other rows of the batch, and keys in the cache on the text's length when they were written. Here one set serves a whole engine:
 the long one where its context is longer than the one the model was first trained on.
 """
 

@@ -68,7 +68,7 @@ class PackedBackend:
         slots: rows of the cache.
         context: tokens per row.
         overhang: columns beyond the context, for rows that draft less than their batch.
-        taps: hidden states to hand out with every pass, by depth.
+        taps: depths of the hidden states that every pass returns.
 
     Raises:
         EngineError: the cache does not fit into memory.
@@ -211,7 +211,7 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
 
 
 def _layout(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
-    """Where the tokens of trees stand, one after the other; those that do not branch see the cache alone."""
+    """Token layout of a pass over trees, one after the other; rows that are chains need no ancestor lists."""
     plain = TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
     if not any(tree.branches for tree in trees):
         return plain

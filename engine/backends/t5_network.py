@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020) on the modules of transformers' T5, with keys and values that somebody else keeps.
+"""T5 (Raffel et al. 2020) on the modules of transformers' T5, with external storage of keys and values.
 
 transformers' own layers make one position bias for all rows of a pass, from one number of tokens before it. Rows of
 different lengths need one each, and so do trees; the bias here is made from the positions of queries and keys. Numbers
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Remember = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Keeps keys and values [B, H, T, D] of a layer, given by its number; gives those that are attended to [B, H, S, D]."""
+"""Stores keys and values [B, H, T, D] of a layer by its number; returns the attended ones [B, H, S, D]."""
 Recall = Callable[[int], tuple[Tensor, Tensor]]
 """Keys and values [B, H, L, D] of the source for a layer."""
 
@@ -64,7 +64,7 @@ class T5Network:
     def decode(
         self, tokens: Tensor, bias: Tensor, remember: Remember, recall: Recall, visible: Tensor | None
     ) -> Tensor:
-        """Hidden states [B, T, d] behind tokens [B, T], normed.
+        """Normed hidden states [B, T, d] of tokens [B, T].
 
         Args:
             tokens: int64.

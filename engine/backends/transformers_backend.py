@@ -275,7 +275,7 @@ class TransformersBackend(TensorBackend):
                 past_key_values=probe,
                 use_cache=True,
             )
-        except Exception as error:  # any modelling code may be behind this call
+        except Exception as error:  # this call runs modelling code of any kind
             kind = getattr(self.config, "model_type", type(self.model).__name__)
             raise EngineError(
                 f"models of type {kind} cannot be run with a slot cache ({error}): choose another"

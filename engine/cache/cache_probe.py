@@ -1,4 +1,4 @@
-"""Cache stand-in that shows what a network keeps of a token, and what it does with what a cache hands out.
+"""Cache stand-in that records the shapes a network stores per token, and how it uses what a cache returns.
 
 A pass whose rows lie scattered over the cache may be handed keys and values of more slots than its rows have: our
 attention knows which are whose (`engine.backends.attention`), and nothing else does.
@@ -17,7 +17,7 @@ _OF_NO_SLOT = frozenset(
     [getattr(Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "ndim", "requires_grad", "shape")]
     + [Tensor.dim, Tensor.is_floating_point, Tensor.size]
 )
-"""What may be asked of keys and values anywhere. Who asks for the number of rows goes on to read them."""
+"""Attributes that may be read without using the values. Code that reads the number of rows uses them."""
 
 
 class HandedOut(Tensor):
@@ -32,7 +32,7 @@ class HandedOut(Tensor):
 
     @classmethod
     def of(cls, plain: Tensor) -> HandedOut:
-        """Nobody has looked at them yet."""
+        """They have not been read yet."""
         made = plain.as_subclass(cls)
         made.plain, made.attended, made.looked_at = plain, False, False
         return made

@@ -138,7 +138,7 @@ class KVCache:
             block[:, slot, :, to] = block[:, slot, :, source]
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """Copy the columns `sources` of a slot to `target` and those behind it; on the CPU.
+        """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU.
 
         Indexing of numpy takes a fraction of the time of torch's, which shares even this out among threads.
         """

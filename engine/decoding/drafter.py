@@ -51,7 +51,7 @@ class Drafter:
     cache_bytes: int = 0
     """Memory of its caches, `score_bytes` included."""
     score_bytes: int = 0
-    """Memory of its own layer that scores tokens."""
+    """Memory of a separate layer that scores tokens."""
     graph_bytes: int = 0
     """Memory that its CUDA graphs share."""
 

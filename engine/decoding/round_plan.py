@@ -20,7 +20,7 @@ class RoundPlan:
     buckets: list[list[int]]
     """How sure the drafter was of each token to be verified, per adaptive row."""
     drafter: str | None
-    """The one that drafted; None if none or several did."""
+    """Name of the drafter; None if no drafter or several drafted."""
     steps: int
     """Draft steps it took."""
     sources: list[Sequence[Source]]

@@ -43,7 +43,7 @@ class TreeMask:
 
     @classmethod
     def fresh(cls, trees: Sequence[Tree], width: int, device: torch.device) -> TreeMask:
-        """As `of`, with tensors of its own."""
+        """Like `of`, with new tensors."""
         tables = {tree: _table(tree, width) for tree in trees}
         places = {tree: place for place, tree in enumerate(tables)}
         rows = torch.tensor([places[tree] for tree in trees])

@@ -1,7 +1,7 @@
 """Part of a token tree: drafted tokens that are fed after those before them, which the cache holds already.
 
-A draft model goes on from a tree level by level. Each pass writes the tokens of one level to columns of their own
-behind the row's last token, and they attend to what precedes the tree and to their ancestors in it.
+A draft model extends a tree level by level. Each pass writes the tokens of one level to separate columns after
+the row's last token, and they attend to what precedes the tree and to their ancestors in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TreePlace:
     """Column and position of the row's last token, the root of the tree."""
     token: int
     column: int
-    """Where its key and value go: so many columns behind `first`."""
+    """Where its key and value go: this many columns after `first`."""
     path: Sequence[int]
     """Such columns of the drafted tokens before it, from the root on."""
 

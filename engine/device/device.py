@@ -10,7 +10,7 @@ from specchat.engine.progress import size_text
 
 
 def pick_device(name: str) -> torch.device:
-    """The device for `auto` (the GPU if there is one), `cpu`, `cuda`, or a numbered GPU such as `cuda:1`.
+    """The device for `auto` (the GPU, otherwise the CPU), `cpu`, `cuda`, or a numbered GPU such as `cuda:1`.
 
     Raises:
         EngineError: the name is unknown, or this machine has no such device.

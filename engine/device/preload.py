@@ -14,9 +14,9 @@ _LIBRARIES = (("libtorch_global_deps.so", ctypes.RTLD_GLOBAL), ("libtorch_cpu.so
 
 
 def preload_torch() -> None:
-    """Begin to load the library, in a thread of its own; torch's import, which needs it, finds it loaded.
+    """Begin to load the library, in a separate thread; torch's import, which needs it, finds it loaded.
 
-    Where there is nothing to gain, or it fails, nothing happens: torch's import does what is left, and says what is
+    Where there is nothing to gain, or it fails, nothing happens: torch's import does the rest, and reports what is
     wrong.
     """
     found = find_spec("torch") if sys.platform == "linux" and "torch" not in sys.modules else None

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from enum import StrEnum
 
 CLOCKS = (
-    "A lane's clock runs while the lane works and stands while the other does. Interleaved, the lane whose clock is "
-    "behind has the next round; sequential, the right lane begins when the left one has ended. Each lane has a cache, "
-    "drafters and a cost table of its own, reads the whole prompt itself, and no round ever holds both."
+    "A lane's clock runs while the lane works and stops while the other does. Interleaved, the lane with the earlier "
+    "clock runs the next round; sequential, the right lane begins when the left one has ended. Each lane has its own "
+    "cache, drafters and cost table, reads the whole prompt itself, and no round contains rows of both."
 )
 """Explanation of the clocks for users."""
 
@@ -23,7 +23,7 @@ class Order(StrEnum):
     """Order in which lanes take turns on the device."""
 
     INTERLEAVED = "interleaved"
-    """The lane whose clock is behind has the next turn, so both clocks advance together."""
+    """The lane with the earlier clock has the next turn, so both clocks advance together."""
     SEQUENTIAL = "sequential"
     """The second lane begins when the first has ended."""
 

@@ -44,38 +44,38 @@ def obtain_model(
         EngineError: it is unavailable, or cannot be loaded or run.
     """
     store = ModelStore(config.models)
-    hindrance = None
+    reason = None
     if config.dtype == "auto" and _may_be_quantised(spec, config.quantize, store):
-        hindrance = missing()
-        if hindrance is None and device.type == "cuda":
+        reason = missing()
+        if reason is None and device.type == "cuda":
             try:
                 return Obtained(_quantized_network(spec, config.quantize, store, device, progress, stage), ())
             except EngineError as error:
-                hindrance = str(error)
-        elif hindrance is None:
+                reason = str(error)
+        elif reason is None:
             try:
                 folder = packed_folder(spec, config.quantize, store, progress)
                 if folder is not None:
                     notice = library().notice
                     return Obtained(load_packed(folder, progress, stage), (notice,) if notice else ())
             except (OtherFamilyError, KernelError) as error:
-                hindrance = str(error)
+                reason = str(error)
                 with suppress(EngineError):
                     network = _quantized_network(spec, config.quantize, store, device, progress, stage)
-                    return Obtained(network, (f"{network.name} runs slower than it could: {hindrance}",))
+                    return Obtained(network, (f"{network.name} runs slower than it could: {reason}",))
             except EngineError as error:
-                hindrance = str(error)
+                reason = str(error)
     folder = resolve(spec, store, progress)
     dtype = pick_dtype(config.dtype, device, folder)
     model = shared_model(folder, device, dtype, progress, stage)
-    slower = f"{model.name} runs in {model.format}, slower than it could: {hindrance}"
-    return Obtained(model, (slower,) if hindrance else ())
+    slower = f"{model.name} runs in {model.format}, slower than it could: {reason}"
+    return Obtained(model, (slower,) if reason else ())
 
 
 def make_runner(
     model: Model, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
 ) -> Backend:
-    """A model with a cache of its own.
+    """Backend of a model, with a new cache.
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be exact.

@@ -108,7 +108,7 @@ class Prefill:
         row.outbox.put(Prefilled(row.request.request_id, done, row.prompt_tokens, seconds, now))
 
     def _borrow(self, row: SequenceState) -> None:
-        """Copy what another slot has read of the row's prompt meanwhile."""
+        """Copy the prefix of the row's prompt that another slot has read since admission."""
         lent = self._scheduler.longer_prefix(row)
         if (
             lent is not None

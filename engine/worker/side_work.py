@@ -48,7 +48,7 @@ class SideWork:
         self._waiting.append(wanted)
 
     def step(self) -> None:
-        """Run one step of the current job, if there is one and a slot is free."""
+        """Run one step of the current job, if any, once a slot is free."""
         running = self._running or self._begin()
         if running is None:
             return

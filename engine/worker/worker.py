@@ -236,6 +236,6 @@ class Worker:
         self._requests.finish(row, FinishReason.ERROR, message, keep=False)
 
     def _drop_drafter(self, row: SequenceState, error: Exception) -> None:
-        text = f"the {row.drafter} drafter failed ({error}): this reply goes on without drafts"
+        text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
         self._planner.give_up(row)

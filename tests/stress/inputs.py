@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchmarks.interface.paced import TRACES
 from specchat.app.settings.named_files import Presets
-from specchat.app.settings.settings import Settings, save_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import save_settings
 from specchat.app.storage.store import Store
 from tests.tiny_model import write_tiny_gguf, write_tiny_model
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from specchat.app.chat.session import Session
 from specchat.app.cli.commands.chat import open_store
 from specchat.app.paths import settings_file
-from specchat.app.settings.settings import Settings, load_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Ready, Record, Request, Round
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.interface.running import NEW_CHAT, QUIT
-from specchat.app.settings.settings import load_settings
+from specchat.app.settings.settings_file import load_settings
 from tests.stress.numbered import word
 from tests.stress.session import ask, draw_for, lost, shown_round, start
 from tests.stress.table import Row

@@ -20,7 +20,8 @@ from specchat.app.cli.question import Question, StoredTurn
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
-from specchat.app.settings.settings import NO_SWITCH, load_settings
+from specchat.app.settings.settings import NO_SWITCH
+from specchat.app.settings.settings_file import load_settings
 from specchat.engine import (
     Admitted,
     Died,

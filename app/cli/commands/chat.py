@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from specchat.app.errors import StoreError, UsageError
 from specchat.app.paths import database_file, settings_file
-from specchat.app.settings.settings import Settings, load_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError, models_folder, read_trace
 
 SWITCH_S = 0.0005

@@ -15,7 +15,7 @@ from specchat.app.cli.progress import warn
 from specchat.app.errors import StoreError, UsageError
 from specchat.app.paths import database_file, settings_file
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.written import write_first_free
+from specchat.app.storage.files import write_first_free
 
 if TYPE_CHECKING:
     from specchat.app.chat.conversation import Conversation
@@ -110,12 +110,11 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
 
         return chat_svg(conversation, _WIDTH, known_theme(theme))
     if form == "html":
-        from specchat.app.chat.web_page.data import chat_data
-        from specchat.app.chat.web_page.render import render
+        from specchat.app.chat.web_page.data import chat_data, render
 
         return render(chat_data(conversation))
     if form == _PERFETTO:
-        from specchat.app.chat.perfetto import as_perfetto
+        from specchat.app.chat.trace import as_perfetto
 
         rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
         return as_perfetto(rounds, conversation.title)
@@ -180,7 +179,7 @@ def known_theme(wanted: str | None) -> str:
     """
     from textual.theme import BUILTIN_THEMES
 
-    from specchat.app.settings.settings import load_settings
+    from specchat.app.settings.settings_file import load_settings
     from specchat.app.ui import themes
 
     name = wanted or load_settings(settings_file())[0].theme

@@ -47,7 +47,7 @@ def serve(
     from specchat.app.sanitize import escape_controls
     from specchat.app.server.application import Limits
     from specchat.app.server.server import bind, run
-    from specchat.app.settings.settings import load_settings
+    from specchat.app.settings.settings_file import load_settings
     from specchat.engine import Engine
 
     settings, notice = load_settings(settings_file(), given)
@@ -87,7 +87,7 @@ def web(
     key = callers_key(api_key, host, _WEB_KEY)
     from specchat.app.paths import settings_file
     from specchat.app.server.server import bind
-    from specchat.app.settings.settings import load_settings
+    from specchat.app.settings.settings_file import load_settings
     from specchat.app.web.server import WebServer
 
     load_settings(settings_file(), given)  # reports errors here instead of in a page

@@ -20,7 +20,7 @@ from specchat.app.errors import AppError
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.preferences import Preferences
 from specchat.app.settings.settings import AUTO, REJECTED, THINKING
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Stage
+from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
@@ -45,7 +46,7 @@ class ChatActions:
     @property
     def stage(self) -> Stage | None:
         """The most advanced stage of the running replies; None if none runs."""
-        return self._scope.requests.stage
+        return self._scope.requests.running.stage
 
     # The list
 

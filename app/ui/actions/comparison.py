@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable
 from itertools import permutations
 
-from specchat.app.chat.aligned_reply import said_texts
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.second_reading import SecondReading
+from specchat.app.chat.second_reading import SecondReading, said_texts
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet

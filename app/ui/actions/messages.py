@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat import branches
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.token_fork import Alternative, TokenFork, token_fork
+from specchat.app.chat.rounds import Alternative, TokenFork
+from specchat.app.chat.turn import Turn
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.settings.settings import Settings
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
@@ -67,7 +68,7 @@ class MessageActions:
             if not screen.writing.refused(line, attachments):
                 self.ask(prompt, 1, attachments)
         elif turn in screen.conversation.turns:
-            self._scope.requests.edit(screen.conversation, turn, prompt, attachments)
+            branches.edit(self._scope.requests, screen.conversation, turn, prompt, attachments)
             screen.path_changed()
             screen.follow()
         return True
@@ -113,14 +114,14 @@ class MessageActions:
         """Switch to a reply that is `step` places further."""
         place = turn.place + step
         if 1 <= place <= len(turn.replies) and turn.reply is not None:
-            self._scope.requests.show_reply(self._scope.conversation, turn, turn.replies[place - 1])
+            branches.show_reply(self._scope.requests, self._scope.conversation, turn, turn.replies[place - 1])
             self._scope.screen.path_changed()
 
     def show_version(self, turn: Turn, step: int) -> None:
         """Switch to a version of the prompt that is `step` places further."""
         number = turn.version + step
         if 1 <= number <= len(turn.versions):
-            self._scope.requests.show_version(self._scope.conversation, turn, number)
+            branches.show_version(self._scope.requests, self._scope.conversation, turn, number)
             self._scope.screen.path_changed()
 
     def _chosen(self, chosen: tuple[str, Turn] | None) -> None:
@@ -149,7 +150,7 @@ class MessageActions:
         if self._scope.settings.sampling().greedy and turn.reply is not None and turn.reply.has_text:
             settings = await self._warmer(self._scope.settings)
         if settings is not None and turn in self._scope.conversation.turns:
-            self._started(self._scope.requests.regenerate(self._scope.conversation, turn, settings))
+            self._started(branches.regenerate(self._scope.requests, self._scope.conversation, turn, settings))
 
     async def _warmer(self, settings: Settings) -> Settings | None:
         """Ask which settings to regenerate with; None to cancel."""
@@ -167,7 +168,7 @@ class MessageActions:
         if not reply.has_text:
             raise UnavailableError("the reply has no text to continue: r in the list of messages regenerates it")
         rounds, text = continued(reply)
-        self._started(self._scope.requests.go_on(self._scope.conversation, turn, rounds, text=text))
+        self._started(branches.go_on(self._scope.requests, self._scope.conversation, turn, rounds, text=text))
 
     @in_background("fork")
     async def _fork_chat(self, turn: Turn) -> None:
@@ -189,7 +190,7 @@ class MessageActions:
         turn = next((turn for turn in self._scope.conversation.turns if turn.reply is spot.reply), None)
         if turn is None:
             return
-        fork = token_fork(spot.reply, spot.token)
+        fork = spot.reply.numbered.fork(spot.token)
         alternatives = fork.alternatives(fork.likeliest or await self._likeliest(turn, fork))
         if not alternatives:
             raise UnavailableError("no other token is known for this position: load the models to see some")
@@ -209,7 +210,7 @@ class MessageActions:
             if not answer.done():
                 answer.set_result(record)
 
-        if not self._scope.requests.look(self._scope.conversation, turn, fork.rounds, DETAIL, take):
+        if not branches.look(self._scope.requests, self._scope.conversation, turn, fork.rounds, DETAIL, take):
             return ()
         try:
             record = await asyncio.wait_for(answer, LOOK_S)
@@ -218,7 +219,9 @@ class MessageActions:
         return record.detail[-1].target if record is not None and record.detail else ()
 
     def _take(self, turn: Turn, fork: TokenFork, alternative: Alternative) -> None:
-        self._started(self._scope.requests.go_on(self._scope.conversation, turn, fork.rounds, alternative.ids))
+        self._started(
+            branches.go_on(self._scope.requests, self._scope.conversation, turn, fork.rounds, alternative.ids)
+        )
         place = f"reply {turn.place} of {len(turn.replies)}"
         self._scope.say(f"{place} continues from “{shown(alternative.text)}” · /candidates shows all of them")
 
@@ -240,7 +243,7 @@ def continued(reply: Reply) -> tuple[list[Round], str]:
     elif reply.reason is FinishReason.EOS:
         record = reply.rounds[-1]
         end = record.accepted - 1 if record.last is None else len(record.drafted)
-        rounds = reply.rounds_up_to(reply.starts[-1] + end)
+        rounds = reply.numbered.up_to(reply.starts[-1] + end)
     if reply.reason is FinishReason.EOS and not reply.text.endswith("\n"):
         text += "\n\n"
     return rounds, text
@@ -311,7 +314,7 @@ class CandidateActions:
 
     def _picked(self, turn: Turn, index: int | None) -> None:
         if index is not None:
-            self._scope.requests.pick(self._scope.conversation, turn, turn.replies[index])
+            branches.pick(self._scope.requests, self._scope.conversation, turn, turn.replies[index])
             self._scope.screen.update()
         if len(turn.replies) > 1:
             self._scope.say(f"continuing with reply {turn.place} of {len(turn.replies)} · /candidates shows them again")

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
-from specchat.app.sources.no_source import NOTHING, NoSource
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.pull import Pull
-from specchat.app.sources.source import Source
+from specchat.app.sources.source import NOTHING, NoSource, Source
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
@@ -254,7 +253,7 @@ class EngineRecords:
                 self.fail(record.message)
             case Request():
                 self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
-                self._scope.requests.follow(self._scope.conversation, record)
+                self._scope.requests.running.follow(self._scope.conversation, record)
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason: show it, and answer every prompt with it."""

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from textual.app import SuspendNotSupported
 
-from specchat.app.chat.attachments import file_attachment
+from specchat.app.chat.attachments import file_attachment, read_text_file
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.mentions import mention
-from specchat.app.chat.text_file import read_text_file
+from specchat.app.chat.tray import mention
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
-from specchat.app.settings.named_texts import NamedTexts, filled, variables
-from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.settings.named_files import NamedTexts, filled, variables
+from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
 from specchat.app.ui.event_loop import release_core
@@ -193,7 +192,7 @@ class PromptActions:
 
     @property
     def _present_system(self) -> str:
-        return self._scope.requests.system_of(self._scope.conversation)
+        return self._scope.conversation.system_in(self._scope.requests.settings) or ""
 
     @in_background("asking")
     async def _edit_system(self) -> None:
@@ -205,7 +204,7 @@ class PromptActions:
     def _use_system(self, conversation: Conversation, text: str) -> None:
         conversation.system = text
         if self._scope.archive is not None:
-            self._scope.archive.set_system(conversation)
+            self._scope.archive.set_options(conversation)
         self._scope.screen.widgets.show_frame()
         when = "from the next reply on" if conversation.turns else "in this chat"
         self._scope.say(f"system prompt kept · {when}" if text else f"no system prompt · {when}")

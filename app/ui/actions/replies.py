@@ -7,17 +7,15 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 
-from specchat.app.chat.conversation import last_text
 from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
 from specchat.app.chat.markdown import code_blocks, links
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.web_page.data import chat_data
-from specchat.app.chat.web_page.render import render
+from specchat.app.chat.web_page.data import chat_data, render
 from specchat.app.errors import UsageError
 from specchat.app.paths import exports_folder, state_folder
 from specchat.app.sanitize import escape_controls, opens_safely
 from specchat.app.settings.settings import NO_SWITCH, THINKING
-from specchat.app.storage.written import write_first_free, write_over
+from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
 from specchat.app.ui.rendering.line_painter import conversation_svg
@@ -120,7 +118,7 @@ class ReplyActions:
         if how:
             conversation.thinking = THINKING[how]
             if self._scope.archive is not None:
-                self._scope.archive.set_thinking(conversation)
+                self._scope.archive.set_options(conversation)
         kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
         if self._scope.models.target and not self._scope.models.thinking_switch:
             self._scope.say(NO_SWITCH.format(self._scope.models.target), "warning")
@@ -132,7 +130,7 @@ class ReplyActions:
 
     def switch_thinking(self) -> None:
         """Switch thinking on if it is off, else off."""
-        self.think("on" if self._scope.requests.thinks(self._scope.conversation) is False else "off")
+        self.think("on" if self._scope.conversation.thinks_in(self._scope.requests.settings) is False else "off")
 
     # Files
 
@@ -220,7 +218,7 @@ class ReplyActions:
         Raises:
             UnavailableError: there is none.
         """
-        text = last_text(self._scope.conversation)
+        text = self._scope.conversation.last_text()
         if not text:
             raise UnavailableError(NOTHING_YET)
         return text

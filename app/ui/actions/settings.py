@@ -102,7 +102,7 @@ class SettingsActions:
             after = changed(before)
             self._check_drafter(after.drafter)
             live = [c for c in controls if c.live and getattr(before, c.name) != getattr(after, c.name)]
-            running = self._scope.requests.adjust(after) if live else bool(self._scope.requests.replies)
+            running = self._scope.requests.running.adjust(after) if live else bool(self._scope.requests.replies)
         except (AppError, EngineError) as error:
             self._scope.report(error)
             return False

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from specchat.app.chat.conversation import Turn
 from specchat.app.chat.lessons import lessons
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.errors import UsageError
 from specchat.app.paths import TOUR
 from specchat.app.ui.actions.scope import ActionScope, UnavailableError

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from rich.segment import Segment
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.rendering.styles import TranscriptStyles
 
 INDENT = 4

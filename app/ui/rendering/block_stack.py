@@ -8,8 +8,9 @@ from itertools import accumulate
 
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.rendering.block import Block, TurnOrReply
 from specchat.app.ui.rendering.reply_block import ReplyBlock
 from specchat.app.ui.rendering.styles import TranscriptStyles

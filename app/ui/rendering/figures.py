@@ -93,7 +93,7 @@ def summary(metrics: Metrics, room: int) -> list[str]:
         forms = [form.format(rate(metrics.mean_emitted_length)) for form in TAU_FORMS]
         left = room - len(parts[0]) - 3
         parts.append(next((form for form in forms if len(form) <= left), forms[-1]))
-        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} tested accepted")
+        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} accepted")
     parts.append(f"{metrics.emitted} tokens")
     return parts
 

@@ -13,8 +13,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.turn import Turn
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.block import INDENT, Block, Look, TurnOrReply
 from specchat.app.ui.rendering.block_stack import BlockStack

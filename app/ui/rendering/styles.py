@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.segment import Segment
 from rich.style import Style
 
-from specchat.app.chat.aligned_reply import Had
-from specchat.app.chat.chosen import CHOSEN
+from specchat.app.chat.rounds import CHOSEN
+from specchat.app.chat.second_reading import Had
 from specchat.app.sources.stepper import Part
 from specchat.app.ui.rendering.token_lines import FOLDED, TITLE, Piece
 from specchat.engine import Fate, Round

@@ -13,8 +13,8 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
-from specchat.app.chat.conversation import Turn
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
@@ -105,7 +105,7 @@ class CandidatesScreen(Screen[int | None]):
 
     def action_stop(self) -> None:
         """Stop all replies."""
-        self._requests.stop_replies(self.turn)
+        self._requests.running.cancel(self.turn.replies)
 
     def _arrange(self) -> None:
         grid = self.query_one("#candidates", Grid)

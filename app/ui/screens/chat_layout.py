@@ -6,8 +6,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
+from specchat.app.chat.active_conversations import Marks
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.marks import Marks
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat

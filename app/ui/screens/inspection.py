@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual.screen import Screen
 
+from specchat.app.chat import branches
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, ran_together
 from specchat.app.chat.request_manager import RequestManager
@@ -67,7 +68,7 @@ class Inspection:
             self._timeline.pick(None)
         else:
             self._follow_lanes()
-            self._timeline.pick(spot.reply, spot.reply.round_of(spot.token))
+            self._timeline.pick(spot.reply, spot.reply.numbered.round_of(spot.token))
         if self.open:
             self._examine()
             self._inspector.show(spot)
@@ -97,7 +98,7 @@ class Inspection:
         """Close the inspector and select nothing."""
         if self.open:
             self._screen.remove_class("-inspect")
-            self._requests.set_detail(0)
+            self._requests.running.set_detail(0)
         self.look_at(None)
 
     def forget(self) -> None:
@@ -123,7 +124,7 @@ class Inspection:
             return
         record, token = self.spot.reply.token(self.spot.token)
         if token.fate is not Fate.DISCARDED and detail_of(record, token) is None:
-            self._requests.examine(self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
+            branches.examine(self._requests, self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
 
     def _open(self) -> None:
         self._screen.add_class("-inspect")
@@ -131,7 +132,7 @@ class Inspection:
         if self._screen.has_class("-narrow") and not self._screen.has_class("-pane-rounds"):
             self._panes.show("chat")
         self._transcript.focus()
-        self._requests.set_detail(DETAIL)
+        self._requests.running.set_detail(DETAIL)
 
     def _follow_lanes(self) -> None:
         """Show the lane of the shown reply, and of all replies that ran at the same time."""

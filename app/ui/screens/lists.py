@@ -19,9 +19,10 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from specchat.app.chat.attachments import label
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import framed

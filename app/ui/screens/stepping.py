@@ -123,7 +123,7 @@ class Stepping:
         if self.stepper is not None:
             self.stepper.jump(back=back)
         if back:
-            self._requests.rewind()
+            self._requests.running.forget()
             self._widgets.transcript.show(Conversation())
             self._inspection.forget()
         self._redraw()

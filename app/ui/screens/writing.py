@@ -10,14 +10,15 @@ from textual.timer import Timer
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.context_meter import ContextMeter, Usage
-from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.mentions import mention, mentions
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.tray import mention, mentions
+from specchat.app.chat.turn import Turn
 from specchat.app.chat.unsent import UnsentTexts
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.notices import say
 from specchat.app.ui.rendering.figures import in_words

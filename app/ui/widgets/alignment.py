@@ -10,7 +10,7 @@ from rich.text import Text
 from textual.geometry import Size
 from textual.widget import Widget
 
-from specchat.app.chat.aligned_reply import AlignedReply, Had
+from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.styles import ALONE, HAD_CLASSES, HAD_STYLES, LETTERS, QUIET
 from specchat.app.ui.rendering.token_lines import END, draft_text
@@ -74,7 +74,7 @@ class AlignmentCard(Widget):
         names = [draft_text(alignment.names[token]) for token in place.offered]
         if alignment.temperature:
             words = f"proposed {_listed(names)} · accepted here with probability {place.beta:.2f}"
-        elif place.had:
+        elif place.predicted:
             order = _ORDINALS[place.depth] if place.depth < len(_ORDINALS) else f"{place.depth + 1}th"
             others = f" · besides {_listed(names[:-1])}" if len(names) > 1 else ""
             words = f"has it, {order} of its draft{others}"

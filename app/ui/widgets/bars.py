@@ -17,7 +17,7 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Static
 
-from specchat.app.chat.marks import Marks
+from specchat.app.chat.active_conversations import Marks
 from specchat.app.sources.player import Player
 from specchat.app.ui.rendering.figures import clock_time, meter
 

@@ -15,11 +15,10 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.mentions import begun, mention
-from specchat.app.chat.tray import AttachmentTray
+from specchat.app.chat.tray import AttachmentTray, begun, mention
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
-from specchat.app.storage.attachment import PASTE, Attachment
+from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.completion import Completer
 from specchat.app.ui.first_prompts import FIRST_PROMPTS

@@ -10,8 +10,8 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Resize
 
-from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.rounds import Computed
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering import definitions as d
 from specchat.app.ui.rendering.figures import cut, duration

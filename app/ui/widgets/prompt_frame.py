@@ -14,10 +14,10 @@ from textual.widget import Widget
 from specchat.app.chat.attachments import label
 from specchat.app.chat.context_meter import Usage
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.mentions import completions
+from specchat.app.chat.tray import completions
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import STOP
-from specchat.app.storage.attachment import Attachment
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.rendering.figures import context_bar
 from specchat.engine import Loading

@@ -10,8 +10,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui.keys import named

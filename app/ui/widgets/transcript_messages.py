@@ -8,9 +8,9 @@ from typing import Any
 
 from textual.message import Message
 
-from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.storage.attachment import Attachment
+from specchat.app.chat.turn import Turn
+from specchat.app.storage.attachments import Attachment
 from specchat.app.ui.rendering.block import TurnOrReply
 from specchat.app.ui.rendering.token_cursor import Spot
 

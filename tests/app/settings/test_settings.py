@@ -17,7 +17,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import REJECTED, Settings, load_settings, save_settings
+from specchat.app.settings.settings import REJECTED, Settings
+from specchat.app.settings.settings_file import load_settings, save_settings
 from specchat.app.storage.files import update_toml
 
 
@@ -229,7 +230,8 @@ def test_programs_that_change_settings_at_once_keep_each_others_changes(tmp_path
     path = tmp_path / "settings.toml"
     code = (
         "import sys; from pathlib import Path\n"
-        "from specchat.app.settings.settings import Settings, save_settings\n"
+        "from specchat.app.settings.settings import Settings\n"
+        "from specchat.app.settings.settings_file import save_settings\n"
         "name = sys.argv[2]\n"
         "for value in range(1, 26): save_settings(Path(sys.argv[1]), Settings(**{name: value}), [name])\n"
     )

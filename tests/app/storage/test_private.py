@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from specchat.app.settings.named_files import Presets
-from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings, save_settings
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.storage.store import Store
 from specchat.engine import TraceWriter

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.settings.settings import DRAFTERS, load_settings
+from specchat.app.settings.settings import DRAFTERS
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen

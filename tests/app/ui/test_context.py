@@ -10,7 +10,8 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.export import as_json
-from specchat.app.settings.settings import Settings, load_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.screens.dialogs import ContextScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from textual.widgets import Static
 
-from specchat.app.settings.settings import Settings, load_settings, save_settings
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings, save_settings
 from specchat.app.ui.keys import all_ids, keymap
 from specchat.app.ui.screens.dialogs import JumpScreen
 from specchat.app.ui.screens.help import HelpScreen, KeysScreen

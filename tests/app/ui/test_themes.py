@@ -10,7 +10,7 @@ from textual.color import Color
 from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES, Theme
 
-from specchat.app.settings.settings import load_settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui import themes
 from specchat.engine import Fate
 from tests.app.stage import Stage

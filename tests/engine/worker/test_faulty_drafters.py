@@ -71,7 +71,7 @@ def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_re
     told = [event.text for event in events if isinstance(event, Notice)]
     assert told == [
         "the ngram drafter failed (it drafted for 4 positions where 3 were asked for): "
-        "this reply goes on without drafts"
+        "this reply continues without drafts"
     ]
     assert ids_of(events) == ids_of(plain)
 
