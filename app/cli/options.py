@@ -20,7 +20,10 @@ MODEL, SAMPLING, DRAFTING, MACHINE = PANELS = ("Model", "Sampling", "Drafting", 
 """Sections of `--help`."""
 CORE_DRAFTERS = (AUTO, "none", "suffix", "model", "head", "combined")
 RESEARCH_DRAFTERS = ", ".join(name for name in DRAFTERS if name not in CORE_DRAFTERS)
-DOCUMENTATION = "Documentation: the docs folder (keys, command line, models, server, benchmarks, theory, kernels)."
+DOCUMENTATION = (
+    "Documentation: the docs folder of the source repository (keys, command line, models, server, benchmarks, theory, "
+    "kernels)."
+)
 EPILOG = f"Research drafters, also values of --drafter: {RESEARCH_DRAFTERS}.\n\n{DOCUMENTATION}"
 """The end of the help of commands that draft."""
 Given = Mapping[str, Any]

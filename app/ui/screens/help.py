@@ -52,6 +52,7 @@ REPLAY_ROWS: tuple[Row, ...] = (
     (",  .", "a round back; the next part of a round"),
     ("+ −", "faster, slower"),
 )
+DOCUMENTATION_ROW: Row = ("docs/", "documentation, in the source repository")
 COMMON_ROWS: tuple[Row, ...] = (
     ("alt+1 … 9", "copy that code block of the visible replies; a click above it does too"),
     ("j k  g G", "down, up, first, last line, of a chat (after tab) or a list; ^d ^u half a page"),
@@ -59,6 +60,7 @@ COMMON_ROWS: tuple[Row, ...] = (
     ("^c", "copy what is selected, by mouse or (after tab) shift and arrows"),
     ("^p", "all commands, also themes"),
     (KeyOf("app.quit"), "quit"),
+    DOCUMENTATION_ROW,
 )
 MOVE_ROW: Row = ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round")
 FORK_ROW: Row = (KeyOf("transcript.fork-here"), "there: replace a token and continue from it")
@@ -235,4 +237,5 @@ class KeysScreen(TableScreen):
             for name, binding in bindings.items():
                 table.add_row(key_names(self.app, name), binding.description.lower(), name)
             table.add_row("", "", "")
+        table.add_row(*DOCUMENTATION_ROW, "")
         return (table,)
