@@ -14,7 +14,7 @@ from specchat.app.chat.computed import Computed
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering import definitions as d
-from specchat.app.ui.rendering.figures import duration
+from specchat.app.ui.rendering.figures import cut, duration
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import (
@@ -30,7 +30,7 @@ from specchat.app.ui.rendering.verdict import (
     shown,
     why_missing,
 )
-from specchat.app.ui.widgets.card import Card, cut
+from specchat.app.ui.widgets.card import Card
 from specchat.engine import Candidate, Detail, Fate, Round, Token
 
 SLIM = 66

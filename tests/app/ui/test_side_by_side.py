@@ -187,7 +187,7 @@ async def test_gap_is_shown(tmp_path: Path) -> None:
         await both_answer(stage, pilot)
         stage.left.answer(0.125)
         await stage.settle(pilot)
-        assert "0.125 logits apart" in summary(stage)
+        assert "differ by 0.125 logits" in summary(stage)
 
 
 async def test_how_the_clock_counts_is_one_key_away(stage: SideStage) -> None:
