@@ -10,11 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 FILE = "tokenizer.json"
 
@@ -40,6 +41,8 @@ class PlainTokenizer:
         Raises:
             EngineError: it cannot be read.
         """
+        from tokenizers import Tokenizer
+
         path = folder / FILE
         try:
             return cls(Tokenizer.from_file(str(path)), facts)

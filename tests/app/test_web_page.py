@@ -207,5 +207,5 @@ def test_the_data_is_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "a.html").read_text("utf-8") == Trace.read(file).page()
     assert json.loads(command("export", "--trace", file, "--perfetto").out)["traceEvents"]
     assert "a trace cannot be exported as svg" in command("export", "--trace", file, "--format", "svg").sentence
-    assert "one form at a time" in command("export", "--html", "--perfetto").sentence
+    assert "choose one format" in command("export", "--html", "--perfetto").sentence
     assert "two things to export: name one" in command("export", "Rivers", "--trace", file).sentence

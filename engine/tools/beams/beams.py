@@ -10,7 +10,7 @@ import torch
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
-from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.draft_model import CHAINS
 from specchat.engine.drafters.head.folder import is_head
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.drafters.published.find import find_published
@@ -57,7 +57,7 @@ class BeamModels:
         """
         target = obtain_model(config.target, config, pick_device(config.device), progress)
         require_decoder_only(target.model, "beams are searched with")
-        draft = _draft_model(config, target.model, progress) if drafter == ModelDrafter.name else None
+        draft = _draft_model(config, target.model, progress) if drafter == CHAINS else None
         return cls(config, target, draft)
 
     def find(self, request: Request, beams: int, progress: Progress = ignore_progress) -> FoundBeams:

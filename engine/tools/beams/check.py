@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from specchat.engine.drafters.draft_model import ModelDrafter
+from specchat.engine.drafters.draft_model import CHAINS
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.errors import EngineError
 from specchat.engine.request import AUTO, Request
 
 FEWEST, MOST = 2, 16
 """Beams."""
-DRAFTERS = (AUTO, NoDrafter.name, ModelDrafter.name)
+DRAFTERS = (AUTO, NoDrafter.name, CHAINS)
 """Drafters that can draft for each beam; auto is the draft model if one is given, else none."""
 
 
@@ -42,7 +42,7 @@ def check_request(request: Request, beams: int, draft: str | None) -> None:
         raise EngineError(
             f"the drafter {request.drafter} cannot draft for each beam: choose one of {', '.join(DRAFTERS)}"
         )
-    if request.drafter == ModelDrafter.name and draft is None:
+    if request.drafter == CHAINS and draft is None:
         raise EngineError("drafter model needs a draft model: name one with --draft")
     request.check_prompt()
 
@@ -52,5 +52,5 @@ def drafter_of(request: Request, draft: str | None) -> str:
     if request.gamma == 0:
         return NoDrafter.name
     if request.drafter == AUTO:
-        return NoDrafter.name if draft is None else ModelDrafter.name
+        return NoDrafter.name if draft is None else CHAINS
     return request.drafter

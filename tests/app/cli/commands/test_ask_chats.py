@@ -89,5 +89,5 @@ def test_a_template_is_filled_and_a_missing_variable_is_named() -> None:
     (folder / "translate.md").write_text("Translate into {{ language }}:\n{{text}} {{language}}\n")
     filled = question(None, template="translate", values=("language=French", "text={{text}} = x"))
     assert filled.prompt() == "Translate into French:\n{{text}} = x French"
-    with pytest.raises(AppError, match="lacks a value for text: give text="):
+    with pytest.raises(AppError, match="needs a value for text: give text="):
         question(None, template="translate", values=("language=French",)).prompt()
