@@ -12,12 +12,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+
 from specchat.engine.errors import EngineError
+
+FILE = "tokenizer.json"
+
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-FILE = "tokenizer.json"
 
 
 class PlainTokenizer:
@@ -41,7 +43,7 @@ class PlainTokenizer:
         Raises:
             EngineError: it cannot be read.
         """
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer  # the app imports this package for its list of models
 
         path = folder / FILE
         try:
