@@ -1,8 +1,8 @@
 """Rotary embeddings with two sets of factors, for short texts and for long ("longrope": Ding et al. 2024, "LongRoPE").
 
 transformers takes the set that the largest position of a whole pass asks for, so a row's logits would depend on the
-other rows of the batch, and keys in the cache on the text's length when they were written. Here one set serves a whole engine:
-the long one where its context is longer than the one the model was first trained on.
+other rows of the batch, and keys in the cache on the text's length when they were written. Here one set serves a whole
+engine: the long one where its context is longer than the one the model was first trained on.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-
 from specchat.engine.errors import EngineError
 
 FILE = "tokenizer.json"

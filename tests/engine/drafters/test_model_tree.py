@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specchat.engine import Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.backends.runner import Runner
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.gamma.budget import Budget
@@ -54,7 +53,7 @@ def related(noise: float = 0.3, sharpness: float = 25.0, seed: int = 4) -> Loade
     return draft
 
 
-def drafter_of(runner: Runner, vocabulary: int = VOCABULARY) -> tuple[ModelDrafter, DraftCache]:
+def drafter_of(runner: Backend, vocabulary: int = VOCABULARY) -> tuple[ModelDrafter, DraftCache]:
     cache = DraftCache(runner, 32)
     steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), vocabulary, LEAD)
     support = Support.of(torch.arange(vocabulary), vocabulary)
@@ -177,7 +176,7 @@ def places_of(tree: Tree, tokens: list[int], first: int, slot: int) -> list[list
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
 def test_a_tree_fed_level_by_level_gives_what_its_paths_give_one_by_one(kind: str, tmp_path: Path) -> None:
-    runner: Runner = packed_runner(tmp_path) if kind == "kernels" else Backend(related().model, 3, 64, 17)
+    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else Backend(related().model, 3, 64, 17)
     trees = [Tree((0, 0, 1, 2, 1, 3)), Tree((0, 1))]
     texts, tokens = [[5, 6, 7, 8, 9], [30, 31, 32]], [[11, 12, 13, 14, 15, 16], [21, 22]]
     levels = []
@@ -252,7 +251,7 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
 def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_others_are(
     kind: str, tmp_path: Path
 ) -> None:
-    runner: Runner = packed_runner(tmp_path) if kind == "kernels" else Backend(related().model, 3, 64, 17)
+    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else Backend(related().model, 3, 64, 17)
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)
     for seed in range(8):
