@@ -245,7 +245,7 @@ def test_words_for_figures() -> None:
     assert exactness((lane, lane)) == "exact: a fixed-shape pass costs 1.09 of a pass over one token"
     assert "cannot be given" in exactness((lane, replace(lane, exact=False)))
     assert exactness(()) == ""
-    assert "stands while the other" in CLOCKS
+    assert "stops while the other" in CLOCKS
 
 
 @pytest.mark.parametrize(

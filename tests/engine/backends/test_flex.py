@@ -64,10 +64,10 @@ def test_blocks_give_what_a_mask_gives(network: object, device: str, monkeypatch
         fed = torch.randint(0, 250, (len(slots), width), generator=generator).to(place)
         tree_mask = TreeMask.of(drafts, runner.width(width), place) if tree in drafts else None
         runner.flex = False
-        expected = runner.forward_with_states(fed, slots, starts, tree_mask)[0].clone()
+        expected = runner._forward(fed, slots, starts, tree_mask)[0].clone()
         runner.flex = True
-        found = runner.forward_with_states(fed, slots, starts, tree_mask)[0]
-        assert runner.flex, runner.hindrances
+        found = runner._forward(fed, slots, starts, tree_mask)[0]
+        assert runner.flex, runner.performance_warnings
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -85,4 +85,4 @@ def test_where_it_fails_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.engine.backends.attention.attend", fail)
     runner.flex = True
     torch.testing.assert_close(runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]), expected)
-    assert runner.hindrances == ["its attention cannot be compiled (no such kernel)"]
+    assert runner.performance_warnings == ["its attention cannot be compiled (no such kernel)"]

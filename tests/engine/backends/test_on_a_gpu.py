@@ -118,8 +118,8 @@ def replies(
             assert gpu.waits == ["to the host"] * any(isinstance(event, Round) for event in turn), turn
         events += turn
     if not gives_up:
-        assert made.target.hindrances == []
-        assert all(runner.hindrances == [] for runner in made.draft_runners)
+        assert made.target.performance_warnings == []
+        assert all(runner.performance_warnings == [] for runner in made.draft_runners)
     ends = [event for event in events if isinstance(event, Finished)]
     assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
     return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
@@ -256,7 +256,7 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
         monkeypatch.setattr(GraphPool, "_captured", lambda _, run: captured.append(run) or gpu.captured(run))
         runner.forward(token, [0], [0])
         assert len(captured) == 1
-        assert runner.hindrances == []
+        assert runner.performance_warnings == []
 
 
 @pytest.mark.parametrize("drafter", FEW)
@@ -310,7 +310,7 @@ def test_a_real_one_is_waited_for_once_a_round_captures_nothing_and_launches_lit
     monkeypatch.setattr(GraphPool, "_captured", counted)
     lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256), box, [])
     made = lane.load(lambda config, _: put_together(config, target, **dict(zip(draft, moved, strict=True))))
-    assert made.target.hindrances == []
+    assert made.target.performance_warnings == []
     before = len(captured)
     assert before
     monkeypatch.setattr(round_module, "to_host", one_copy)
@@ -379,10 +379,10 @@ def test_one_chat_after_many_is_one_row_a_pass(monkeypatch: pytest.MonkeyPatch) 
         box = Outbox()
         lane = LaneWorker(EngineConfig("tiny", Path(), slots=8, context=256), box, [])
         made = lane.load(lambda config, _: put_together(config, target))
-        buckets = made.target.graph_runner._buckets._made
-        buckets.clear()
+        graphs = made.target.captured.graphs  # type: ignore[attr-defined]
+        graphs._captured.clear()
         for number in range(8):
             lane.take(Submit(ask(f"{number} " * 9, f"{number}", gamma=0, max_tokens=4), box, 0.0))
             while lane.busy:
                 lane.turn()
-        assert {rows for rows, *_ in buckets} == {1}
+        assert {rows for rows, *_ in graphs.keys} == {1}

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
-from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.find import packed_folder
@@ -18,6 +17,7 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized, lo
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, write_family
+from tests.engine.scored import scored
 from tests.engine.tree_places import places
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -96,12 +96,11 @@ def test_bits_depend_neither_on_the_step_nor_the_batch_nor_threads(qwen: PackedM
         torch.set_num_threads(before)
     mine.prefill(TOKENS[None, :20].repeat(2, 1), [0, 3], [0, 0])
     mine.prefill(TOKENS[None, :10], [1], [0])
-    rows = torch.stack([TOKENS[20:25], TOKENS[10:15], TOKENS[20:25]])
-    logits = mine.forward_with_states(rows, [3, 1, 0], [20, 10, 20], lengths=[5, 2, 3])[0]
+    rows = [TOKENS[20:25].tolist(), TOKENS[10:12].tolist(), TOKENS[20:23].tolist()]
+    logits = scored(mine, rows, [3, 1, 0], [20, 10, 20], [chain(4), chain(1), chain(2)]).logits
     assert torch.equal(logits[0], whole[20:25])
-    assert torch.equal(logits[1, :2], whole[10:12])
-    assert torch.equal(logits[2, :3], whole[20:23])
-    assert not logits[1, 2:].any()
+    assert torch.equal(logits[1], whole[10:12])
+    assert torch.equal(logits[2], whole[20:23])
 
 
 def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) -> None:
@@ -125,21 +124,20 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     drafted = torch.arange(len(tree)) * 13 % 300 + 5
     fed = torch.cat([TOKENS[start : start + 1], drafted])
     trees = [tree, chain(2)]
-    lengths = [len(tree) + 1, 3]
-    rows = torch.stack([fed, torch.nn.functional.pad(TOKENS[beside : beside + 3], (0, len(tree) - 2))])
-    mask = TreeMask.of(trees, mine.width(len(fed)), CPU)
-    logits, tapped = mine.forward_with_states(rows, [0, 2], [start, beside], mask, lengths)
+    rows = [fed.tolist(), TOKENS[beside : beside + 3].tolist()]
+    scores = scored(mine, rows, [0, 2], [start, beside], trees)
+    logits, tapped = [each.clone() for each in scores.logits], scores.tapped
     assert tapped is not None
     for token in range(len(tree) + 1):
         path = [0, *tree.path(token)] if token else [0]
         alone, states = mine.forward_with_states(fed[path][None], [1], [start])
         assert states is not None
-        assert torch.equal(alone[0, -1], logits[0, token])
-        assert torch.equal(states[0, -1], tapped[0, token])
-    assert torch.equal(in_steps(mine, TOKENS[: beside + 3], 3, beside + 3)[-3:], logits[1, :3])
+        assert torch.equal(alone[0, -1], logits[0][token])
+        assert torch.equal(states[0, -1], tapped[0][token])
+    assert torch.equal(in_steps(mine, TOKENS[: beside + 3], 3, beside + 3)[-3:], logits[1])
     # what is kept of the tree goes on as the chain does
     path = tree.path(len(tree))
-    mine.forward_with_states(rows, [0, 2], [start, beside], mask, lengths)
+    scored(mine, rows, [0, 2], [start, beside], trees)
     mine.cache.keep(torch.tensor([0]), torch.tensor([start]), torch.tensor([path]))
     after = torch.tensor([[9]])
     mine.forward(fed[[0, *path]][None], [1], [start])

@@ -43,7 +43,7 @@ def replies(requests: Sequence[Request], gpu: PretendedGpu | None = None, most_w
             assert gpu.waits == ["to the host"] * len(waits)
             assert len(waits) <= most_waits
         events += turn
-    assert all(runner.hindrances == [] for runner in made.draft_runners)
+    assert all(runner.performance_warnings == [] for runner in made.draft_runners)
     assert gpu is None or gpu.graphs > graphs
     return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.backend import Capabilities
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.planner import Planner
@@ -21,14 +23,14 @@ class Knowing(Drafter):
     """Has two tokens for every row without a draft step."""
 
     name = "knowing"
-    always = True
-    buckets = (0,)
+    profile = DrafterProfile(buckets=(0,), proposes_at_zero=True)
 
     def __init__(self, *, sure: bool) -> None:
-        self.sure, self.asked = sure, list[int]()
+        self.sure, self.requested = sure, list[int]()
 
-    def is_sure(self, row: SequenceState) -> bool:  # noqa: ARG002
-        return self.sure
+    def admit(self, row: SequenceState) -> RowProfile:
+        row.has_draft = self.sure
+        return RowProfile()
 
     def propose(
         self,
@@ -36,8 +38,8 @@ class Knowing(Drafter):
         gammas: Sequence[int],
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
-        self.asked += gammas
-        return Draft([[5, 6] for _ in rows], [2] * len(rows), buckets=[[0, 0] for _ in rows], steps=0)
+        self.requested += gammas
+        return replace(Draft.of_chains([[5, 6] for _ in rows], [[0, 0] for _ in rows]), steps=0)
 
 
 @pytest.mark.parametrize("sure", [True, False])
@@ -46,13 +48,13 @@ def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch:
     monkeypatch.setattr(
         GammaController, "choose", lambda _self, rows, rooms, _size: chosen.extend(rooms) or [3] * len(rows)
     )
-    target = SimpleNamespace(context=100, cache=SimpleNamespace(columns=100), width=lambda width: width)
+    target = SimpleNamespace(context=100, width=lambda width: width, capabilities=Capabilities())
     drafter = Knowing(sure=sure)
     planner = Planner({"knowing": drafter}, target, lambda *_: None)  # type: ignore[arg-type]
     row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]
     planner.admit(row)
     plan = planner.plan([row], torch.device("cpu"))
-    assert drafter.asked == [0 if sure else 3]
+    assert drafter.requested == [0 if sure else 3]
     assert bool(chosen) is not sure
     assert plan.proposal.lengths == [2]
     assert plan.gammas == [2 if sure else 3]

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from specchat.engine import Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_part import TreePlace
-from specchat.engine.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import ModelDrafter
 from specchat.engine.drafters.growing.growth import nominal_rate
 from specchat.engine.drafters.model_steps import ModelSteps
@@ -55,7 +56,7 @@ def related(noise: float = 0.3, sharpness: float = 25.0, seed: int = 4) -> Loade
 
 def drafter_of(runner: Backend, vocabulary: int = VOCABULARY) -> tuple[ModelDrafter, DraftCache]:
     cache = DraftCache(runner, 32)
-    steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), vocabulary, LEAD)
+    steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), vocabulary)
     support = Support.of(torch.arange(vocabulary), vocabulary)
     return ModelDrafter(runner, cache, steps, support), cache
 
@@ -128,7 +129,7 @@ def test_what_was_accepted_stands_in_the_draft_cache_as_if_it_had_been_fed(
 ) -> None:
     """Along every branch of a tree, of two rows at once."""
     network = related(sharpness=60.0).model.to(dtype)
-    runner, fresh = (Backend(network, 2, 128, 17) for _ in range(2))
+    runner, fresh = (TransformersBackend(network, 2, 128, 17) for _ in range(2))
     drafter, cache = drafter_of(runner)
     texts = [list(range(40, 70)), list(range(90, 101))]
     seen: set[int] = set()
@@ -176,7 +177,7 @@ def places_of(tree: Tree, tokens: list[int], first: int, slot: int) -> list[list
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
 def test_a_tree_fed_level_by_level_gives_what_its_paths_give_one_by_one(kind: str, tmp_path: Path) -> None:
-    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else Backend(related().model, 3, 64, 17)
+    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else TransformersBackend(related().model, 3, 64, 17)
     trees = [Tree((0, 0, 1, 2, 1, 3)), Tree((0, 1))]
     texts, tokens = [[5, 6, 7, 8, 9], [30, 31, 32]], [[11, 12, 13, 14, 15, 16], [21, 22]]
     levels = []
@@ -196,7 +197,7 @@ def test_a_tree_fed_level_by_level_gives_what_its_paths_give_one_by_one(kind: st
 
 def test_a_tree_takes_fewer_tokens_than_its_paths_as_a_batch() -> None:
     with torch.inference_mode():
-        drafter, _ = drafter_of(Backend(related(sharpness=60.0).model, 1, 128, 17))
+        drafter, _ = drafter_of(TransformersBackend(related(sharpness=60.0).model, 1, 128, 17))
         row = row_of(0, list(range(40, 70)), Sampling())
         drafter.admit(row)
         tree = (drafter.propose([row], [4], [cheap()]).trees or [None])[0]
@@ -251,7 +252,7 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
 def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_others_are(
     kind: str, tmp_path: Path
 ) -> None:
-    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else Backend(related().model, 3, 64, 17)
+    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else TransformersBackend(related().model, 3, 64, 17)
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)
     for seed in range(8):
@@ -261,7 +262,7 @@ def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_other
         draft = drafter.propose([row], [4], [cheap()])
         assert draft.lengths[0]
         assert max(draft.tokens[0]) < known
-        assert draft.tree_q is not None
-        assert not draft.tree_q[0, 0, known:].any()
-        torch.testing.assert_close(draft.tree_q[0, 0].sum(), torch.tensor(1.0))
+        assert draft.q is not None
+        assert not draft.q[0, 0, known:].any()
+        torch.testing.assert_close(draft.q[0, 0].sum(), torch.tensor(1.0))
         drafter.release(row)

@@ -37,14 +37,14 @@ def test_its_greedy_draft_is_the_draft_models_own(sampling: Sampling) -> None:
 
 def test_where_the_text_repeats_the_draft_model_makes_fewer_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     draft, passes = related(noise=0.0), 0
-    forward = TransformersBackend.forward_tapped
+    forward = TransformersBackend._forward
 
     def counted(self: TransformersBackend, *args: object) -> object:
         nonlocal passes
         passes += self.model is draft.model
         return forward(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(TransformersBackend, "forward_tapped", counted)
+    monkeypatch.setattr(TransformersBackend, "_forward", counted)
     with tiny_engine(tiny_model(sharpness=25.0), draft=draft) as engine:
         counts = {}
         for drafter in ("model", "hierarchical"):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specchat.engine import Event, Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.drafters.draft_cache import LEAD, DraftCache
+from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import MOST_MODELS
@@ -37,7 +37,7 @@ def drafter_of(runners: Sequence[TransformersBackend]) -> tuple[MergedDrafter, l
     members = []
     for runner in runners:
         penalties = Penalties(runner.cache.slots, runner.context, runner.device)
-        steps = ModelSteps(runner, penalties, runner.vocabulary, LEAD)
+        steps = ModelSteps(runner, penalties, runner.vocabulary)
         members.append(Member(f"draft {len(members)}", DraftCache(runner, 32), steps, runner))
     first = members[0]
     chains = ModelDrafter(runners[0], first.cache, first.steps)
@@ -173,11 +173,10 @@ def test_the_same_token_behind_the_same_tokens_is_there_once() -> None:
     assert merged.tokens == [5, 6, 7, 8, 7, 9, 6]
     assert merged.tree.parents == (0, 1, 2, 1, 4, 0, 6)
     assert merged.owners() == [0, 0, 0, 1, 1, 2, 2]
-    trials = merged.trials([[3, 2, 1, 0], [0, 1, 2, 3], [0, 1, 2, 3]], [0, 3, 6, 8])
-    assert trials.children[0] == (1, 6, 1, 1)
-    assert trials.sources[0] == (8, 6, 3, 0)
-    assert trials.children[1] == (2, 4, 2)
-    assert trials.sources[2] == (2, 10)
+    tests = merged.with_tests([[3, 2, 1, 0], [0, 1, 2, 3], [0, 1, 2, 3]], [0, 3, 6, 8]).candidates
+    assert tests[0] == ((1, 8), (6, 6), (1, 3), (1, 0))
+    assert [each.node for each in tests[1]] == [2, 4, 2]
+    assert [each.source for each in tests[2]] == [2, 10]
 
 
 def test_no_draft_takes_more_than_a_pass_has_room_for() -> None:

@@ -91,7 +91,7 @@ def test_a_draft_is_what_the_target_predicts_after_the_text_and_at_the_embedding
         if record.drafted:
             tokens = torch.tensor([text])
             entered = torch.cat([target.embedding_rows(tokens)[0], ahead[:2]])[None]
-            said = target.forward_with_states(tokens, [0], [0], entered=entered)[0][0, len(text) - 1 :]
+            said = target.forward(entered, [0], [0])[0, len(text) - 1 :]
             assert list(record.drafted) == said.argmax(-1).tolist()[: len(record.drafted)]
         text += record.emitted
     assert any(record.drafted for record in rounds)

@@ -75,14 +75,14 @@ class Both:
 def assert_alike(ours: Draft, theirs: Draft) -> None:
     assert (ours.tokens, ours.lengths, ours.buckets) == (theirs.tokens, theirs.lengths, theirs.buckets)
     assert (ours.trees, ours.steps) == (theirs.trees, theirs.steps)
-    assert (ours.tree_q is None) == (theirs.tree_q is None)
-    if ours.tree_q is None or theirs.tree_q is None:
+    assert (ours.q is None) == (theirs.q is None)
+    if ours.q is None or theirs.q is None:
         return
-    assert ours.tree_q.shape == theirs.tree_q.shape
+    assert ours.q.shape == theirs.q.shape
     for i, tree in enumerate(ours.trees or ()):
         assert tree is not None
         for node in set(tree.parents):
-            assert torch.equal(ours.tree_q[i, node], theirs.tree_q[i, node])
+            assert torch.equal(ours.q[i, node], theirs.q[i, node])
 
 
 def budget(chance: random.Random) -> Budget | None:

@@ -1,0 +1,23 @@
+"""Scores of given tokens by a backend, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from specchat.engine import Sampling
+from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.proposal import Proposal
+from specchat.engine.decoding.tree import Tree
+
+
+def scored(
+    backend: Backend, fed: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
+) -> Any:
+    """`Backend.score` of rows that each feed their last token and a draft."""
+    rows: list[Any] = [
+        SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, request=SimpleNamespace(sampling=Sampling()))
+        for tokens, slot, start in zip(fed, slots, starts, strict=True)
+    ]
+    return backend.score(rows, Proposal([list(tokens[1:]) for tokens in fed], list(trees)))
