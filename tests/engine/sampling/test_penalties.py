@@ -209,7 +209,7 @@ def test_a_round_has_exactly_the_distribution_of_decoding_one_by_one(sampling: S
         for accepted in range(gamma + 1):
             u = torch.tensor([[0.0] * accepted + [1 - 2.0**-53] * (gamma - accepted)], dtype=torch.float64)
             verdict = verdict_on(p, drafted, u, torch.zeros(1).double(), q)
-            ratio = (verdict.p.double() / verdict.q.double()).clamp(max=1)[0, :, 0].tolist()
+            ratio = (verdict.p.double() / verdict.q.double()).nan_to_num(0.0).clamp(max=1)[0, :, 0].tolist()
             way = chance
             for i in range(accepted):
                 way *= ratio[i]

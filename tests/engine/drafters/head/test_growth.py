@@ -199,7 +199,7 @@ def test_a_seeded_reply_is_the_same_alone_and_in_any_batch(engine: Engine) -> No
 def test_rounds_tell_of_every_token_offered(engine: Engine) -> None:
     for sampling in (Sampling(), Sampling(temperature=1.0, seed=4)):
         rounds = [each for each in engine.stream(asked(2, "head", 3, sampling)) if isinstance(each, Round)]
-        assert any(each.offered for each in rounds)
+        assert any(each.drafted for each in rounds)
         for each in rounds:
             assert len(each.refused) in (0, each.tested)
             for place in range(each.tested):
