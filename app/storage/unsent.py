@@ -41,7 +41,7 @@ class UnsentRows:
         return {chat_id: attached[key] for chat_id, (key, _) in self._shown().items() if key in attached}
 
     def keep(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None = None) -> None:
-        """Store the text of a chat, or of 0. Without `attachments`, those that are shown there stay."""
+        """Store the text of a chat, or of 0. Without `attachments`, the stored ones stay."""
         number = self._number()
         key = number * _CHATS + chat_id if chat_id else -number
         with self._file.write():

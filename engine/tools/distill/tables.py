@@ -91,7 +91,7 @@ class TokenCounter:
         self._times = np.empty(0, dtype=np.int64)
 
     def add(self, tokens: NDArray[np.int64]) -> None:
-        """Count a piece of text [T]; no token of it stands behind one of another piece."""
+        """Count a piece of text [T]; pairs across pieces are not counted."""
         self._single += np.bincount(tokens, minlength=self._vocabulary)
         pairs = np.concatenate([self._pairs, tokens[:-1] * self._vocabulary + tokens[1:]])
         times = np.concatenate([self._times, np.ones(max(len(tokens) - 1, 0), dtype=np.int64)])
