@@ -1,4 +1,4 @@
-"""Sanitizing of text for the terminal and for the model.
+"""Sanitizing of text for the terminal and for the model, and checks of addresses.
 
 Models and piped files can contain escape sequences. `escape_controls` replaces characters that a terminal acts on or
 does not show by visible ones; `clean_prompt` removes control characters from typed, pasted or piped text.
@@ -6,6 +6,7 @@ does not show by visible ones; `clean_prompt` removes control characters from ty
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -64,3 +65,11 @@ def clean_prompt(text: str) -> str:
     """
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _HALVES.sub(_NO_PICTURE, _DROPPED.sub("", text))
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether this is a loopback address, which other machines cannot reach or use."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

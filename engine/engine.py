@@ -37,7 +37,7 @@ from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
-from specchat.engine.sequence.prompt import check_source, encode
+from specchat.engine.sequence.prompt import check_conversation, encode
 
 if TYPE_CHECKING:
     from specchat.engine.worker.assembly import Assemble, Assembly
@@ -84,8 +84,7 @@ class Engine:
         self._settled = threading.Event()
         self._death: str | None = None
         self._lock = threading.Lock()
-        self._open = _OpenRequests()
-        """Guarded by `_lock`."""
+        self._open = _OpenRequests()  # guarded by `_lock`
         self._borrowed: set[Future[Any]] = set()
         """Results of other work that is running or waiting."""
         self._vocabularies: tuple[int, ...] = ()
@@ -113,12 +112,9 @@ class Engine:
         self._enqueue(Submit(request, outbox or self.outbox, self.clock()))
 
     def examine(self, request: Request, continuation: Sequence[int], outbox: Outbox | None = None) -> None:
-        """Submit a request whose reply continues after the token ids `continuation`, as if they had been emitted.
+        """Like `submit`, with a reply that continues after the token ids `continuation`, as if they had been emitted.
 
         With `Request.detail`, its first round shows the distributions of target and drafter there.
-
-        Raises:
-            EngineError: as for `submit`.
         """
         self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
 
@@ -242,8 +238,7 @@ class Engine:
         if self._tokenizer is None or self.ready is None:
             raise EngineError("the models are still being loaded: ask again when they are")
         request.check_prompt()
-        if not self.ready.conversations:
-            check_source(request, self.ready.target)
+        check_conversation(request, self.ready.target, conversations=self.ready.conversations)
         return encode(request, self._tokenizer)
 
     def stream(self, request: Request) -> Iterator[Event]:

@@ -20,7 +20,7 @@ from typing import Any
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
-from specchat.engine.tools.distill.corpus import Corpus
+from specchat.engine.tools.distill.text import Corpus
 
 ASSETS = Path(__file__).parents[1] / "assets"
 HELD_OUT = re.compile(

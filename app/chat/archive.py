@@ -2,28 +2,99 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import TypeVar
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.store_writer import StoreWriter
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.chat.turn import Turn
-from specchat.app.chat.unsent import NO_CHAT, Unsent
-from specchat.app.errors import AppError
+from specchat.app.chat.tray import NO_CHAT, Unsent
+from specchat.app.errors import AppError, LostRowError
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Finished, Record, Round, to_json
 
+T = TypeVar("T")
+RETRY_S = 1.0
+"""Interval of retries after a failure (full disk, file locked by another program)."""
 PROMPTS = 500
 """Number of earlier prompts that the composer can recall."""
 
 
-class Archive:
+class StoreWriter:
+    """Runs jobs in one background thread, in the order they were given.
+
+    Changes that cannot be stored are kept and retried in order before later jobs, so that no prompt is missing and no
+    reply has a gap. `on_error` is called in this thread with a sentence when that starts, and for each other job that
+    failed.
+    """
+
+    def __init__(self, on_error: Callable[[str], None]) -> None:
+        self._on_error = on_error
+        self._backlog: deque[Callable[[], None]] = deque()
+        """Changes that are not stored yet, oldest first; used in the thread only."""
+        self._retry_at = 0.0
+        """When to retry, by `time.monotonic`; 0 without a failure."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="archive")
+
+    def do(self, job: Callable[[], T]) -> Future[T | None]:
+        """Run a job once; the result is None if it fails."""
+
+        def guarded() -> T | None:
+            try:
+                self._catch_up()
+                return job()
+            except AppError as error:
+                self._on_error(str(error))
+                return None
+
+        return self._thread.submit(guarded)
+
+    def in_order(self, change: Callable[[], None]) -> Future[None]:
+        """Store a change after all changes before it, now or later."""
+
+        def job() -> None:
+            self._backlog.append(change)
+            self._catch_up()
+
+        return self.do(job)
+
+    def close(self) -> None:
+        """Try the changes that are not stored yet once more, and end the thread."""
+
+        def last_try() -> None:
+            self._retry_at = 0.0
+            self._catch_up()
+
+        self.do(last_try)
+        self._thread.shutdown(wait=True)
+
+    def _catch_up(self) -> None:
+        """Store the backlog; after a failure not before `RETRY_S`, and only the first failure is raised."""
+        if time.monotonic() < self._retry_at:
+            return
+        while self._backlog:
+            try:
+                self._backlog[0]()
+            except LostRowError as error:
+                self._on_error(str(error))
+            except AppError:
+                known = self._retry_at > 0
+                self._retry_at = time.monotonic() + RETRY_S
+                if not known:
+                    raise
+                return
+            self._backlog.popleft()
+        self._retry_at = 0.0
+
+
+class Archive(StoreWriter):
     """The store with a writing thread, see `StoreWriter`.
 
     `on_error` is called in that thread with a sentence for each failure. `past` is told when a reply has ended and when
@@ -31,15 +102,13 @@ class Archive:
     """
 
     def __init__(self, store: Store, on_error: Callable[[str], None], past: PastReplies | None = None) -> None:
+        super().__init__(on_error)
         self._store = store
         self._past = past
-        self._on_error = on_error
-        self._writer = StoreWriter(on_error)
-        self._do, self._in_order = self._writer.do, self._writer.in_order
 
     def chats(self) -> Future[list[Chat] | None]:
         """All chats, newest first."""
-        return self._do(self._store.chats)
+        return self.do(self._store.chats)
 
     def open(self, chat: Chat) -> Future[Conversation | None]:
         """The conversation of a chat. The rounds of its replies are read on first access."""
@@ -51,7 +120,7 @@ class Archive:
                 self._on_error(str(error))
                 return ()
 
-        return self._do(lambda: stored_conversation(chat, self._store.messages(chat.id, events=False), read))
+        return self.do(lambda: stored_conversation(chat, self._store.messages(chat.id, events=False), read))
 
     def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
         """Store a prompt; the first one of a conversation creates its chat."""
@@ -61,13 +130,13 @@ class Archive:
             with self._store.one_transaction():
                 chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
                 if conversation.chat is None and conversation.thinking is not None:
-                    self._store.set_thinking(chat.id, conversation.thinking)
+                    self._store.change_chat(chat.id, thinking=conversation.thinking)
                 row = self._store.add_message(
                     chat.id, "user", turn.prompt, parent=parent(), attachments=turn.attachments
                 )
             conversation.chat, turn.prompt_id = chat, row
 
-        return self._in_order(write)
+        return self.in_order(write)
 
     def begin(self, conversation: Conversation, turn: Turn, replies: Sequence[Reply]) -> Future[None]:
         """Add new replies to a stored prompt, with the rounds that they start with."""
@@ -91,7 +160,7 @@ class Archive:
             for reply, row in zip(replies, rows, strict=True):
                 reply.message_id = row
 
-        return self._in_order(write)
+        return self.in_order(write)
 
     def append(self, additions: list[tuple[Reply, list[Record]]]) -> Future[None]:
         """Add records to replies in one transaction; a `Finished` marks its reply as ended."""
@@ -103,7 +172,7 @@ class Archive:
             if any(isinstance(record, Finished) for _, records in additions for record in records):
                 self._refresh_past()
 
-        return self._in_order(write)
+        return self.in_order(write)
 
     def finish(self, reply: Reply, reason: str) -> Future[None]:
         """Mark a reply as ended that got no `Finished`."""
@@ -121,8 +190,7 @@ class Archive:
         """Store system prompt and thinking, unless the chat is stored later, with its first prompt."""
 
         def write(row: int) -> None:
-            self._store.set_system(row, conversation.system or "")
-            self._store.set_thinking(row, conversation.thinking)
+            self._store.change_chat(row, system=conversation.system or "", thinking=conversation.thinking)
 
         return self._to_row(lambda: conversation.chat.id if conversation.chat else None, write)
 
@@ -133,7 +201,7 @@ class Archive:
             self._store.search.update()
             return self._store.search.find(text)
 
-        return self._do(read)
+        return self.do(read)
 
     def index(self) -> Future[None]:
         """Update the search index, in small steps between other jobs."""
@@ -142,45 +210,39 @@ class Archive:
             if self._store.search.update():
                 self.index()
 
-        return self._do(step)
+        return self.do(step)
 
     def prompts(self) -> Future[list[str] | None]:
         """The newest prompts of all chats."""
-        return self._do(lambda: self._store.prompts(PROMPTS))
+        return self.do(lambda: self._store.prompts(PROMPTS))
 
     def models(self) -> Future[list[str] | None]:
         """The models of all replies, last used first."""
-        return self._do(self._store.models)
+        return self.do(self._store.models)
 
-    def pin(self, chat: Chat, pinned: bool) -> Future[None]:
-        """Pin or unpin a chat."""
-        return self._do(lambda: self._store.pin_chat(chat.id, pinned))
+    def change(self, chat: Chat, **values: object) -> Future[None]:
+        """Change a chat, see `Store.change_chat`."""
 
-    def rename(self, chat: Chat, title: str) -> Future[None]:
-        """Change the title of a chat."""
-        return self._do(lambda: self._store.rename_chat(chat.id, title))
+        def write() -> None:
+            self._store.change_chat(chat.id, **values)
+            if "deleted" in values:
+                self._refresh_past()
 
-    def delete(self, chat: Chat) -> Future[None]:
-        """Remove a chat from the list."""
-        return self._list(self._store.delete_chat, chat)
-
-    def restore(self, chat: Chat) -> Future[None]:
-        """Undo `delete`."""
-        return self._list(self._store.restore_chat, chat)
+        return self.do(write)
 
     def fork(self, turns: Sequence[Turn], title: str, system: str, thinking: bool | None) -> Future[Chat | None]:
         """A new chat with copies of these turns and of their chosen replies."""
 
         def write() -> Chat:
-            if self._writer.has_backlog:
+            if self._backlog:
                 raise AppError("the chat is not forked: its last messages are not stored yet")
             rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
             with self._store.one_transaction():
                 chat = self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
-                self._store.set_thinking(chat.id, thinking)
+                self._store.change_chat(chat.id, thinking=thinking)
             return replace(chat, thinking=thinking)
 
-        return self._do(write)
+        return self.do(write)
 
     def take_back(self, conversation: Conversation, turns: list[Turn], unsent: Unsent | None = None) -> Future[None]:
         """Remove unanswered prompts, and a chat without others; `unsent`, if given, replaces the unsent text."""
@@ -192,36 +254,29 @@ class Archive:
                     if turn.prompt_id is not None:
                         self._store.take_back(turn.prompt_id)
                 if turns and chat is not None and not self._store.messages(chat.id):
-                    self._store.delete_chat(chat.id)
+                    self._store.change_chat(chat.id, deleted=True)
                     chat = None
                 if unsent is not None:
                     self._store.unsent.keep(NO_CHAT if chat is None else chat.id, *unsent)
             if chat is None:
                 conversation.chat = None
 
-        return self._in_order(write)
+        return self.in_order(write)
 
     def unsent(self) -> Future[tuple[dict[int, str], dict[int, tuple[Attachment, ...]]] | None]:
         """Unsent texts and their attachments by chat id."""
-        return self._do(lambda: (self._store.unsent.texts(), self._store.unsent.attachments()))
+        return self.do(lambda: (self._store.unsent.texts(), self._store.unsent.attachments()))
 
     def keep_unsent(self, chat_id: int, text: str, attachments: Sequence[Attachment] | None) -> Future[None]:
         """Store the unsent text of a chat; attachments of None leave the stored ones."""
-        return self._in_order(lambda: self._store.unsent.keep(chat_id, text, attachments))
+        return self.in_order(lambda: self._store.unsent.keep(chat_id, text, attachments))
 
     def close(self) -> None:
         """Retry what is not stored yet, and close the store."""
-        self._writer.close()
+        super().close()
         if self._past is not None:
             self._past.close()
         self._store.close()
-
-    def _list(self, change: Callable[[int], None], chat: Chat) -> Future[None]:
-        def write() -> None:
-            change(chat.id)
-            self._refresh_past()
-
-        return self._do(write)
 
     def _refresh_past(self) -> None:
         if self._past is not None:
@@ -239,7 +294,7 @@ class Archive:
 
     def _to_row(self, row: Callable[[], int | None], write: Callable[[int], None]) -> Future[None]:
         """Write to a row in order, if it is stored by then."""
-        return self._in_order(lambda: None if (found := row()) is None else write(found))
+        return self.in_order(lambda: None if (found := row()) is None else write(found))
 
 
 def _text(record: Record, reply: Reply) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from uuid import uuid4
 
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.questions import Examination
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.questions import Examination, Look
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.engine import Round
@@ -94,7 +94,10 @@ def look(
     source = requests.source
     if source is None or requests.settings is None or any(record.observed for record in rounds):
         return False
-    return requests.questions.look(source, conversation.request(requests.settings, turn), rounds, detail, then)
+    request = conversation.request(requests.settings, turn)
+    request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
+    context = [token for record in rounds for token in record.emitted]
+    return requests.questions.ask(source, Look(then), request, context) is None
 
 
 def examine(requests: RequestManager, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
@@ -110,5 +113,7 @@ def examine(requests: RequestManager, conversation: Conversation, reply: Reply, 
         examination.fail(f"the reply came from {reply.model}, which is not loaded")
     else:
         settings = requests.settings.with_thinking(conversation.thinking)
-        messages = conversation.messages_of(turn, reply)
-        requests.questions.examine(requests.session.source, examination, settings, messages)
+        request = examination.request(settings, uuid4().hex, conversation.messages_of(turn, reply))
+        error = requests.questions.ask(requests.session.source, examination, request, examination.context)
+        if error is not None:
+            examination.fail(error)

@@ -1,4 +1,4 @@
-"""A conversation: a tree of prompts and replies, and the path through it that is shown and continued."""
+"""A conversation: a tree of prompts (`Turn`) and replies, and the path through it that is shown and continued."""
 
 from __future__ import annotations
 
@@ -6,12 +6,66 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
+from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn, title_of
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
-from specchat.engine import Message, Request
+from specchat.engine import FinishReason, Message, Request
+
+TITLE_LENGTH = 48
+
+
+@dataclass(eq=False)
+class Turn:
+    """A prompt and the replies to it."""
+
+    prompt: str
+    reply: Reply | None = None
+    """The reply that the path continues with; None while the prompt waits to be sent."""
+    replies: list[Reply] = field(default_factory=list)
+    """All replies to the prompt, oldest first."""
+    wanted: int = 1
+    """Number of replies to request when it is sent."""
+    prompt_id: int | None = None
+    """The prompt's row in the store, once stored."""
+    versions: list[Turn] = field(default_factory=list)
+    """All versions of the prompt including this one, oldest first; one list shared by all of them."""
+    following: dict[Reply | None, Turn] = field(default_factory=dict)
+    """The turn last shown after each reply; after None, the turn that waits for the first reply."""
+    attachments: tuple[Attachment, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.reply is not None and not self.replies:
+            self.replies.append(self.reply)
+        if not self.versions:
+            self.versions.append(self)
+
+    @property
+    def content(self) -> str:
+        """The text for the model: the prompt with its attachments."""
+        return content_of(self.prompt, self.attachments)
+
+    @property
+    def place(self) -> int:
+        """Number of the reply that the path continues with, from 1."""
+        return next((n for n, reply in enumerate(self.replies, start=1) if reply is self.reply), 1)
+
+    @property
+    def version(self) -> int:
+        """Number of this version of the prompt, from 1."""
+        return next(n for n, turn in enumerate(self.versions, start=1) if turn is self)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the turn is part of the model's context: one that failed before its first token is not."""
+        return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
+
+
+def title_of(prompt: str) -> str:
+    """A title for a chat that starts with this prompt: its first words."""
+    words = " ".join(prompt.split())
+    return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
 @dataclass(eq=False)
@@ -128,22 +182,18 @@ class Conversation:
         """The turn of the path with this reply."""
         return next((turn for turn in self.turns if reply in turn.replies), None)
 
-    def before(self, turn: Turn) -> Turn | None:
-        """The turn before this one on the path; None for the first."""
-        place = self.turns.index(turn)
-        return self.turns[place - 1] if place else None
-
     def parent_row(self, turn: Turn) -> Callable[[], int | None]:
         """A function that returns the row before a prompt once that is stored.
 
         That is the reply that is shown now, or its prompt while it has no reply; None for the first prompt.
         """
-        before = self.before(turn)
-        reply = None if before is None else before.reply
+        place = self.turns.index(turn)
+        if not place:
+            return lambda: None
+        before = self.turns[place - 1]
+        reply = before.reply
 
         def row() -> int | None:
-            if before is None:
-                return None
             return before.prompt_id if reply is None or reply.message_id is None else reply.message_id
 
         return row

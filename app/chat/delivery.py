@@ -1,22 +1,22 @@
-"""Takes records from a source to the replies and questions they belong to; records are stored before they are shown."""
+"""Running replies, the delivery of a source's records to them, and the conversations that wait for one.
+
+Records are stored before they are shown.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
-from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.questions import Questions
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage, furthest
-from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import Settings
-from specchat.app.sources.source import Source
-from specchat.app.sources.stepper import Part
-from specchat.engine import Baseline, Event, Finished, Prefilled, Ready, Record, Request, Round, gamma_text
+from specchat.app.sources.source import NoSource, Part, Source
+from specchat.app.storage.store import Chat
+from specchat.engine import Baseline, Prefilled, Record, Request, Round, gamma_text
 
 STORE_WAIT_S = 0.005
 """How long a frame waits for its records to be stored, about five times the usual time."""
@@ -28,8 +28,7 @@ class RunningReplies:
     """The running replies by request, and the plain rounds that all of them are measured against."""
 
     def __init__(self) -> None:
-        self.source: Source | None = None
-        """The source of the replies; None while specchat starts."""
+        self.source: Source = NoSource()
         self.detail = 0
         """Size of the top-k lists that replies record for each tested token; 0 for none."""
         self.turns: dict[str, tuple[Conversation, Turn]] = {}
@@ -58,7 +57,6 @@ class RunningReplies:
             EngineError: the models have no such drafter.
         """
         for request_id in self.turns:
-            assert self.source is not None
             self.source.adjust(request_id, settings.drafter, settings.gamma)
             self.reply(request_id).gamma = gamma_text(settings.gamma)
         return bool(self.turns)
@@ -67,13 +65,12 @@ class RunningReplies:
         """Record top-k lists of this size in every reply from its next round on; 0 records none."""
         self.detail = detail
         for request_id in self.turns:
-            assert self.source is not None
             self.source.set_detail(request_id, detail)
 
     def cancel(self, replies: Iterable[Reply]) -> None:
         """End those of these replies that are running, keeping their text."""
         for reply in replies:
-            if self.source is not None and reply.running:
+            if reply.running:
                 reply.stopping = True
                 self.source.cancel(reply.request_id)
 
@@ -109,90 +106,91 @@ class RunningReplies:
         self.baseline = Baseline()
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """Records that the source returned at once."""
+class Arrivals:
+    """Records in the order of their arrival, which are shown when they are stored."""
 
-    records: Sequence[Record]
-    stored: Future[None] | None
-    """Done when they are stored; None if nothing is to be stored."""
-    at: float
-    """`time.monotonic` of their arrival."""
+    def __init__(self) -> None:
+        self._batches: deque[tuple[Sequence[Record], Future[None] | None, float]] = deque()
+        """Records that came at once; done when they are stored, None if nothing is to be stored; and when they came."""
 
-    @property
-    def can_be_shown(self) -> bool:
-        """Whether its records are stored, could not be stored, or have waited long enough."""
-        return self.stored is None or self.stored.done() or time.monotonic() > self.at + LONGEST_WAIT_S
-
-
-class Delivery:
-    """Delivers the records of a source in order.
-
-    Args:
-        running: The replies that records belong to.
-        questions: The questions that records answer.
-        began: Called with the first record of a reply.
-        ended: Called with the request id of a reply that has ended.
-        observe: Called with the request id and each event of a running reply.
-    """
-
-    def __init__(
-        self,
-        running: RunningReplies,
-        questions: Questions,
-        began: Callable[[], None],
-        ended: Callable[[str], None],
-        observe: Callable[[str, Event], None] | None,
-    ) -> None:
-        self.archive: Archive | None = None
-        """None if nothing is stored."""
-        self._running = running
-        self._questions = questions
-        self._began = began
-        self._ended = ended
-        self._observe = observe
-        self._arrivals: deque[_Arrival] = deque()
-        """Records that are being stored and not yet shown."""
-
-    def take_in(self, source: Source) -> None:
-        """Take new records from the source and start to store them."""
-        records = list(source.drain())
-        own = self._running.storable(records) if self.archive is not None else []
-        stored = self.archive.append(own) if self.archive is not None and own else None
+    def add(self, records: Sequence[Record], stored: Future[None] | None) -> None:
+        """Add records that came at once."""
         if records:
-            self._arrivals.append(_Arrival(records, stored, time.monotonic()))
+            self._batches.append((records, stored, time.monotonic()))
 
     def due(self) -> Iterator[Record]:
-        """Deliver stored records, after a short wait for the newest; yield those of no reply or question."""
-        if self._arrivals and (newest := self._arrivals[-1].stored) is not None:
+        """Remove the records that are stored or have waited long enough, after a short wait for the newest."""
+        if self._batches and (newest := self._batches[-1][1]) is not None:
             wait([newest], STORE_WAIT_S)
-        while self._arrivals and self._arrivals[0].can_be_shown:
-            for record in self._arrivals.popleft().records:
-                yield from self._deliver(record)
+        while self._batches:
+            records, stored, at = self._batches[0]
+            if stored is not None and not stored.done() and time.monotonic() <= at + LONGEST_WAIT_S:
+                return
+            self._batches.popleft()
+            yield from records
 
-    def rest(self) -> None:
-        """Deliver all records, stored or not."""
-        while self._arrivals:
-            for record in self._arrivals.popleft().records:
-                list(self._deliver(record))
+    def rest(self) -> Iterator[Record]:
+        """Remove all records."""
+        while self._batches:
+            yield from self._batches.popleft()[0]
 
-    def _deliver(self, record: Record) -> Iterator[Record]:
-        request_id = getattr(record, "request_id", None)
-        if isinstance(record, Ready):
-            self._running.baseline.add(record)
-        if request_id is None or isinstance(record, Request):
-            yield record
-        elif request_id in self._running.turns:
-            self._add_to_reply(request_id, record)
-        elif request_id in self._questions:
-            self._questions.add(request_id, record)
 
-    def _add_to_reply(self, request_id: str, record: Event) -> None:
-        if self._observe is not None:
-            self._observe(request_id, record)
-        reply = self._running.reply(request_id)
-        if reply.stage is Stage.WAITING:
-            self._began()
-        reply.add(record)
-        if isinstance(record, Finished):
-            self._ended(request_id)
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Ids of chats by their state."""
+
+    answering: frozenset[int] = frozenset()
+    waiting: frozenset[int] = frozenset()
+    """A prompt was sent and no reply has started: the models are loading or every slot is in use."""
+    news: frozenset[int] = frozenset()
+    """A reply has ended since the chat was last shown."""
+
+    def sign(self, chat_id: int) -> tuple[str, str]:
+        """The sign before the title, two columns wide, and its style."""
+        if chat_id in self.answering:
+            return "● ", "busy"
+        if chat_id in self.waiting:
+            return "◌ ", "busy"
+        return ("◆ ", "news") if chat_id in self.news else ("  ", "busy")
+
+    def without(self, chat_id: int) -> Marks:
+        """The marks of the other chats."""
+        return Marks(*(frozenset(ids - {chat_id}) for ids in (self.answering, self.waiting, self.news)))
+
+
+class ActiveConversations:
+    """The conversations between their first prompt and the end of their last reply."""
+
+    def __init__(self) -> None:
+        self._busy: list[Conversation] = []
+        self.unseen: set[Conversation] = set()
+        """Conversations with a reply that has ended since they were last shown."""
+
+    def __iter__(self) -> Iterator[Conversation]:
+        return iter(list(self._busy))
+
+    def watch(self, conversation: Conversation) -> None:
+        """Add a conversation in which something was sent."""
+        if conversation not in self._busy:
+            self._busy.append(conversation)
+
+    def of_chat(self, chat_id: int) -> Conversation | None:
+        """The conversation of this chat if it has a running reply or a waiting prompt."""
+        self._forget_idle()
+        return next((c for c in self._busy if c.chat and c.chat.id == chat_id), None)
+
+    def seen(self, chat: Chat) -> None:
+        """Mark a chat as read."""
+        self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
+
+    @property
+    def marks(self) -> Marks:
+        """The states of all stored chats."""
+        self._forget_idle()
+        busy = {c.chat.id: c.busy for c in self._busy if c.chat}
+        answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
+        news = {c.chat.id for c in self.unseen if c.chat}
+        return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
+
+    def _forget_idle(self) -> None:
+        self._busy = [c for c in self._busy if c.busy or c.waiting]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
-from specchat.app.sources.stepper import Part
+from specchat.app.sources.source import Part
 from specchat.engine import Record, Request, Round
 
 FIRST = 4
@@ -78,18 +77,18 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
         ),
         lesson(
             "reject", f"“{refused}” is refused.",
-            "And with it all that was guessed behind it, unread, since each guess builds on the one before.",
+            "And with it all that was guessed after it, unread, since each guess builds on the one before.",
             FIRST, Part.JUDGED,
         ),
         lesson(
             "correct", f"The big model writes “{instead}” in its place.",
             "It is drawn from what the guesser thought of too little, so that in the end each token comes as often as "
-            "if the big model had written alone: the reply is the same, only sooner. The next round begins behind it.",
+            "if the big model had written alone: the reply is the same, only sooner. The next round begins after it.",
             FIRST + 1,
         ),
         lesson(
             "bonus", "When all are kept, there is one more.",
-            f"The step that checked {len(rounds[FIRST + 1].drafted)} guesses also says what comes behind them. Here "
+            f"The step that checked {len(rounds[FIRST + 1].drafted)} guesses also says what comes after them. Here "
             f"one step of the big model gave {len(rounds[FIRST + 1].emitted)} tokens; how many it gives on average is "
             "τ, and what it gains is “measured” in the panel. f12 explains every figure.",
             FIRST + 2,

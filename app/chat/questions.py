@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
-from uuid import uuid4
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Computed
@@ -69,32 +68,15 @@ class Questions:
         examined = (each for each in self._waiting.values() if isinstance(each, Examination))
         return any(each.reply is reply and each.number == token for each in examined)
 
-    def look(
-        self,
-        source: Source,
-        request: Request,
-        rounds: Sequence[Round],
-        detail: int,
-        then: Callable[[Round | None], None],
-    ) -> bool:
-        """Request the likeliest tokens after these rounds of a reply; return whether the source supports it."""
-        context = tuple(token for record in rounds for token in record.emitted)
-        request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
+    def ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> str | None:
+        """Submit a question after these tokens of a reply; return why the source does not take it, if so."""
+        self._waiting[request.request_id] = question
         try:
-            self._ask(source, Look(then), request, context)
-        except EngineError:
-            return False
-        return True
-
-    def examine(
-        self, source: Source, examination: Examination, settings: Settings, messages: tuple[Message, ...]
-    ) -> None:
-        """Examine a token of a reply to these messages; the examination fails if the source does not support it."""
-        request = examination.request(settings, uuid4().hex, messages)
-        try:
-            self._ask(source, examination, request, examination.context)
+            source.examine(request, context)
         except EngineError as error:
-            examination.fail(str(error))
+            del self._waiting[request.request_id]
+            return str(error)
+        return None
 
     def end(self, sentence: str) -> None:
         """Fail all questions with this sentence."""
@@ -107,14 +89,6 @@ class Questions:
         if isinstance(record, Finished):
             del self._waiting[request_id]
         question.add(record)
-
-    def _ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> None:
-        self._waiting[request.request_id] = question
-        try:
-            source.examine(request, context)
-        except EngineError:
-            del self._waiting[request.request_id]
-            raise
 
 
 class Examination:

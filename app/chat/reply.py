@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Self
 
-from specchat.app.chat.reply_meter import ReplyFigures
-from specchat.app.chat.rounds import Computed, ReplyRounds
+from specchat.app.chat.rounds import Computed, ReplyFigures, ReplyRounds
 from specchat.app.chat.thinking import Thought
-from specchat.app.sources.stepper import Part
+from specchat.app.sources.source import Part
 from specchat.engine import (
     Admitted,
     Baseline,
@@ -158,7 +157,7 @@ class Reply:
     @property
     def metrics(self) -> Metrics:
         """Figures of `own_rounds`."""
-        return self.numbered.meter.metrics
+        return self.numbered.metrics
 
     @property
     def figures(self) -> ReplyFigures:

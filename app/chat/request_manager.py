@@ -7,22 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from specchat.app.chat.active_conversations import ActiveConversations
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.delivery import Delivery, RunningReplies
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.delivery import ActiveConversations, Arrivals, RunningReplies
 from specchat.app.chat.questions import Questions
-from specchat.app.chat.reply import Reply
-from specchat.app.chat.session import Session
-from specchat.app.chat.turn import Turn
-from specchat.app.chat.unsent import Unsent
+from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.tray import Unsent
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Source
 from specchat.app.storage.attachments import Attachment
-from specchat.engine import EngineError, Event, FinishReason, Message, Record, Request, Round
+from specchat.engine import EngineError, Event, Finished, FinishReason, Message, Ready, Record, Request, Round
+
+if TYPE_CHECKING:
+    from specchat.app.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of the app."""
+
+    source: Source
+    settings: Settings | None = None
+    """None in a replay."""
+    store: Store | None = None
+    """None if nothing is stored: in a replay, or if the store cannot be opened."""
+    notices: tuple[str, ...] = ()
+    """Messages to show at the start."""
+    settings_file: Path | None = None
+    """File for settings that are changed in the app; None if they are not stored."""
+    attached: bool = False
+    """Whether the source is a server, whose models the settings do not name."""
+
 
 STARTING = "specchat is still starting"
 PROMPT_WAIT_S = 0.05
@@ -53,12 +73,13 @@ class RequestManager:
         """The answering model, as the source names it."""
         self._failure = ""
         self.questions = Questions()
-        self._delivery = Delivery(self.running, self.questions, self._changed, self._ended, observe)
+        self._arrivals = Arrivals()
+        self._observe = observe
 
     def connect(self, session: Session, archive: Archive | None) -> None:
         """Start this session's source and send prompts to it; store prompts and replies in `archive`."""
         self.session, self._archive, self.settings = session, archive, session.settings
-        self._delivery.archive, self.running.source = archive, session.source
+        self.running.source = session.source
         if archive is not None:
             for conversation in self.active:
                 conversation.system = conversation.system_in(self.settings)
@@ -92,8 +113,9 @@ class RequestManager:
     def drain(self) -> Iterator[Record]:
         """Store new records and deliver them to their replies; yield all other records, in order."""
         if self.session is not None:
-            self._delivery.take_in(self.session.source)
-        yield from self._delivery.due()
+            self._take_in(self.session.source)
+        for record in self._arrivals.due():
+            yield from self._deliver(record)
 
     def close(self) -> None:
         """End the replies, store them, and close source and archive."""
@@ -107,8 +129,9 @@ class RequestManager:
             return
         self.running.cancel([self.running.reply(request_id) for request_id in self.replies])
         self.session.source.close()
-        self._delivery.take_in(self.session.source)
-        self._delivery.rest()
+        self._take_in(self.session.source)
+        for record in self._arrivals.rest():
+            list(self._deliver(record))
 
     @property
     def model(self) -> str:
@@ -232,8 +255,33 @@ class RequestManager:
                 self._end(request.request_id)
         self._changed()
 
-    def _ended(self, request_id: str) -> None:
-        self._next(self._end(request_id))
+    def _take_in(self, source: Source) -> None:
+        """Take new records from the source and start to store them."""
+        records = list(source.drain())
+        own = self.running.storable(records) if self._archive is not None else []
+        self._arrivals.add(records, self._archive.append(own) if self._archive is not None and own else None)
+
+    def _deliver(self, record: Record) -> Iterator[Record]:
+        """Give a record to its reply or question; yield one of neither."""
+        request_id = getattr(record, "request_id", None)
+        if isinstance(record, Ready):
+            self.running.baseline.add(record)
+        if request_id is None or isinstance(record, Request):
+            yield record
+        elif request_id in self.replies:
+            self._add_to_reply(request_id, record)
+        elif request_id in self.questions:
+            self.questions.add(request_id, record)
+
+    def _add_to_reply(self, request_id: str, record: Event) -> None:
+        if self._observe is not None:
+            self._observe(request_id, record)
+        reply = self.running.reply(request_id)
+        if reply.stage is Stage.WAITING:
+            self._changed()
+        reply.add(record)
+        if isinstance(record, Finished):
+            self._next(self._end(request_id))
 
     def _end(self, request_id: str) -> Conversation:
         conversation, _turn = self.replies.pop(request_id)

@@ -1,4 +1,4 @@
-"""The rounds of one reply, with a number for each token, and the places where the reply can be forked."""
+"""The rounds of one reply with a number for each token, their figures, and the places where the reply can be forked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,48 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from specchat.app.chat.reply_meter import ReplyFigures, ReplyMeter
-from specchat.app.chat.thinking import Thought
-from specchat.app.sources.observed import rounds_of_steps
-from specchat.engine import Admitted, Baseline, Candidate, Detail, Fate, Given, Round, Token, Totals
+from specchat.app.chat.thinking import Thought, ThoughtFigures
+from specchat.app.sources.observed import observed_round, rounds_of_steps
+from specchat.engine import (
+    Admitted,
+    Baseline,
+    Candidate,
+    Detail,
+    Fate,
+    Given,
+    Metrics,
+    Round,
+    Speedup,
+    SpeedupTracker,
+    Step,
+    Token,
+    Totals,
+)
+
+LONGEST_COURSE = 200
+"""Values kept for a sparkline: no line on a screen is longer."""
+SAMPLE_S = 0.25
+"""Seconds of rounds for each sample of the speed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplyFigures:
+    """A snapshot of the figures of one reply. Snapshots compare by identity."""
+
+    metrics: Metrics
+    gain: Speedup | None
+    """Predicted and measured speedup, once there are plain rounds to compare with."""
+    counted_rounds: int
+    """Number of rounds that `gain` is computed from."""
+    speeds: tuple[float, ...]
+    """Tokens per second of the sliding window, newest last."""
+    gammas: tuple[int, ...]
+    """Requested draft length of each round, newest last."""
+    running: bool
+    """Whether more rounds may follow."""
+    thought: ThoughtFigures | None = None
+    """Figures of its thinking, if any."""
+
 
 CHOSEN = "chosen"
 """Drafter of a round whose token was chosen by the user or came with a text."""
@@ -34,7 +72,13 @@ class ReplyRounds:
         """Tokens of the rounds that were taken over."""
         self.told = False
         """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
+        self.metrics = Metrics()
+        """Figures of the own request."""
         self._baseline = baseline
+        self._gains = SpeedupTracker(baseline)
+        self._speeds: list[float] = []
+        """Tokens per second of the sliding window, one sample each `SAMPLE_S`."""
+        self._sampled_at = 0.0
         self._admitted: Admitted | None = None
         self._clear()
 
@@ -45,7 +89,6 @@ class ReplyRounds:
         self.tokens = 0
         """Number of drafted or emitted tokens."""
         self.thought = Thought(None if self._admitted is None else self._admitted.thinking)
-        self.meter = ReplyMeter(self._baseline)
 
     @property
     def own(self) -> list[Round]:
@@ -59,12 +102,28 @@ class ReplyRounds:
 
     def figures(self, *, running: bool) -> ReplyFigures:
         """A snapshot of the figures."""
-        return self.meter.figures(self.own, self.thought.figures(), running=running)
+        return ReplyFigures(
+            metrics=self.metrics.copy(),
+            gain=self._gains.gain(self.metrics.alpha),
+            counted_rounds=self._gains.rounds,
+            speeds=tuple(self._speeds[-LONGEST_COURSE:]),
+            gammas=tuple(record.gamma for record in self.own[-LONGEST_COURSE:]),
+            running=running,
+            thought=self.thought.figures(),
+        )
 
     def add(self, record: Round) -> None:
         """Add a round of the reply's own request."""
         self._append(record, own=True)
-        self.meter.add(record)
+        self._baseline.add(record)
+        self._gains.add(record)
+        self.metrics.add(record)
+        speed = self.metrics.recent_tokens_per_second
+        if self.metrics.rounds == 1:
+            self._sampled_at = record.at  # the speed of one round says little
+        elif speed is not None and record.at >= self._sampled_at + SAMPLE_S:
+            self._speeds.append(speed)
+            self._sampled_at = record.at
 
     def carry(self, rounds: Iterable[Round]) -> None:
         """Start with the rounds of another reply."""
@@ -86,23 +145,25 @@ class ReplyRounds:
         for place, token in enumerate(admitted.given[self.carried :], self.carried):
             self._append(_chosen_round(request_id, token, first + place, admitted.at))
         self.given = len(self.list)
-        self.meter.metrics.add(admitted)
+        self.metrics.add(admitted)
 
     def add_totals(self, totals: Totals) -> None:
         """Add a server's totals; if they tell every pass, replace the tokens of unknown fate by the server's rounds."""
-        meter = self.meter
-        told = rounds_of_steps(self.own, totals.steps) if meter.metrics.unknown and totals.steps is not None else None
+        unknown = self.metrics.unknown and totals.steps is not None
+        told = rounds_of_steps(self.own, totals.steps or ()) if unknown else None
         if told is not None:
             given = self.list[: self.given]
             self.told = True
             self._clear()
+            self.metrics = Metrics()
+            if self._admitted is not None:
+                self.metrics.add(self._admitted)
             for record in given:
                 self._append(record)
             for record in told:
                 self._append(record, own=True)
-            self.meter = meter
-            meter.recount(self._admitted, told)
-        meter.metrics.add(totals)
+                self.metrics.add(record)
+        self.metrics.add(totals)
 
     def round_of(self, token: int) -> int:
         """The index of the round with this token."""
@@ -216,25 +277,5 @@ def _rejected(token: int, text: str, p: float, q: float) -> Alternative:
 
 def _chosen_round(request_id: str, token: Given, position: int, at: float) -> Round:
     """A round of one given token, without draft or verification. `position` is its place in the sequence."""
-    return Round(
-        request_id=request_id,
-        number=0,
-        position=position,
-        drafter=CHOSEN,
-        gamma=0,
-        drafted=(),
-        p=(),
-        q=(),
-        u=(),
-        beta=(),
-        accepted=0,
-        last=token.id,
-        last_fate=Fate.PLAIN,
-        pieces=(),
-        last_piece=token.text,
-        at=at,
-        draft_s=0.0,
-        verify_s=0.0,
-        rest_s=0.0,
-        rows=1,
-    )
+    made = observed_round(request_id, 0, position, Step(0, 0), (token.text,), at, 0.0)
+    return replace(made, drafter=CHOSEN, last=token.id, judged=None)

@@ -15,7 +15,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import STARTING, RequestManager
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
-from specchat.app.sources.stepper import Stepper
+from specchat.app.sources.source import Stepper
 from specchat.engine import Engine, Fate, Sampling
 
 if TYPE_CHECKING:

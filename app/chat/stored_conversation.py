@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.chat.turn import Turn
 from specchat.app.storage.store import Chat, StoredMessage
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from specchat.app.chat.web_page.data import render, trace_data
+from specchat.app.chat.web_page import render, trace_data
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import Admitted, Prefilled, Ready, Record, Request, Round, read_trace

@@ -88,7 +88,7 @@ def chat(
         given |= {"side_by_side": side_by_side or None, **side, "attach": attach}
         for name, value in given.items():
             if value is not None:
-                flag = f"--{name.replace('_', '-')}"
+                flag = options.flag(name)
                 raise UsageError(f"put {flag} after the command: specchat {command} {flag} …")
     else:
         from specchat.app.cli.commands.chat import open_chat
@@ -133,8 +133,7 @@ def ask(
     if beams is not None:
         for name, value in (("attach", attach), ("trace", trace), *parts.items()):
             if value and name in ("attach", "trace", "save", "chat", "newest"):
-                flag = "continue" if name == "newest" else name
-                raise UsageError(f"--{flag} does not go with --beams, which stores no reply: leave one out")
+                raise UsageError(f"{options.flag(name)} does not go with --beams, which stores no reply: leave one out")
         answer_with_beams(asked, given, beams, as_json=as_json)
     elif answer(asked, given, as_json=as_json, trace=trace, attach=attach):
         raise typer.Exit(130)

@@ -30,14 +30,41 @@ Given = Mapping[str, Any]
 """Options that were given, by name; the others are missing, so that variables and the settings file count."""
 
 
+_FLAGS = {
+    "batches": "batch",
+    "begin": "from",
+    "drafters": "drafter",
+    "files": "file",
+    "gammas": "gamma",
+    "newest": "continue",
+    "peers": "peer",
+    "temperatures": "temperature",
+    "values": "var",
+}
+"""Names of options that differ from those of the parameters."""
+
+
 def opt(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
     """An option for the annotation of a parameter."""
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
-def option(kind: Any, name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:
-    """An option for a table that `collect` takes."""
-    return Annotated[kind | None, opt(name, metavar, text, panel, show_default=False, **more)]
+def flag(name: str) -> str:
+    """The option of a parameter, without a value."""
+    return f"--{_FLAGS.get(name, name).replace('_', '-')}"
+
+
+def table(panel: str | None = None, /, **rows: tuple[Any, str | None, str]) -> dict[str, Any]:
+    """Options for `collect`, by parameter: type or parser of one value, metavar, help."""
+    options = {}
+    for name, (kind, metavar, text) in rows.items():
+        names = "--thinking/--no-thinking" if name == "thinking" else flag(name)
+        more: dict[str, Any] = {}
+        if kind in (_gamma, _bias):
+            more["parser"] = kind
+            kind = Any if kind is _gamma else list[Any]
+        options[name] = Annotated[kind | None, opt(names, metavar, text, panel, show_default=False, **more)]
+    return options
 
 
 def _gamma(text: str) -> int | str:
@@ -58,68 +85,58 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 SETTINGS: Mapping[str, Any] = {
-    "target": option(str, "--target", "MODEL", "A preset, a hub id, a folder or a GGUF file.", MODEL),
-    "draft": option(
-        list[str],
-        "--draft",
-        "MODEL",
-        "A smaller model that drafts (may be repeated), a draft head, or bigram tables.",
+    **table(
         MODEL,
+        target=(str, "MODEL", "A preset, a hub id, a folder or a GGUF file."),
+        draft=(list[str], "MODEL", "A smaller model that drafts (may be repeated), a draft head, or bigram tables."),
+        context=(int, "N", "Tokens of prompt and reply together."),
+        thinking=(bool, None, "Switch the model's thinking on or off, where its chat template can."),
     ),
-    "context": option(int, "--context", "N", "Tokens of prompt and reply together.", MODEL),
-    "thinking": option(
-        bool,
-        "--thinking/--no-thinking",
-        None,
-        "Switch the model's thinking on or off, where its chat template can.",
-        MODEL,
+    **table(
+        SAMPLING,
+        temperature=(float, "T", "0 is greedy."),
+        top_k=(int, "N", "Keep the N likeliest tokens; 0 keeps all."),
+        top_p=(float, "P", "Keep the likeliest tokens that make up P."),
+        min_p=(float, "P", "Drop tokens below this share of the likeliest."),
+        seed=(int, "N", "Repeat the same random draws."),
+        repetition_penalty=(float, "F", "Above 1: tokens of prompt and reply become less likely."),
+        presence_penalty=(float, "F", "Above 0: tokens of the reply become less likely."),
+        max_tokens=(int, "N", "End the reply after N tokens."),
     ),
-    "temperature": option(float, "--temperature", "T", "0 is greedy.", SAMPLING),
-    "top_k": option(int, "--top-k", "N", "Keep the N likeliest tokens; 0 keeps all.", SAMPLING),
-    "top_p": option(float, "--top-p", "P", "Keep the likeliest tokens that make up P.", SAMPLING),
-    "min_p": option(float, "--min-p", "P", "Drop tokens below this share of the likeliest.", SAMPLING),
-    "seed": option(int, "--seed", "N", "Repeat the same random draws.", SAMPLING),
-    "repetition_penalty": option(
-        float, "--repetition-penalty", "F", "Above 1: tokens of prompt and reply become less likely.", SAMPLING
+    **table(
+        DRAFTING,
+        drafter=(str, "|".join(CORE_DRAFTERS), "What proposes tokens."),
+        gamma=(_gamma, "N|auto", "Tokens to draft each round; auto adapts."),
+        lenience=(float, "L", "Below 1: faster, but no longer the target's exact distribution."),
     ),
-    "presence_penalty": option(
-        float, "--presence-penalty", "F", "Above 0: tokens of the reply become less likely.", SAMPLING
+    **table(
+        MACHINE,
+        slots=(int, "N", "Maximum number of concurrent requests."),
+        dtype=(str, "TYPE", "auto, float32, bfloat16 or float16."),
+        quantize=(str, "auto|q8|q4|none", "On the CPU: 8- or 4-bit weights; auto keeps the file's format."),
+        device=(str, "DEVICE", "auto, cpu, cuda, cuda:1, …"),
     ),
-    "max_tokens": option(int, "--max-tokens", "N", "End the reply after N tokens.", SAMPLING),
-    "drafter": option(str, "--drafter", "|".join(CORE_DRAFTERS), "What proposes tokens.", DRAFTING),
-    "gamma": option(Any, "--gamma", "N|auto", "Tokens to draft each round; auto adapts.", DRAFTING, parser=_gamma),
-    "lenience": option(
-        float, "--lenience", "L", "Below 1: faster, but no longer the target's exact distribution.", DRAFTING
-    ),
-    "slots": option(int, "--slots", "N", "Maximum number of concurrent requests.", MACHINE),
-    "dtype": option(str, "--dtype", "TYPE", "auto, float32, bfloat16 or float16.", MACHINE),
-    "quantize": option(
-        str, "--quantize", "auto|q8|q4|none", "On the CPU: 8- or 4-bit weights; auto keeps the file's format.", MACHINE
-    ),
-    "device": option(str, "--device", "DEVICE", "auto, cpu, cuda, cuda:1, …", MACHINE),
 }
 """The options of a model and of its replies, by the names of the settings."""
-QUESTION = {
-    "logit_bias": option(
-        list[Any], "--logit-bias", "ID=BIAS", "Add BIAS to the logit of a token; may be repeated.", parser=_bias
-    ),
-    "stop": option(list[str], "--stop", "TEXT", "End the reply before TEXT; may be repeated."),
-    "system": option(str, "--system", "TEXT", "Instructions to the model."),
-    "files": option(list[Path], "--file", "FILE", "Send a text file too; may be repeated."),
-    "template": option(str, "--template", "NAME", "A saved prompt, placed before the question."),
-    "values": option(list[str], "--var", "NAME=VALUE", "Fill in the template; may be repeated."),
-    "newest": option(bool, "--continue", None, "Continue the newest chat, and store the reply there."),
-    "chat": option(str, "--chat", "NAME", "Continue the chat that has NAME in its title."),
-    "save": option(bool, "--save", None, "Store question and reply as a new chat."),
-    "show_thinking": option(
-        bool, "--show-thinking", None, "Print the model's thinking too; otherwise a terminal shows only its length."
-    ),
-}
+QUESTION = table(
+    logit_bias=(_bias, "ID=BIAS", "Add BIAS to the logit of a token; may be repeated."),
+    stop=(list[str], "TEXT", "End the reply before TEXT; may be repeated."),
+    system=(str, "TEXT", "Instructions to the model."),
+    files=(list[Path], "FILE", "Send a text file too; may be repeated."),
+    template=(str, "NAME", "A saved prompt, placed before the question."),
+    values=(list[str], "NAME=VALUE", "Fill in the template; may be repeated."),
+    newest=(bool, None, "Continue the newest chat, and store the reply there."),
+    chat=(str, "NAME", "Continue the chat that has NAME in its title."),
+    save=(bool, None, "Store question and reply as a new chat."),
+    show_thinking=(bool, None, "Print the model's thinking too; otherwise a terminal shows only its length."),
+)
 """The options of `ask` that make a `Question`."""
 MODELS = ("target", "draft", "context", "dtype", "quantize", "device")
 """Options that load models."""
-LIMIT = option(int, "--limit", "N", "Prompts of each set.")
-PROMPTS = option(list[str], "--prompts", "SET", "chat, code, copy or structured; may be repeated; default: all.")
+PROMPT_SETS = table(
+    prompts=(list[str], "SET", "chat, code, copy or structured; may be repeated; default: all."),
+    limit=(int, "N", "Prompts of each set."),
+)
 
 Attach = Annotated[
     str | None,
@@ -195,7 +212,7 @@ def as_argument(name: str, value: object) -> str:
     """A given option of `SETTINGS` as it is written on a command line."""
     if name == "thinking":
         return "--thinking" if value == "on" else "--no-thinking"
-    return f"--{name.replace('_', '-')}={value}"
+    return f"{flag(name)}={value}"
 
 
 def check(given: Given, attach: str | None = None) -> None:

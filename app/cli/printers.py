@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from io import TextIOWrapper
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from specchat.app.chat.thinking import ThinkingText, Thought
 from specchat.app.cli.progress import StatusLine, warn
@@ -16,22 +16,6 @@ from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Record, Ro
 
 _DIM, _NOT_DIM = "\x1b[2m", "\x1b[22m"
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
-
-
-class Printer(Protocol):
-    """Prints one reply from its events, which it gets in order."""
-
-    def add(self, event: Admitted | Round | Totals) -> None:
-        """Take one more event."""
-
-    def note(self, text: str) -> None:
-        """Show a sentence that is not part of the reply."""
-
-    def finish(self, event: Finished) -> None:
-        """Complete the reply."""
-
-    def abandon(self) -> None:
-        """End a reply that failed; the caller reports the error."""
 
 
 class ThoughtLine:
@@ -204,7 +188,11 @@ class JsonPrinter:
         """Print nothing: an incomplete object cannot be used."""
 
 
-def text_printer(*, thinking: bool = False) -> Printer:
+Printer = PlainPrinter | JsonPrinter
+"""Prints one reply from its events, which it gets in order."""
+
+
+def text_printer(*, thinking: bool = False) -> PlainPrinter:
     """The printer for stdout: coloured on a terminal, otherwise plain."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals in other encodings

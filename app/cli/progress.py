@@ -38,14 +38,18 @@ class StatusLine:
     def __init__(self, stream: TextIO, *, as_lines: bool = False) -> None:
         self._stream = stream
         self._as_lines = as_lines and not stream.isatty()
-        self._count = 0
-        self._first = ""
+        self._first: str | None = None
         self._shown = ""
 
     def say(self, text: str, suffix: str = "") -> None:
         """Replace the line; if it is too long, the text is cut and the suffix stays."""
         if self._as_lines:
-            self._add_line(escape_controls(text) + suffix)
+            line = escape_controls(text) + suffix
+            if self._first is None:
+                self._first = line
+            else:
+                print(*filter(None, (self._first, line)), sep="\n", file=self._stream, flush=True)
+                self._first = ""
         if not self._stream.isatty():
             return
         columns = shutil.get_terminal_size().columns
@@ -54,14 +58,6 @@ class StatusLine:
             self._shown = line  # set first, so that an interrupt while writing still clears the line
             self._stream.write(_BACK_AND_CLEAR + line)
             self._stream.flush()
-
-    def _add_line(self, line: str) -> None:
-        if self._count == 0:
-            self._first = line
-        else:
-            lines = [self._first, line] if self._count == 1 else [line]
-            print(*lines, sep="\n", file=self._stream, flush=True)
-        self._count += 1
 
     def show(self, loading: Loading) -> None:
         """Show what is loading and how much of it is loaded."""

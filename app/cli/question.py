@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of, file_attachment
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.chat.turn import Turn, title_of
-from specchat.app.errors import UsageError
+from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import config_folder, database_file
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.named_files import NamedTexts, filled
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Admitted, Event, Finished, Message, Request, Round, Totals, to_json
+from specchat.engine import Admitted, Event, Finished, Message, Request, Round, Totals
 
 LONGEST_INPUT = 16 << 20
 """Bytes of stdin that are read: far more than any context holds."""
@@ -126,11 +127,11 @@ class StoredTurn:
 
     def __init__(self, store: Store, chat: Chat | None, system: str = "") -> None:
         self._store = store
-        self._chat = chat
+        self._archive = Archive(store, _fail)
         self._conversation = (
             Conversation(system=system) if chat is None else stored_conversation(chat, store.messages(chat.id))
         )
-        self._reply = 0
+        self._reply = Reply()
 
     @property
     def thinking(self) -> bool | None:
@@ -145,28 +146,22 @@ class StoredTurn:
 
     def begin(self) -> None:
         """Store the prompt, and an empty reply."""
-        before, prompt = self._conversation.before(self._turn), self._turn.prompt
-        attachments = self._turn.attachments
-        parent = None
-        if before is not None:
-            parent = before.prompt_id if before.reply is None else before.reply.message_id or before.prompt_id
-        with self._store.one_transaction():
-            title = title_of(prompt or ", ".join(each.name for each in attachments))
-            chat = self._chat or self._store.create_chat(title, self._conversation.system or "")
-            row = self._store.add_message(chat.id, "user", prompt, parent=parent, attachments=attachments)
-            self._reply = self._store.add_message(chat.id, "assistant", "", parent=row)
+        conversation, turn = self._conversation, self._turn
+        if conversation.chat is None:
+            title = title_of(turn.prompt or ", ".join(each.name for each in turn.attachments))
+            conversation.chat = self._store.create_chat(title, conversation.system or "")
+        self._archive.prompt(conversation, turn).result()
+        conversation.begin_reply(turn, self._reply)
+        self._archive.begin(conversation, turn, [self._reply]).result()
 
     def add(self, event: Event) -> None:
         """Store an event of the reply."""
-        match event:
-            case Admitted() | Totals():
-                self._store.append_rounds(self._reply, "", [to_json(event)])
-            case Round():
-                self._store.append_rounds(self._reply, event.text, [to_json(event)])
-            case Finished():
-                with self._store.one_transaction():
-                    self._store.append_rounds(self._reply, event.tail, [to_json(event)])
-                    self._store.finish_message(self._reply, event.reason.value)
+        if isinstance(event, Admitted | Round | Totals | Finished):
+            self._archive.append([(self._reply, [event])]).result()
+
+
+def _fail(sentence: str) -> None:
+    raise AppError(sentence)
 
 
 def find_chat(store: Store, title: str | None) -> Chat:

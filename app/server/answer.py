@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specchat.app.server.calls import Call, Calls
-from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import DONE, Choice, Delta, Format
+from specchat.app.server.protocol import ApiError, Body
 from specchat.engine import Event, Finished, FinishReason, Request
 
 GONE = 499
@@ -30,29 +30,17 @@ class Answer:
         calls: submits requests to the engine.
         requests: one for each choice.
         form: writes the objects.
-        prompts: number of prompts.
-        stream: whether chunks are streamed.
-        usage: whether a stream ends with token counts.
+        body: the body of the call.
         top: length of the lists of likely tokens; None for no log-probabilities.
     """
 
-    def __init__(
-        self,
-        calls: Calls,
-        requests: Sequence[Request],
-        form: Format,
-        prompts: int,
-        *,
-        stream: bool,
-        usage: bool,
-        top: int | None,
-    ) -> None:
+    def __init__(self, calls: Calls, requests: Sequence[Request], form: Format, body: Body, top: int | None) -> None:
         self._calls = calls
         self._requests = requests
         self._form = form
-        self._prompts = prompts
-        self._stream = stream
-        self._usage = usage
+        self._body = body
+        self._each = body.n or 1
+        """Number of choices of a prompt."""
         self._choices = {request.request_id: Choice(number, top) for number, request in enumerate(requests)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +51,7 @@ class Answer:
         """
         call = self._calls.begin(self._requests)
         async with _watched(call, receive, self._calls):
-            if self._stream:
+            if self._body.stream:
                 await self._send_stream(call, send)
             else:
                 await Response(await self._whole(call), media_type="application/json")(scope, receive, send)
@@ -85,8 +73,8 @@ class Answer:
                 return
             last = call.over  # more may come while this is sent
             if last:
-                if self._usage:
-                    body += self._form.usage_chunk(list(self._choices.values()), self._prompts)
+                if self._body.stream_options and self._body.stream_options.include_usage:
+                    body += self._form.usage_chunk(list(self._choices.values()), self._each)
                 body += DONE
             if not body:
                 continue
@@ -121,7 +109,7 @@ class Answer:
         while not call.over:
             for request_id, event in await call.events():
                 deltas[request_id].append(self._added(request_id, event)[1])
-        return self._form.whole(list(self._choices.values()), list(deltas.values()), self._prompts)
+        return self._form.whole(list(self._choices.values()), list(deltas.values()), self._each)
 
     def _added(self, request_id: str, event: Event) -> tuple[Choice, Delta]:
         """The part that an event adds to its choice.

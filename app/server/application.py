@@ -26,9 +26,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specchat.app.errors import AppError
 from specchat.app.server.answer import GONE, Answer
 from specchat.app.server.calls import Calls
-from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
-from specchat.app.server.protocol import ChatBody, CompletionBody, TokenizeBody, parse
+from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, TokenizeBody, parse
 from specchat.app.server.requests import Defaults, conversation, read_prompt, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine, Ready, to_json
@@ -121,22 +120,8 @@ class Service:
         self._check_model(body.model)
         call_id = f"{prefix}-{uuid.uuid4().hex}"
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
-        options = body.stream_options
-        return Answer(
-            self.calls,
-            requests,
-            form(
-                call_id,
-                self.ready.target,
-                int(time.time()),
-                speculation=bool(body.speculation),
-                with_logprobs=top is not None,
-            ),
-            len(requests) // (body.n or 1),
-            stream=bool(body.stream),
-            usage=bool(options and options.include_usage),
-            top=top,
-        )
+        written = form(call_id, self.ready.target, int(time.time()), speculation=bool(body.speculation))
+        return Answer(self.calls, requests, written, body, top)
 
     async def _off_the_loop(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._reader, work, *arguments)
@@ -193,7 +178,7 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
     handlers: dict[Any, Any] = {
         HTTPException: _no_route,
         ApiError: _refusal,
-        AppError: _out_of_range,
+        AppError: _refusal,
         Exception: _fault,
     }
     app = Starlette(routes=routes, middleware=[cors] if origins else [], exception_handlers=handlers)
@@ -207,12 +192,9 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
     return ApiError(error.status_code, message).response()
 
 
-async def _refusal(request: Request, error: ApiError) -> Response | None:  # noqa: ARG001
-    return None if error.status == GONE else error.response()
-
-
-async def _out_of_range(request: Request, error: AppError) -> Response:  # noqa: ARG001
-    return ApiError(400, str(error)).response()
+async def _refusal(request: Request, error: ApiError | AppError) -> Response | None:  # noqa: ARG001
+    refusal = error if isinstance(error, ApiError) else ApiError(400, str(error))
+    return None if refusal.status == GONE else refusal.response()
 
 
 async def _fault(request: Request, error: Exception) -> Response:

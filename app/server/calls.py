@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from specchat.app.server.errors import ApiError
 from specchat.app.server.figures import Figures
+from specchat.app.server.protocol import ApiError
 from specchat.engine import Died, Engine, EngineError, Event, Finished, Notice, Outbox, Request, Round
 
 GATHER_S = 0.002

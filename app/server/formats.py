@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
-from specchat.engine import Admitted, Candidate, Detail, Event, Finished, FinishReason, Round, to_json
+from specchat.engine import Admitted, Detail, Event, Finished, FinishReason, Round, to_json
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
@@ -69,7 +69,7 @@ class Choice:
         self.tokens = 0
         """Tokens of the reply."""
         self.admitted = False
-        self._top = top
+        self.top = top
         self._held: tuple[TokenLogprob, ...] = ()
         """Last tokens without text: one of them may be the end-of-sequence token, which is not reported."""
 
@@ -91,11 +91,11 @@ class Choice:
         return Delta(event)
 
     def _with_held(self, event: Round) -> tuple[TokenLogprob, ...]:
-        if self._top is None:
+        if self.top is None:
             return ()
         texts = [*event.pieces[: event.accepted], *(() if event.last is None else (event.last_piece,))]
         details = [*event.detail[: event.accepted], *(() if event.last is None else event.detail[-1:])]
-        new = tuple(_logprob(text, each, self._top) for text, each in zip(texts, details, strict=True))
+        new = tuple(_logprob(text, each, self.top) for text, each in zip(texts, details, strict=True))
         known = (*self._held, *new)
         count = len(known)
         while count and not known[count - 1].text:
@@ -105,11 +105,8 @@ class Choice:
 
 
 def _logprob(text: str, detail: Detail, top: int) -> TokenLogprob:
-    return TokenLogprob(text, _log(detail.probability or 0.0), tuple(_entry(each) for each in detail.target[:top]))
-
-
-def _entry(candidate: Candidate) -> tuple[str, float]:
-    return candidate.text, _log(candidate.probability)
+    likeliest = tuple((each.text, _log(each.probability)) for each in detail.target[:top])
+    return TokenLogprob(text, _log(detail.probability or 0.0), likeliest)
 
 
 def _log(probability: float) -> float:
@@ -124,17 +121,15 @@ class Format(ABC):
         model: the name of the model.
         created: seconds since 1970.
         speculation: whether chunks carry their records.
-        with_logprobs: whether log-probabilities were requested.
     """
 
     chunk_kind: str
     whole_kind: str
 
-    def __init__(self, call_id: str, model: str, created: int, *, speculation: bool, with_logprobs: bool) -> None:
+    def __init__(self, call_id: str, model: str, created: int, *, speculation: bool) -> None:
         self._head = {"id": call_id, "created": created, "model": model}
         self._chunk_head = {**self._head, "object": self.chunk_kind}
         self._speculation = speculation
-        self._with_logprobs = with_logprobs
 
     @property
     def joins(self) -> bool:
@@ -146,7 +141,7 @@ class Format(ABC):
         opens = isinstance(delta.event, Admitted) and self.opens
         if not (delta.text or delta.logprobs or delta.ending or opens or self._speculation):
             return b""
-        logprobs = self.logprobs(choice, delta.logprobs) if self._with_logprobs and delta.logprobs else None
+        logprobs = self.logprobs(choice, delta.logprobs) if delta.logprobs else None
         part = self.part(delta.text, first=opens)
         content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
         text = _json({**self._chunk_head, "choices": [content]})
@@ -154,26 +149,26 @@ class Format(ABC):
             text = f'{text[:-1]},"speculation":{to_json(delta.event)}}}'
         return f"data: {text}\n\n".encode()
 
-    def usage_chunk(self, choices: Sequence[Choice], prompts: int) -> bytes:
+    def usage_chunk(self, choices: Sequence[Choice], each: int) -> bytes:
         """The last chunk of a stream, with token counts."""
-        return f"data: {_json({**self._chunk_head, 'choices': [], 'usage': usage(choices, prompts)})}\n\n".encode()
+        return f"data: {_json({**self._chunk_head, 'choices': [], 'usage': usage(choices, each)})}\n\n".encode()
 
-    def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], prompts: int) -> bytes:
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
         """A whole reply."""
         parts = []
-        for choice, each in zip(choices, deltas, strict=True):
-            entries = tuple(entry for delta in each for entry in delta.logprobs)
+        for choice, own in zip(choices, deltas, strict=True):
+            entries = tuple(entry for delta in own for entry in delta.logprobs)
             part = {
                 "index": choice.index,
-                **self.complete("".join(delta.text for delta in each)),
-                "logprobs": self.logprobs(choice, entries) if self._with_logprobs else None,
-                "finish_reason": each[-1].ending,
+                **self.complete("".join(delta.text for delta in own)),
+                "logprobs": self.logprobs(choice, entries) if choice.top is not None else None,
+                "finish_reason": own[-1].ending,
             }
             if self._speculation:
-                part["speculation"] = [json.loads(to_json(delta.event)) for delta in each]
+                part["speculation"] = [json.loads(to_json(delta.event)) for delta in own]
             parts.append(part)
         head = {**self._head, "object": self.whole_kind}
-        return _json({**head, "choices": parts, "usage": usage(choices, prompts)}).encode()
+        return _json({**head, "choices": parts, "usage": usage(choices, each)}).encode()
 
     opens = False
     """Whether a stream begins with a chunk without text."""
@@ -251,9 +246,8 @@ class CompletionFormat(Format):
         }
 
 
-def usage(choices: Sequence[Choice], prompts: int) -> dict[str, Any]:
-    """Token counts of a reply; a prompt with several choices counts once."""
-    each = len(choices) // prompts
+def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
+    """Token counts of a reply; a prompt counts once for `each` of its choices."""
     read = sum(choice.prompt_tokens for choice in choices[::each])
     reused = sum(choice.reused_tokens for choice in choices[::each])
     written = sum(choice.tokens for choice in choices)

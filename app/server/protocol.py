@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's API: fields that are used, ignored and refused."""
+"""Request bodies of OpenAI's API: fields that are used, ignored and refused; and its errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,48 @@ import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from starlette.responses import JSONResponse, Response
 
-from specchat.app.server.errors import ApiError
+KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+    504: "server_error",
+}
+"""Type of an error by its status; the default is `invalid_request_error`."""
+
+
+class ApiError(Exception):
+    """An error that is sent to the client.
+
+    Args:
+        status: HTTP status.
+        message: one sentence that says what is wrong and what to do.
+        param: the field of the request.
+        code: an identifier for programs.
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    def body(self) -> dict[str, object]:
+        """The object for a response or a stream."""
+        kind = KINDS.get(self.status, "invalid_request_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """The HTTP response."""
+        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
+        if self.status in (408, 413):  # the rest of the body is not read
+            headers["connection"] = "close"
+        return JSONResponse(self.body(), self.status, headers)
+
 
 MOST_CHOICES = 128
 MOST_BIASES = 1024

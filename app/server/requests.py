@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specchat.app.server.errors import ApiError
-from specchat.app.server.protocol import MOST_CHOICES, Body, ChatBody, CompletionBody, MessageBody
+from specchat.app.server.protocol import MOST_CHOICES, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine, EngineError, Message, Request
 

@@ -1,13 +1,17 @@
-"""Named presets, system prompts and templates: one file each, to be read, copied and edited by hand."""
+"""Named presets, system prompts and templates, one file each, to be read, copied and edited by hand.
+
+`Preferences` stores presets and the settings that are changed in the app.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from specchat.app.errors import SettingsError
+from specchat.app.errors import AppError, SettingsError
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_values, save_settings
@@ -64,12 +68,11 @@ class NamedFiles:
         return SettingsError(f"{self.kind} {name!r} exists already: choose another name, or delete {self.path(name)}")
 
 
-class Presets:
+class Presets(NamedFiles):
     """Named sets of controls as TOML files in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._files = NamedFiles(folder, "preset", ".toml")
-        self.names = self._files.names
+        super().__init__(folder, "preset", ".toml")
 
     def apply(self, name: str, settings: Settings) -> Settings:
         """The settings with the preset's values for every control.
@@ -77,7 +80,7 @@ class Presets:
         Raises:
             SettingsError: there is no such preset, or its file has an invalid value.
         """
-        path = self._files.existing(name, "/save NAME makes one")
+        path = self.existing(name, "/save NAME makes one")
         defaults = asdict(Settings())
         values = {control: defaults[control] for control in _CONTROLS} | load_values(path, _CONTROLS)
         return replace(settings, **values)
@@ -88,19 +91,18 @@ class Presets:
         Raises:
             SettingsError: the name exists or is not valid, or the file cannot be written.
         """
-        path = self._files.path(name)
+        path = self.path(name)
         if path.exists():
-            raise self._files.taken(name)
+            raise self.taken(name)
         save_settings(path, settings, _CONTROLS)
         return path
 
 
-class NamedTexts:
+class NamedTexts(NamedFiles):
     """Named texts as Markdown files in a folder; `kind` is what one is called in messages."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        self._files = NamedFiles(folder, kind, ".md")
-        self.names = self._files.names
+        super().__init__(folder, kind, ".md")
 
     def read(self, name: str) -> str:
         """The text of this name.
@@ -108,7 +110,7 @@ class NamedTexts:
         Raises:
             SettingsError: it does not exist, or cannot be read.
         """
-        path = self._files.existing(name, f"{self._files.path(name)} would be it")
+        path = self.existing(name, f"{self.path(name)} would be it")
         try:
             return path.read_text(encoding="utf-8", errors="replace").strip()
         except OSError as error:
@@ -120,12 +122,12 @@ class NamedTexts:
         Raises:
             SettingsError: the name exists or is not valid, or the file cannot be written.
         """
-        path = self._files.path(name)
+        path = self.path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             return write_first_free(path.parent, [path.name], text.strip() + "\n")
         except FileExistsError:
-            raise self._files.taken(name) from None
+            raise self.taken(name) from None
         except OSError as error:
             raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
 
@@ -145,3 +147,32 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     if missing:
         raise SettingsError(f"the template needs a value for {', '.join(missing)}: give {missing[0]}=…")
     return _VARIABLE.sub(lambda match: values[match[1]], text)
+
+
+class Preferences:
+    """The settings file and its presets.
+
+    `on_error` is called in the writing thread with a sentence for each change that could not be stored.
+    """
+
+    def __init__(self, file: Path, on_error: Callable[[str], None]) -> None:
+        self._file = file
+        self.presets = Presets(file.parent / "presets")
+        self._on_error = on_error
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preferences")
+
+    def remember(self, settings: Settings, names: Iterable[str]) -> None:
+        """Store these settings; other entries of the file stay."""
+        changed = list(names)
+
+        def write() -> None:
+            try:
+                save_settings(self._file, settings, changed)
+            except AppError as error:
+                self._on_error(f"{', '.join(changed)}: not stored for the next start ({error})")
+
+        self._writer.submit(write)
+
+    def close(self) -> None:
+        """Finish writing."""
+        self._writer.shutdown(wait=True)

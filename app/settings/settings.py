@@ -5,8 +5,9 @@ Ranges are the engine's own (`engine.Request`, `engine.EngineConfig`), so a valu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
@@ -120,40 +121,18 @@ class Settings:
 
     def sampling(self) -> Sampling:
         """Sampling options of requests."""
-        return Sampling(
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.min_p,
-            self.seed,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            lenience=self.lenience,
-        )
+        return Sampling(**self._shared_with(Sampling))
 
     def request(self, request_id: str, messages: tuple[Message, ...], stop: tuple[str, ...] = ()) -> Request:
         """A request for the next turn of a conversation."""
-        return Request(
-            request_id,
-            messages,
-            sampling=self.sampling(),
-            drafter=self.drafter,
-            gamma=self.gamma,
-            max_tokens=self.max_tokens,
-            stop=stop,
-            thinking=THINKING[self.thinking],
-            when_full=self.when_full,
-        )
+        options = self._shared_with(Request) | {"thinking": THINKING[self.thinking], "sampling": self.sampling()}
+        return Request(request_id, messages, stop=stop, **options)
 
     def engine_config(self, models: Path) -> EngineConfig:
         """Configuration of an engine; `models` is the folder of local models."""
-        return EngineConfig(
-            self.target,
-            models,
-            draft=self.draft or None,
-            device=self.device,
-            dtype=self.dtype,
-            quantize=self.quantize,
-            slots=self.slots,
-            context=self.context,
-        )
+        return EngineConfig(models=models, **self._shared_with(EngineConfig) | {"draft": self.draft or None})
+
+    def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
+        """The settings that are options of the engine by the same name."""
+        names = {field.name for field in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in names}

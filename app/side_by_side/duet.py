@@ -3,24 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.branches import regenerate
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, Stage, furthest
-from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
-from specchat.app.side_by_side.attached_lanes import SPECCHAT_SERVER
+from specchat.app.side_by_side.lanes import SPECCHAT_SERVER, AttachedLanes, LaneSource
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
-from specchat.app.sources.lane_source import LaneSource, TimedSource
 from specchat.app.sources.observed import resolve_rounds
 from specchat.engine import Comparison, Event, LaneEngine, LaneReady, LaneTally, Order, Record, Request, Totals
 
+if TYPE_CHECKING:
+    from specchat.app.sources.attached import AttachedEngine
+
 SIDES = ("left", "right")
+
+
+class _Lane:
+    """One lane: its conversation, and the figures of its last reply.
+
+    Args:
+        settings: Its settings.
+        source: Its source.
+        set_up: How it drafts, in words.
+        new_tally: Makes the figures of a reply.
+    """
+
+    def __init__(self, settings: Settings, source: LaneSource, set_up: str, new_tally: Callable[[], LaneTally]) -> None:
+        self.settings = settings
+        self.source = source
+        self.conversation = Conversation(set_up=set_up)
+        self.requests = RequestManager(self._count)
+        self._new_tally = new_tally
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last reply: a new one begins."""
+        self.tally = LaneTally()
+        self._tallied = ""
+        """The request of these figures."""
+        self._heard: list[Event] = []
+        """The events counted in these figures."""
+
+    @property
+    def reply(self) -> Reply | None:
+        """The last reply."""
+        turns = self.conversation.turns
+        return turns[-1].reply if turns else None
+
+    def _count(self, request_id: str, event: Event) -> None:
+        """Count an event of a reply; the first one of a request starts a new tally."""
+        if request_id != self._tallied:
+            self._tallied, self._heard, self.tally = request_id, [], self._new_tally()
+        self._heard.append(event)
+        if not isinstance(event, Totals):
+            self.tally.add(event)
+            return
+        self.tally = self._new_tally()  # a server has reported the fates of the counted tokens
+        for told in resolve_rounds(self._heard):
+            if not isinstance(told, Request):  # only a trace has one
+                self.tally.add(told)
 
 
 class Duet:
@@ -37,7 +85,7 @@ class Duet:
     def __init__(
         self,
         pair: tuple[Settings, Settings],
-        sources: tuple[TimedSource, TimedSource],
+        sources: tuple[LaneSource, LaneSource],
         order: Order,
         readies: Callable[[], tuple[LaneReady, ...]],
         server: str | None = None,
@@ -49,15 +97,11 @@ class Duet:
         self.waiting: list[str] = []
         """Prompts to send when both lanes have answered."""
         self._pair = pair
-        self.conversations = tuple(Conversation(set_up=text) for text in self.labels)
-        self._lanes = sources
-        self._managers = tuple(RequestManager(partial(self._count, side)) for side in (0, 1))
-        self._tallies = [LaneTally(), LaneTally()]
-        """The figures of each lane's last reply."""
-        self._tallied = ["", ""]
-        """The requests of these figures."""
-        self._heard: tuple[list[Event], list[Event]] = ([], [])
-        """The events counted in these figures."""
+        self._lanes = [
+            _Lane(settings, source, text, partial(self._new_tally, side))
+            for side, (settings, source, text) in enumerate(zip(pair, sources, self.labels, strict=True))
+        ]
+        self.conversations = tuple(lane.conversation for lane in self._lanes)
         self._asked_gap = False
         self._counted = False
         """Whether the last replies are in `runs`."""
@@ -66,8 +110,8 @@ class Duet:
 
     def connect(self, archive: Archive | None) -> None:
         """Start the engine; both conversations are stored in `archive`."""
-        for side, (requests, source, settings) in enumerate(zip(self._managers, self._lanes, self._pair, strict=True)):
-            requests.connect(Session(source, settings, attached=self.observes(side)), archive)
+        for side, lane in enumerate(self._lanes):
+            lane.requests.connect(Session(lane.source, lane.settings, attached=self.observes(side)), archive)
 
     def send(self, prompt: str) -> None:
         """Send a prompt to both lanes, now or when they have answered."""
@@ -76,21 +120,21 @@ class Duet:
 
     def again(self) -> None:
         """Request the last replies once more, to see the spread of the figures; the earlier replies are kept."""
-        if self.done and not self.waiting and not self._lanes[0].asking:
+        if self.done and not self.waiting and not self._lanes[0].source.asking:
             self._begin()
-            for requests, conversation, settings in zip(self._managers, self.conversations, self._pair, strict=True):
-                regenerate(requests, conversation, conversation.turns[-1], settings)
+            for lane in self._lanes:
+                regenerate(lane.requests, lane.conversation, lane.conversation.turns[-1], lane.settings)
 
     def stop(self) -> list[str]:
         """End both replies, keeping their texts, and take waiting prompts back."""
         taken, self.waiting = self.waiting, []
-        before = [requests.stop(c) for requests, c in zip(self._managers, self.conversations, strict=True)]
+        before = [lane.requests.stop(lane.conversation) for lane in self._lanes]
         return [*before[0], *taken]
 
     def drain(self) -> Iterator[Record]:
         """Deliver the records of both lanes to their replies; yield all others."""
-        for requests in self._managers:
-            yield from requests.drain()
+        for lane in self._lanes:
+            yield from lane.requests.drain()
         self._next()
         if self.done and not self._counted:
             self._counted = True
@@ -98,7 +142,7 @@ class Duet:
             self.runs += [measured] if measured is not None else []
         if self.done and not self._asked_gap and self.comparable and not self.comparison.identical:
             self._asked_gap = True
-            self._lanes[0].ask_gap(self.comparison)
+            self._lanes[0].source.ask_gap(self.comparison)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -126,20 +170,19 @@ class Duet:
 
     def ready(self) -> None:
         """Start sending: the models are loaded."""
-        for conversation, text in zip(self.conversations, self.labels, strict=True):
-            conversation.set_up = text
-        for requests, target in zip(self._managers, self.targets, strict=True):
-            requests.ready(target)
+        for lane, text, target in zip(self._lanes, self.labels, self.targets, strict=True):
+            lane.conversation.set_up = text
+            lane.requests.ready(target)
 
     def fail(self, sentence: str) -> None:
         """Fail every prompt with this sentence: there is no engine."""
-        for requests in self._managers:
-            requests.fail(sentence)
+        for lane in self._lanes:
+            lane.requests.fail(sentence)
 
     def end(self) -> None:
         """End the replies, store them, and close the engine."""
-        for requests in self._managers:
-            requests.end()
+        for lane in self._lanes:
+            lane.requests.end()
 
     @property
     def running(self) -> bool:
@@ -149,7 +192,7 @@ class Duet:
     @property
     def stage(self) -> Stage | None:
         """The furthest stage of both lanes; None if none is answering."""
-        return furthest(requests.running.stage for requests in self._managers)
+        return furthest(lane.requests.running.stage for lane in self._lanes)
 
     @property
     def stopping(self) -> bool:
@@ -159,17 +202,15 @@ class Duet:
     @property
     def done(self) -> bool:
         """Whether both lanes have answered the last prompt."""
-        replies = [self.reply(side) for side in (0, 1)]
-        return all(reply is not None and not reply.running for reply in replies)
+        return all(lane.reply is not None and not lane.reply.running for lane in self._lanes)
 
     def reply(self, side: int) -> Reply | None:
         """The last reply of a lane."""
-        turns = self.conversations[side].turns
-        return turns[-1].reply if turns else None
+        return self._lanes[side].reply
 
     def tally(self, side: int) -> LaneTally:
         """The figures of a lane's last reply."""
-        return self._tallies[side]
+        return self._lanes[side].tally
 
     @property
     def comparison(self) -> Comparison:
@@ -195,35 +236,20 @@ class Duet:
     @property
     def gap(self) -> float | None:
         """Difference of the target's best logits where the texts diverge; None while unknown."""
-        return self._lanes[0].gap
+        return self._lanes[0].source.gap
 
     def _next(self) -> None:
-        if self.waiting and not self.running and not self._lanes[0].asking:
+        if self.waiting and not self.running and not self._lanes[0].source.asking:
             prompt, self.runs = self.waiting.pop(0), []
             self._begin()
-            for requests, conversation in zip(self._managers, self.conversations, strict=True):
-                requests.send(conversation, prompt)
+            for lane in self._lanes:
+                lane.requests.send(lane.conversation, prompt)
 
     def _begin(self) -> None:
         """Reset the figures for new replies."""
         self._asked_gap = self._counted = False
-        self._tallies, self._tallied = [LaneTally(), LaneTally()], ["", ""]
-
-    def _count(self, side: int, request_id: str, event: Event) -> None:
-        """Count an event of a lane's reply; the first one of a request starts a new tally."""
-        heard = self._heard[side]
-        if request_id != self._tallied[side]:
-            self._tallied[side] = request_id
-            self._tallies[side] = self._new_tally(side)
-            heard.clear()
-        heard.append(event)
-        if isinstance(event, Totals):  # a server has reported the fates of the counted tokens
-            self._tallies[side] = self._new_tally(side)
-            for told in resolve_rounds(heard):
-                if not isinstance(told, Request):  # only a trace has one
-                    self._tallies[side].add(told)
-        else:
-            self._tallies[side].add(event)
+        for lane in self._lanes:
+            lane.reset()
 
     def _new_tally(self, side: int) -> LaneTally:
         readies = self.readies()
@@ -260,3 +286,15 @@ def live_duet(shared: Settings, options: SideOptions) -> Duet:
     order = Order(options.order)
     engine = LaneEngine([lane_config(settings, exact=options.exact) for settings in pair], order)
     return Duet(pair, (LaneSource(engine, 0), LaneSource(engine, 1)), order, lambda: engine.lanes)
+
+
+def attached_duet(shared: Settings, options: SideOptions, server: AttachedEngine) -> Duet:
+    """A local lane, drafting by options or settings, and a server; not yet started.
+
+    Raises:
+        AppError, EngineError: an option is not understood, or out of range.
+    """
+    pair = replace(options, left=options.left or shared.drafter).pair(shared)
+    engine = LaneEngine([lane_config(pair[0], exact=options.exact)], Order.SEQUENTIAL)
+    both = AttachedLanes(engine, server, live=True)
+    return Duet(pair, (LaneSource(both, 0), LaneSource(both, 1)), both.order, lambda: both.lanes, server.url)

@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from specchat.app.errors import SettingsError, UsageError
 from specchat.app.settings.settings import AUTO, DRAFTERS, Settings
 from specchat.engine import EngineConfig, gamma_text, models_folder
-from specchat.engine.tools.compare import WITHOUT_MODEL
+from specchat.engine.tools.lane_figures import WITHOUT_MODEL
 
 FIELDS = ("gamma", "draft", "target")
 EXAMPLE = "as in none, ngram:gamma=auto or model:gamma=6,draft=FOLDER"
 
 
-@dataclass(frozen=True, slots=True)
-class SetUp:
-    """The settings of one lane that differ from the shared ones."""
-
-    drafter: str
-    gamma: int | str | None = None
-    """A number, auto, or None for the γ of the settings."""
-    draft: str | None = None
-    target: str | None = None
-
-    def settings(self, shared: Settings) -> Settings:
-        """The settings of this lane.
-
-        Raises:
-            SettingsError: they contradict each other or a value is out of range.
-        """
-        changes: dict[str, object] = {"drafter": self.drafter}
-        if self.drafter == "none":
-            changes |= {"gamma": 0, "draft": ""}
-        if self.gamma is not None:
-            changes["gamma"] = None if self.gamma == AUTO else self.gamma
-        if self.draft is not None:
-            changes["draft"] = self.draft
-        if self.target is not None:
-            changes["target"] = self.target
-        return replace(shared, **changes)  # type: ignore[arg-type]
-
-
-def parse_set_up(text: str) -> SetUp:
-    """Parse DRAFTER, or DRAFTER:NAME=VALUE,NAME=VALUE.
+def parse_set_up(text: str) -> dict[str, Any]:
+    """The changed settings of DRAFTER, or DRAFTER:NAME=VALUE,NAME=VALUE.
 
     Raises:
         UsageError: the text is not in this form.
@@ -54,7 +27,7 @@ def parse_set_up(text: str) -> SetUp:
         raise UsageError(f"set-up {text!r} names no drafter: write one, {EXAMPLE}")
     if drafter not in DRAFTERS:
         raise UsageError(f"set-up {text!r} begins with {drafter!r}, which is no drafter: use {', '.join(DRAFTERS)}")
-    values: dict[str, str] = {}
+    values: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name not in FIELDS or not equals or not value:
@@ -68,7 +41,10 @@ def parse_set_up(text: str) -> SetUp:
         for name in ("gamma", "draft"):
             if name in values and values[name] != "0":
                 raise UsageError(f"set-up {text!r} has a {name}, and none drafts nothing: leave it out")
-    return SetUp(drafter, _gamma(text, values.get("gamma")), values.get("draft"), values.get("target"))
+        values |= {"gamma": "0", "draft": ""}
+    if "gamma" in values:
+        values["gamma"] = _gamma(text, values["gamma"])
+    return {"drafter": drafter, **values}
 
 
 def label(settings: Settings, offered: Sequence[str] = ()) -> str:
@@ -89,7 +65,7 @@ def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settin
     made = []
     for name, text in (("--left", left or "none"), ("--right", right or _usual(shared))):
         try:
-            made.append(parse_set_up(text).settings(shared))
+            made.append(replace(shared, **parse_set_up(text)))
         except SettingsError as error:
             raise UsageError(f"{name} {text}: {error}") from None
     return made[0], made[1]
@@ -114,9 +90,9 @@ def _usual(shared: Settings) -> str:
     return "auto" if shared.drafter == "none" else shared.drafter
 
 
-def _gamma(text: str, value: str | None) -> int | str | None:
-    if value is None or value == AUTO:
-        return value
+def _gamma(text: str, value: str) -> int | None:
+    if value == AUTO:
+        return None
     try:
         return int(value)
     except ValueError:

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
-from specchat.app.sources.servers.protocol import check, count, turns
-from specchat.app.sources.servers.server import Call, Reader, Server
+from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
 from specchat.engine import (
     Admitted,
     Counted,

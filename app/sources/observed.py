@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from specchat.engine import Fate, Record, Round, Step, Token, Totals
 
@@ -10,6 +11,7 @@ OBSERVED = "observed"
 """Drafter of a round at another server, which does not name its drafter."""
 NO_ID = -1
 """Token id that the server does not report."""
+_EMPTY = Round("", 0, 0, OBSERVED, 0, (), (), (), (), (), 0, None, None, (), "", 0.0, 0.0, 0.0, 0.0, rows=1)
 UNSEEN = {Fate.REJECTED: "✕", Fate.DISCARDED: "·"}
 """Symbols for drafted tokens whose text the server does not report."""
 
@@ -43,27 +45,20 @@ def observed_round(
         fate = None
     else:
         fate = Fate.CORRECTION if accepted < drafted else Fate.BONUS if drafted else Fate.PLAIN
-    return Round(
+    return replace(
+        _EMPTY,
         request_id=request_id,
         number=number,
         position=position,
-        drafter=OBSERVED,
         gamma=drafted,
         drafted=(NO_ID,) * drafted,
-        p=(),
-        q=(),
-        u=(),
-        beta=(),
         accepted=accepted,
         last=None if fate is None else NO_ID,
         last_fate=fate,
         pieces=(*pieces[:accepted], *[""] * (drafted - accepted)),
         last_piece="" if fate is None else "".join(pieces[accepted:]),
         at=at,
-        draft_s=0.0,
-        verify_s=0.0,
         rest_s=seconds,
-        rows=1,
         judged=min(accepted + 1, drafted),
     )
 

@@ -1,11 +1,16 @@
-"""Sources of the app's records: an engine, a lane of one (`lane_source`), a server (`attached`), a trace (`player`)."""
+"""Sources of records: an engine, a lane of one (`side_by_side.lanes`), a server (`attached`), a trace (`player`).
+
+`Stepper` pauses one, and then releases one round of the batch at a time, in parts (`Part`).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Protocol
 
-from specchat.engine import EngineError, Message, Record, Request
+from specchat.engine import EngineError, Message, Record, Request, Round
 
 NOTHING = "no model is loaded: /model loads one"
 
@@ -96,3 +101,154 @@ class NoSource(Source):
     def drain(self) -> Sequence[Record]:
         """No records."""
         return ()
+
+
+class Part(IntEnum):
+    """How much of a round is shown while it is stepped through."""
+
+    DRAFTED = 0
+    """The drafted tokens, not yet tested."""
+    JUDGED = 1
+    """Their fates; the correction or bonus is still to come."""
+
+
+class Stepper:
+    """Wraps a source, and passes everything on unless it is paused.
+
+    While paused, it requests one round at a time and holds it until `step` has shown its parts: first the drafted
+    tokens, then their fates, then the last token. A round without a draft has only the last token.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.paused = False
+        self._held: deque[Record] = deque()
+        self._released: list[Record] = []
+        self._part: Part | None = None
+        self._requested = False
+        self._passing = False
+        """Whether the next records are passed on even if paused."""
+
+    @property
+    def source(self) -> Source:
+        """The wrapped source."""
+        return self._source
+
+    @property
+    def shown(self) -> list[tuple[Round, Part]]:
+        """The rounds that are being stepped through, one for each request of the batch."""
+        return [] if self._part is None else [(record, self._part) for record in self._batch()]
+
+    def pause(self) -> None:
+        """Hold records from the next round on."""
+        self.paused = True
+        self._source.pause()
+
+    def resume(self) -> None:
+        """Release held records, and continue."""
+        self.paused, self._part, self._requested = False, None, False
+        self._source.resume()
+
+    def step(self) -> None:
+        """Show the next part of the round; after the last part, request the next round."""
+        if self._part is Part.DRAFTED:
+            self._part = Part.JUDGED
+        elif self._part is Part.JUDGED:
+            self._release()
+        elif not self._requested:
+            self._requested = True
+            self._source.step()
+
+    def jump(self, *, back: bool) -> None:
+        """The source has moved: its next records are passed on. After a step back it returns held records again."""
+        if back:
+            self._held.clear()
+            self._released.clear()
+        self._part, self._requested, self._passing = None, False, True
+
+    def drain(self) -> list[Record]:
+        """Records since the last call, up to the held round."""
+        new = self._source.drain()
+        self._held.extend(new)
+        out, self._released = self._released, []
+        if not self.paused or self._passing:
+            out += self._held
+            self._held.clear()
+            self._passing = False
+            return out
+        while self._held and not isinstance(self._held[0], Round):
+            out.append(self._held.popleft())
+        batch = self._batch()
+        if batch and self._part is None and (len(batch) == batch[0].rows or not new):
+            self._requested = False
+            self._part = Part.DRAFTED
+            if not any(record.drafted for record in batch):
+                self._release()
+                out += self._released
+                self._released = []
+        return out
+
+    def start(self) -> None:
+        """Start the source."""
+        self._source.start()
+
+    def submit(self, request: Request) -> None:
+        """Request a reply from the source.
+
+        Raises:
+            EngineError: the request cannot be served.
+        """
+        self._source.submit(request)
+
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+        """Compute the distribution after these tokens of a reply.
+
+        Raises:
+            EngineError: the request cannot be served, or rounds are held back.
+        """
+        if self.paused:
+            raise EngineError("the engine is paused: continue (f10) first")
+        self._source.examine(request, continuation)
+
+    def cancel(self, request_id: str) -> None:
+        """End a reply; its held records are released."""
+        if any(record.request_id == request_id for record, _ in self.shown):
+            self._release()
+        self._source.cancel(request_id)
+
+    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
+        """Change how the source drafts for a reply."""
+        self._source.adjust(request_id, drafter, gamma)
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Change the detail of a reply."""
+        self._source.set_detail(request_id, detail)
+
+    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
+        """Count the tokens of a prompt."""
+        self._source.count(messages, key)
+
+    def close(self) -> None:
+        """Close the source; held records are released."""
+        self.paused = False
+        self._source.close()
+
+    def _batch(self) -> list[Round]:
+        """The rounds of the first held batch."""
+        batch: dict[str, Round] = {}
+        for record in self._held:
+            if not isinstance(record, Round):
+                continue
+            first = next(iter(batch.values()), record)
+            if record.request_id in batch or record.at - record.seconds > first.at:
+                break
+            batch[record.request_id] = record
+            if len(batch) == first.rows:
+                break
+        return list(batch.values())
+
+    def _release(self) -> None:
+        batch = self._batch()
+        last = max(i for i, record in enumerate(self._held) if any(record is each for each in batch))
+        self._released += [self._held.popleft() for _ in range(last + 1)]
+        self._part = None

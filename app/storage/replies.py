@@ -11,8 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from specchat.app.storage.database import NOT_THE_FILE
-from specchat.app.storage.store_file import StoreFile
+from specchat.app.storage.database import NOT_THE_FILE, StoreFile
 from specchat.engine import create_text, make_private
 
 T = TypeVar("T")

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from specchat.app.storage.store_file import StoreFile
+from specchat.app.storage.database import StoreFile
 
+MOST = 50
+"""Hits that a search returns."""
 BATCH = 500
 """Messages indexed in one transaction, which takes a few milliseconds."""
 BEGIN, END = "\x02", "\x03"
@@ -48,8 +50,8 @@ class SearchIndex:
         self._file = file
         self._now = now
 
-    def update(self, at_most: int = BATCH) -> bool:
-        """Index new titles, prompts and ended replies; return whether there may be more than `at_most`.
+    def update(self) -> bool:
+        """Index up to `BATCH` new titles, prompts and ended replies; return whether there may be more.
 
         Raises:
             StoreError: the file cannot be read or written.
@@ -57,9 +59,9 @@ class SearchIndex:
         ended = "role = 'user' OR finish_reason IS NOT NULL OR created_at < ?"
         rows = self._file.read(
             f"SELECT id, content, {_ATTACHED} FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
-            (self._now() - ABANDONED_S, at_most),
+            (self._now() - ABANDONED_S, BATCH),
         )
-        titles = self._file.read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (at_most,))
+        titles = self._file.read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (BATCH,))
         if rows or titles:
             texts = [(row_id, content + attached) for row_id, content, attached in rows]
             with self._file.write() as db:
@@ -73,10 +75,10 @@ class SearchIndex:
                     "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",
                     [(-row_id, text) for row_id, text in titles],
                 )
-        return max(len(rows), len(titles)) == at_most
+        return max(len(rows), len(titles)) == BATCH
 
-    def find(self, text: str, limit: int = 50) -> list[Hit]:
-        """Return the newest hits, titles first. Every word must occur; the last one may be a prefix.
+    def find(self, text: str) -> list[Hit]:
+        """Return the newest `MOST` hits, titles first. Every word must occur; the last one may be a prefix.
 
         Raises:
             StoreError: the file cannot be read.
@@ -89,19 +91,19 @@ class SearchIndex:
         titles = self._file.read(
             f"SELECT c.id, c.title, NULL, '', {excerpt} FROM search CROSS JOIN chats c ON c.id = -search.rowid"
             " WHERE search MATCH ? AND search.rowid < 0 AND c.deleted_at IS NULL ORDER BY search.rowid LIMIT ?",
-            (query, limit),
+            (query, MOST),
         )
         messages = self._file.read(
             f"SELECT c.id, c.title, m.id, m.role, {excerpt}, m.content FROM search"
             " CROSS JOIN messages m ON m.id = search.rowid CROSS JOIN chats c ON c.id = m.chat_id"
             " WHERE search MATCH ? AND search.rowid > 0 AND c.deleted_at IS NULL ORDER BY search.rowid DESC LIMIT ?",
-            (query, limit),
+            (query, MOST),
         )
         hits = [Hit(*row) for row in titles]
         for *row, content in messages:
             hit = Hit(*row)
             hits.append(hit if _up_to_hit(hit.excerpt) in content else replace(hit, role=ATTACHED))
-        return hits[:limit]
+        return hits[:MOST]
 
 
 def _up_to_hit(excerpt: str) -> str:

@@ -17,12 +17,10 @@ from types import TracebackType
 from typing import Self
 
 from specchat.app.errors import StoreError
-from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows
-from specchat.app.storage.imported import ImportedChat
+from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows, UnsentRows
+from specchat.app.storage.database import StoreFile, storable
 from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
-from specchat.app.storage.store_file import StoreFile, storable
-from specchat.app.storage.unsent import UnsentRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +40,23 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A prompt or a reply. `created_at` is seconds since 1970."""
+    """A prompt or a reply."""
 
     id: int
     role: str
     content: str
-    created_at: float
-    finish_reason: str | None
+    finish_reason: str | None = None
     """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still running."""
-    events: tuple[str, ...]
-    """Trace lines (`engine.to_json`) of the reply, in order."""
     parent: int | None = None
     """Of a reply: its prompt. Of a prompt: the reply before it (the prompt before it while that has no reply), or None
     for the first one."""
     chosen: bool = True
     """Whether the chat continues with this one among those with the same parent."""
-    attachments: tuple[Attachment, ...] = ()
     model: str = ""
     """The model of a reply, as named in the settings; empty if unknown."""
+    events: tuple[str, ...] = ()
+    """Trace lines (`engine.to_json`) of the reply, in order; none if its tokens are unknown."""
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Store:
@@ -105,29 +102,15 @@ class Store:
             row = db.execute("INSERT INTO chats (title, updated_at, system) VALUES (?, ?, ?)", (title, at, system))
         return Chat(_row_id(row), title, at, system=system)
 
-    def pin_chat(self, chat_id: int, pinned: bool) -> None:
-        """Pin or unpin a chat."""
-        self._set_in_chat(chat_id, pinned=pinned)
-
-    def set_system(self, chat_id: int, system: str) -> None:
-        """Change the system prompt of a chat."""
-        self._set_in_chat(chat_id, system=storable(system))
-
-    def set_thinking(self, chat_id: int, thinking: bool | None) -> None:
-        """Change whether the model thinks in a chat."""
-        self._set_in_chat(chat_id, thinking=thinking)
-
-    def rename_chat(self, chat_id: int, title: str) -> None:
-        """Change the title; the position in the list stays."""
-        self._set_in_chat(chat_id, title=storable(title), indexed=0)
-
-    def delete_chat(self, chat_id: int) -> None:
-        """Remove the chat from the list; `restore_chat` undoes it."""
-        self._set_in_chat(chat_id, deleted_at=self._now())
-
-    def restore_chat(self, chat_id: int) -> None:
-        """Undo `delete_chat`."""
-        self._set_in_chat(chat_id, deleted_at=None)
+    def change_chat(self, chat_id: int, **values: object) -> None:
+        """Change `title`, `system`, `pinned` or `thinking` of a chat, or whether it is `deleted` from the list."""
+        changes = {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
+        if "title" in changes:
+            changes["indexed"] = 0
+        if "deleted" in changes:
+            changes["deleted_at"] = self._now() if changes.pop("deleted") else None
+        names = ", ".join(f"{name} = ?" for name in changes)
+        self._file.change(f"chat {chat_id}", f"UPDATE chats SET {names} WHERE id = ?", (*changes.values(), chat_id))
 
     def prompts(self, at_most: int) -> list[str]:
         """The newest different prompts of all chats, oldest first, except prompts that refer to a paste."""
@@ -152,21 +135,18 @@ class Store:
 
     def messages(self, chat_id: int, *, events: bool = True) -> list[StoredMessage]:
         """The messages of a chat, oldest first, with or without their trace lines."""
-        columns = "id, role, content, created_at, finish_reason, parent, chosen, model"
+        columns = "id, role, content, finish_reason, parent, chosen, model"
         own = "SELECT id FROM messages WHERE chat_id = ?"
         query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
+        lines: dict[int, list[str]] = defaultdict(list)
         with self._file.lock:
             rows = self._file.read(f"SELECT {columns} FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
-            lines = self._file.read(query, (chat_id,)) if events else []
+            for row, line in self._file.read(query, (chat_id,)) if events else ():
+                lines[row].append(line)
             attached = self.attachments.of_chat(chat_id)
-        by_message: dict[int, list[str]] = defaultdict(list)
-        for message_id, line in lines:
-            by_message[message_id].append(line)
         return [
-            StoredMessage(
-                row, role, text, at, reason, tuple(by_message[row]), parent, bool(chosen), attached.get(row, ()), model
-            )
-            for row, role, text, at, reason, parent, chosen, model in rows
+            StoredMessage(id_, role, text, end, parent, bool(chosen), model, tuple(lines[id_]), attached.get(id_, ()))
+            for id_, role, text, end, parent, chosen, model in rows
         ]
 
     def add_message(
@@ -186,7 +166,7 @@ class Store:
         """
         at = self._now()
         with self._file.write() as db:
-            self._set_in_chat(chat_id, updated_at=at)
+            self.change_chat(chat_id, updated_at=at)
             row = db.execute(
                 "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -194,8 +174,7 @@ class Store:
             )
             if chosen:
                 self.choose(_row_id(row))
-            if attachments:
-                self.attachments.add(_row_id(row), attachments)
+            self.attachments.add(attachments, _row_id(row))
         return _row_id(row)
 
     def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
@@ -240,19 +219,20 @@ class Store:
                 self.attachments.copy(message_id, parent)
         return chat
 
-    def import_chats(self, chats: Sequence[ImportedChat]) -> None:
-        """Add all of these chats, or none."""
+    def import_chats(self, chats: Iterable[tuple[Chat, Sequence[StoredMessage]]]) -> None:
+        """Add all of these chats, or none. The id and parent of a message are indices among those of its chat."""
         with self._file.write():
-            for imported in chats:
+            for imported, messages in chats:
                 chat = self.create_chat(imported.title, imported.system)
                 rows: list[int] = []
-                for message in imported.messages:
+                for message in messages:
                     parent = None if message.parent is None else rows[message.parent]
-                    row = self.add_message(chat.id, message.role, "", parent=parent, chosen=message.chosen)
-                    self.attachments.add(row, message.attachments)
-                    self.append_rounds(row, message.text, message.lines)
-                    if message.reason is not None:
-                        self.finish_message(row, message.reason)
+                    row = self.add_message(
+                        chat.id, message.role, "", parent=parent, chosen=message.chosen, attachments=message.attachments
+                    )
+                    self.append_rounds(row, message.content, message.events)
+                    if message.finish_reason is not None:
+                        self.finish_message(row, message.finish_reason)
                     rows.append(row)
 
     def take_back(self, message_id: int) -> None:
@@ -277,10 +257,6 @@ class Store:
     def one_transaction(self) -> AbstractContextManager[object]:
         """Store everything that the calling thread writes inside together, or nothing of it."""
         return self._file.write()
-
-    def _set_in_chat(self, chat_id: int, **values: object) -> None:
-        names = ", ".join(f"{name} = ?" for name in values)
-        self._file.change(f"chat {chat_id}", f"UPDATE chats SET {names} WHERE id = ?", (*values.values(), chat_id))
 
     def _set_in_message(self, message_id: int, assignment: str, value: object) -> None:
         self._file.change(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from textual.binding import Binding
 
-from specchat.app.chat.export import FORMATS
+from specchat.app.chat.exchange import FORMATS
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import REJECTED, THINKING
 
@@ -80,7 +80,7 @@ _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-
 
 _CONTROLS = tuple(
     Action(
-        name=f"set-{control.command}", run="settings.set_control", args=(control.command,), about=control.means,
+        name=f"set-{control.command}", run="controls.set", args=(control.command,), about=control.means,
         slash=control.command, takes=_SIGNS[control.command], needs=True,
     )
     for control in CONTROLS
@@ -98,9 +98,9 @@ _SETTINGS = (
            slash="unload"),
     Action(name="controls", run="views.controls", about="controls: γ, drafter, sampling, presets", place=CHAT,
            keys="ctrl+o,f9", key_display="^o", footer=16, title="Controls", slash="controls"),
-    Action(name="preset", run="settings.use_preset", about="set all controls as saved", place=CHAT,
+    Action(name="preset", run="controls.use_preset", about="set all controls as saved", place=CHAT,
            title="Preset", each=True, slash="preset", takes="NAME", needs=True),
-    Action(name="save-preset", run="settings.save_preset", about="save all controls as a preset",
+    Action(name="save-preset", run="controls.save_preset", about="save all controls as a preset",
            slash="save", takes="NAME", needs=True),
 )  # fmt: skip
 
@@ -147,11 +147,11 @@ _MESSAGES = (
            slash="template-save", takes="NAME", needs=True),
     Action(name="chats", run="screen.panes.toggle", args=("chats",), place=CHAT, keys="ctrl+b,f2", key_display="^b",
            footer=11, title="Chats", about="chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
-    Action(name="pin", run="chats.pin_shown", about="pin this chat at the top of the list, or unpin it", place=CHAT,
+    Action(name="pin", run="chats.pin", about="pin this chat at the top of the list, or unpin it", place=CHAT,
            when="screen.conversation.chat", title="Pin chat", slash="pin"),
-    Action(name="rename-chat", run="chats.rename_shown", about="give this chat another title", place=CHAT,
+    Action(name="rename-chat", run="chats.rename", about="give this chat another title", place=CHAT,
            when="screen.conversation.chat", title="Rename chat"),
-    Action(name="delete-chat", run="chats.delete_shown", about="remove this chat from the list", place=CHAT,
+    Action(name="delete-chat", run="chats.delete", about="remove this chat from the list", place=CHAT,
            when="screen.conversation.chat", title="Delete chat"),
     Action(name="undo-delete", run="chats.undo_delete", about="restore the chat that was deleted last", place=CHAT,
            when="chats.deleted", title="Undo delete"),

@@ -10,48 +10,38 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from textual import work
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.driver import Driver
 from textual.events import TextSelected
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
-from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import AppError
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
-from specchat.app.sources.source import Source
-from specchat.app.sources.stepper import Stepper
 from specchat.app.ui.actions.actions import Actions
-from specchat.app.ui.actions.comparison import MakeDuet
-from specchat.app.ui.actions.models import EngineRecords, MakeSource
+from specchat.app.ui.actions.scope import MakeDuet, MakeSource
 from specchat.app.ui.keys import named
-from specchat.app.ui.load_meter import LoadMeter
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
+from specchat.app.ui.textual_internals import disable_toasts
 from specchat.app.ui.themes import ThemeChoice, theme_colours
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.transcript_messages import (
-    AttachmentRequested,
-    CodeRequested,
-    CopyRequested,
-    ForkRequested,
-    LinkRequested,
-    VersionRequested,
-)
-from specchat.engine import EngineError
+from specchat.app.ui.widgets.transcript import Requested
+from specchat.engine import EngineError, Ready, Record
 
 STYLES = Path(__file__).parent / "styles"
+PROBE_S = 1.0
+"""Between two measurements of the load."""
 WRITE_S = 0.25
 """Seconds between stores of unsent text: a kill loses this much of it. Replies are stored before they are shown."""
 
@@ -64,7 +54,7 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "app",
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
         Binding("ctrl+p", "command_palette", "palette", show=False, priority=True),
@@ -98,7 +88,7 @@ class SpecChat(App[None]):
             begin_side_by_side: Whether to open that mode at the start.
         """
         super().__init__()
-        self._disable_notifications = True  # as toasts: `on_notify` shows them
+        disable_toasts(self)  # `on_notify` shows notices
         self._prepare = prepare
         self._player = player
         self._probe = probe
@@ -108,10 +98,9 @@ class SpecChat(App[None]):
         self.requests = RequestManager()
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self.actions = Actions(
-            self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, replaying=player is not None
+            self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, player is not None
         )
-        self._records = EngineRecords(self.actions.scope, self.actions.settings, self._engine_ready, probe)
-        self.pump = Pump(self, self.actions.chats, self._records.handle, self._draw)
+        self.pump = Pump(self, self.requests.drain, lambda: self.requests.running.stage, self._handle, self._draw)
         self.chat_screen.set_pace(self.pump.pace)
         self._theme_choice = ThemeChoice(self, theme)
 
@@ -145,9 +134,9 @@ class SpecChat(App[None]):
         try:
             session = await asyncio.to_thread(self._prepare)
         except (EngineError, AppError) as error:
-            self._records.fail(str(error))
+            self.actions.models.fail(str(error))
         except Exception as error:
-            self._records.fail(f"specchat could not start ({type(error).__name__}: {error})")
+            self.actions.models.fail(f"specchat could not start ({type(error).__name__}: {error})")
         else:
             self._connect(session)
         self.prepared.set()
@@ -161,18 +150,25 @@ class SpecChat(App[None]):
             self.chat_screen.transcript.rejected = session.settings.rejected
         if notices:
             say(self, " · ".join(notices), "warning")
-        self._theme_choice.keep(self.actions.settings.preferences)
-        self.actions.models.use = self._step_through
-        self.requests.connect(replace(session, source=self._step_through(session.source)), self.actions.scope.archive)
+        self._theme_choice.keep(self.actions.preferences)
+        stepper = self.chat_screen.stepping.through(session.source)
+        self.requests.connect(replace(session, source=stepper), self.actions.archive)
         self.actions.chats.show_list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)
         self.actions.chats.restore_unsent()
         self.actions.chats.index()
         if self._probe is not None:
-            LoadMeter(self, self._probe, self.chat_screen.widgets.show_load).start()
+            self.set_interval(PROBE_S, self._measure_load)
         if self._begin_side_by_side:
             self.action_run("side-by-side")
+
+    @work(exclusive=True, group="probe", exit_on_error=False)
+    async def _measure_load(self) -> None:
+        """Show the load of the GPU, which is asked in a thread, and the interface's share of a core."""
+        assert self._probe is not None
+        interface = self._probe.interface()
+        self.chat_screen.widgets.show_load(await asyncio.to_thread(self._probe.gpu), interface)
 
     async def on_unmount(self) -> None:
         """Store replies and unsent text, however the app ends."""
@@ -180,8 +176,8 @@ class SpecChat(App[None]):
         self.actions.models.close()
         self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
-        if self.actions.settings.preferences is not None:
-            await asyncio.to_thread(self.actions.settings.preferences.close)
+        if self.actions.preferences is not None:
+            await asyncio.to_thread(self.actions.preferences.close)
 
     def on_notify(self, event: Notify) -> None:
         """Show a notice on the topmost screen with a notice line."""
@@ -207,38 +203,26 @@ class SpecChat(App[None]):
         self.actions.models.update()
         self.actions.chats.refresh()
 
-    def _step_through(self, source: Source) -> Source:
-        """Wrap a source, so that its rounds can be held back."""
-        self.chat_screen.stepping.stepper = stepper = Stepper(source)
-        return stepper
-
-    def _engine_ready(self, device: str) -> None:
-        """Adapt the frame rate to the engine's device, and let the engine draft from other chats."""
-        if self._player is None:  # nothing is computed in a replay
-            self.pump.suit(device)
-            self.actions.draft_from_chats()
+    def _handle(self, record: Record) -> None:
+        """Process a record about the engine; adapt to the device that it is ready on."""
+        if isinstance(record, Ready) and record.conversations:
+            if self._probe is not None and record.device == "cuda":
+                self._probe.find_gpu(record.device_name)
+            if self._player is None:  # nothing is computed in a replay
+                self.pump.suit(record.device)
+                self.actions.draft_from_chats()
+        self.actions.models.handle(record)
 
     # Messages and actions
 
-    def on_chat_list_chosen(self, event: ChatList.Chosen) -> None:
-        """Open a chat."""
-        self.actions.chats.open(event.chat)
-
-    def on_chat_list_rename_requested(self, event: ChatList.RenameRequested) -> None:
-        """Rename a chat."""
-        self.actions.chats.rename(event.chat)
-
-    def on_chat_list_delete_requested(self, event: ChatList.DeleteRequested) -> None:
-        """Delete a chat."""
-        self.actions.chats.delete(event.chat)
-
-    def on_chat_list_pin_requested(self, event: ChatList.PinRequested) -> None:
-        """Pin or unpin a chat."""
-        self.actions.chats.pin(event.chat)
-
-    def on_chat_list_undo_requested(self) -> None:
-        """Restore the chat that was deleted last."""
-        self.actions.chats.undo_delete()
+    def on_chat_list_requested(self, event: ChatList.Requested) -> None:
+        """A key or a click in the list of chats."""
+        chats = self.actions.chats
+        if event.what == "undo":
+            chats.undo_delete()
+        elif event.chat is not None:
+            does = {"open": chats.open, "rename": chats.rename, "delete": chats.delete, "pin": chats.pin}
+            does[event.what](event.chat)
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """A prompt or a slash command."""
@@ -248,32 +232,24 @@ class SpecChat(App[None]):
         """A question mark in an empty composer."""
         self.action_run("keys")
 
-    def on_transcript_fork_requested(self, event: ForkRequested) -> None:
-        """Fork a reply at a token."""
-        self.actions.messages.fork_token(event.spot)
-
-    def on_transcript_version_requested(self, event: VersionRequested) -> None:
-        """A click on the version marks of a prompt or reply."""
-        messages = self.actions.messages
-        (messages.show_reply if event.of_reply else messages.show_version)(event.turn, event.step)
-
-    def on_transcript_copy_requested(self, event: CopyRequested) -> None:
-        """A click below a reply."""
-        self.copy_to_clipboard((event.reply.answer or event.reply.text).strip())
-
-    def on_transcript_code_requested(self, event: CodeRequested) -> None:
-        """A click above a code block."""
-        with self.actions.scope.reporting():
-            self.actions.replies.copy_code(event.number, event.reply)
-
-    def on_transcript_link_requested(self, event: LinkRequested) -> None:
-        """A click on a link."""
-        with self.actions.scope.reporting():
-            self.actions.replies.open_address(event.address)
-
-    def on_transcript_attachment_requested(self, event: AttachmentRequested) -> None:
-        """A click on an attachment of a prompt."""
-        self.actions.prompt.open_attachment(event.attachment)
+    def on_transcript_requested(self, event: Requested) -> None:
+        """A click on a mark of a prompt or a reply, or a key on a token."""
+        actions, about, details = self.actions, event.about, event.details
+        with actions.reporting():
+            match event.what:
+                case "fork":
+                    actions.messages.fork_token(about)
+                case "version":
+                    of_reply, step = details
+                    (actions.messages.show_reply if of_reply else actions.messages.show_version)(about, step)
+                case "attachment":
+                    actions.prompt.open_attachment(about.attachments[details[0]])
+                case "copy":
+                    self.copy_to_clipboard((about.answer or about.text).strip())
+                case "code":
+                    actions.replies.copy_code(details[0], about)
+                case "link":
+                    actions.replies.open_address(about)
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""

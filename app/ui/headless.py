@@ -8,7 +8,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat

@@ -10,9 +10,9 @@ from typing import Any
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.keys import REPLACED_KEYS, Keys, _character_to_key
+from textual.keys import REPLACED_KEYS, Keys
 
-from specchat.app.ui.textual_internals import keymap_of
+from specchat.app.ui.textual_internals import key_of_character, keymap_of
 
 APP, CHAT = "app", "chat"
 """Groups whose bindings work at the same time as those of others."""
@@ -112,7 +112,7 @@ def _sharing(binding_id: str) -> list[str]:
 def _normal(key: str) -> str:
     """The name that Textual gives the key of a character."""
     *modifiers, last = key.rpartition("+") if len(key) > 1 else ("", "", key)
-    return "".join(modifiers) + (_character_to_key(last) if len(last) == 1 else last)
+    return "".join(modifiers) + (key_of_character(last) if len(last) == 1 else last)
 
 
 def _is_key(key: str) -> bool:
@@ -121,7 +121,7 @@ def _is_key(key: str) -> bool:
     return bool(last) and known and all(modifier in _MODIFIERS for modifier in modifiers)
 
 
-_KEY_NAMES = {_character_to_key(chr(code)) for code in range(33, 127)}
+_KEY_NAMES = {key_of_character(chr(code)) for code in range(33, 127)}
 
 
 def all_ids() -> Iterable[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from textual.message_pump import MessagePump
 from textual.timer import Timer
@@ -14,36 +13,29 @@ from specchat.app.chat.reply import Stage
 from specchat.engine import Record, usable_cores
 
 
-class Drained(Protocol):
-    """Hands records to the replies they belong to, and stores them."""
-
-    def drain(self) -> Iterable[Record]:
-        """Take in what has come; gives the records that concern the engine as a whole, in order."""
-
-    @property
-    def stage(self) -> Stage | None:
-        """How far the running reply has got that is furthest; None where none runs."""
-
-
 class Pump:
     """Drains a source with every frame, hands its records on, and has the screen drawn.
 
     Args:
         timers: The app or the screen whose timers it runs on; it stops with them.
-        source: What is drained.
+        drain: Hands records to the replies they belong to; gives those that concern the engine as a whole.
+        stage: The stage of the running reply that has got furthest; None where none runs.
         handle: Called with each record that concerns the engine as a whole.
         draw: Called once the records of a frame are taken in.
     """
 
     def __init__(
-        self, timers: MessagePump, source: Drained, handle: Callable[[Record], None], draw: Callable[[], None]
+        self,
+        timers: MessagePump,
+        drain: Callable[[], Iterable[Record]],
+        stage: Callable[[], Stage | None],
+        handle: Callable[[Record], None],
+        draw: Callable[[], None],
     ) -> None:
         self.pace = Pace()
         """How often it runs; what draws follows it."""
         self._timers = timers
-        self._source = source
-        self._handle = handle
-        self._draw = draw
+        self._drain, self._stage, self._handle, self._draw = drain, stage, handle, draw
         self._frames: Timer | None = None
         self._budget: FrameBudget | None = None
 
@@ -57,10 +49,10 @@ class Pump:
 
     def run(self) -> None:
         """Run once."""
-        for record in self._source.drain():
+        for record in self._drain():
             self._handle(record)
         self._draw()
-        self._follow(FRAME_S if self._budget is None else self._budget.after(self._source.stage))
+        self._follow(FRAME_S if self._budget is None else self._budget.after(self._stage()))
 
     def _follow(self, frame_s: float) -> None:
         """Set the time between frames."""

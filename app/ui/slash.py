@@ -1,10 +1,11 @@
-"""Slash commands as they are typed: parsing, completion and hints. The commands are in `app.ui.action_table`."""
+"""Slash commands as they are typed: parsing, completion with tab, and hints. They are in `app.ui.action_table`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
+from specchat.app.chat.tray import completions
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.ui.action_table import SLASH_COMMANDS, Action
@@ -82,3 +83,38 @@ def hints(text: str, words: Words) -> Iterable[tuple[str, str]]:
         return []
     values = [line.partition(" ")[2] for line in matches(text, words)]
     return [(command.usage, command.about), *([(" · ".join(values), "")] if values else [])]
+
+
+class Completer:
+    """Completes as far as the text is unambiguous; further calls go through the alternatives."""
+
+    def __init__(self) -> None:
+        self._stem: str | None = None
+        """The command line of the first call."""
+        self._paths: list[str] = []
+        """The alternatives of a path."""
+
+    def command(self, text: str, words: Words) -> str | None:
+        """The completed command line; None without one. `words` are the values that commands accept."""
+        found = matches(self._stem, words) if self._stem is not None else []
+        if text in found:
+            return found[(found.index(text) + 1) % len(found)]
+        further = completed(text, words)
+        if further != text:
+            self._stem = None
+            return further
+        self._stem = text
+        return next((line for line in matches(text, words) if line != text), None)
+
+    def path(self, typed: str) -> tuple[str, bool] | None:
+        """The completed path, and whether it is the complete name of a file; None without one."""
+        if typed in self._paths:
+            return self._paths[(self._paths.index(typed) + 1) % len(self._paths)], False
+        found = completions(typed)
+        common = common_start(found)
+        if len(found) == 1 or len(common) > len(typed):
+            return common, len(found) == 1 and not common.endswith("/")
+        if not found:
+            return None
+        self._paths = found
+        return found[0], False

@@ -8,16 +8,13 @@ import re
 import selectors
 import signal
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import IO, Any, cast
 
-from textual._ansi_sequences import SYNC_END, SYNC_START
-from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
-from textual.message import Message
 
 from specchat.app.sanitize import without_controls
+from specchat.app.ui.textual_internals import SYNC_END, SYNC_START, XTermParser
 
 _POLL_S = 0.1
 """Interval after which a lone escape character counts as the key instead of the start of a sequence."""
@@ -56,7 +53,7 @@ class TerminalDriver(LinuxDriver):
 
     def run_input_thread(self) -> None:
         """Read keys and pastes until the driver ends; runs in a separate thread."""
-        decoder, parser = InputDecoder(), XTermParser(self._debug)
+        decoder, parser = InputDecoder(), XTermParser()
         with selectors.SelectSelector() as selector:  # the others know no terminals on macOS
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
@@ -65,8 +62,9 @@ class TerminalDriver(LinuxDriver):
                     if not data:
                         self._loop.call_soon_threadsafe(self._leave, signal.SIGHUP)
                         return
-                    for message in _parsed(parser, decoder.feed(data)):
-                        self.process_message(message)
+                    if text := decoder.feed(data):  # an empty one would end the parser
+                        for message in parser.feed(text):
+                            self.process_message(message)
                 for message in parser.tick():
                     self.process_message(message)
 
@@ -79,11 +77,6 @@ class TerminalDriver(LinuxDriver):
 
     def _leave(self, number: int) -> None:
         self._app.exit(return_code=128 + number)
-
-
-def _parsed(parser: XTermParser, text: str) -> Iterable[Message]:
-    """The messages of a text; to feed an empty one would end the parser."""
-    return parser.feed(text) if text else ()
 
 
 class _Output:
@@ -135,33 +128,19 @@ class InputDecoder:
         """The text of the next bytes; what may be half a character or half a closing mark comes with a later call."""
         text, out = self._decode(data), list[str]()
         while text:
-            text = self._paste(text, out) if self._pasting else self._keys(text, out)
+            if self._pasting:
+                pasted, mark, text = (self._held + text).partition(PASTE_END)
+                half = 0 if mark else _half_mark(pasted)
+                pasted, self._held = pasted[: len(pasted) - half], pasted[len(pasted) - half :]
+                self._pasting = not mark
+                out += [without_controls(pasted), mark]
+            else:
+                before = self._passed
+                keys, mark, rest = (before + text).partition(PASTE_START)
+                out.append(_alt_digits(f"{keys}{mark}"[len(before) :]))
+                self._pasting, self._passed = bool(mark), "" if mark else keys[1 - len(PASTE_START) :]
+                text = rest
         return "".join(out)
-
-    def _keys(self, text: str, out: list[str]) -> str:
-        """Output everything up to the start of a paste; returns the rest."""
-        before = self._passed
-        found = (before + text).find(PASTE_START)
-        if found < 0:
-            out.append(_alt_digits(text))
-            self._passed = (before + text)[1 - len(PASTE_START) :]
-            return ""
-        end = found + len(PASTE_START) - len(before)
-        out.append(_alt_digits(text[:end]))
-        self._pasting, self._passed = True, ""
-        return text[end:]
-
-    def _paste(self, text: str, out: list[str]) -> str:
-        """Output the paste without its control characters; returns the text after it."""
-        text, self._held = self._held + text, ""
-        pasted, mark, rest = text.partition(PASTE_END)
-        if mark:
-            self._pasting = False
-        else:
-            half = _half_mark(pasted)
-            pasted, self._held = pasted[: len(pasted) - half], pasted[len(pasted) - half :]
-        out += [without_controls(pasted), mark]
-        return rest
 
 
 def _alt_digits(text: str) -> str:

@@ -2,8 +2,10 @@
 
 Benefits are processor time of the app as a share of one core, while one reply grows at 200 tokens/s with 30 frames/s
 on two cores (`benchmarks.measure_interface`): 14 % with everything below, 30 % without. On a GPU the engine's Python
-code loses that time; on a CPU fewer frames are drawn instead. `terminal_driver.py` extends Textual's driver, whose
-state is private as well.
+code loses that time; on a CPU fewer frames are drawn instead.
+
+`terminal_driver.py` needs the parser of keys and the marks around a frame, because Textual's driver ends with an
+exception where input is invalid or the terminal goes; `keys.py` needs Textual's names of characters to check a keymap.
 """
 
 from __future__ import annotations
@@ -15,9 +17,13 @@ from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
+from textual._ansi_sequences import SYNC_END as SYNC_END
+from textual._ansi_sequences import SYNC_START as SYNC_START
 from textual._compositor import ChopsUpdate, Compositor
+from textual._xterm_parser import XTermParser as XTermParser
 from textual.app import App
 from textual.geometry import Region
+from textual.keys import _character_to_key
 from textual.reactive import Reactive
 from textual.screen import Screen
 from textual.scroll_view import ScrollView
@@ -33,6 +39,16 @@ def use_narrow_compositor(screen: Screen[Any]) -> None:
 def keymap_of(app: App[Any]) -> Mapping[str, str]:
     """The keys that `App.set_keymap` has set, by binding; Textual has no public way to read them."""
     return app._keymap
+
+
+def key_of_character(character: str) -> str:
+    """Textual's name of the key for a character."""
+    return _character_to_key(character)
+
+
+def disable_toasts(app: App[Any]) -> None:
+    """Leave notices to the app: Textual has no public option against its own."""
+    app._disable_notifications = True
 
 
 class NarrowCompositor(Compositor):

@@ -13,7 +13,7 @@ from textual.app import App
 from textual.color import Color
 from textual.theme import Theme
 
-from specchat.app.settings.preferences import Preferences
+from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import Settings
 
 _FATES = {  # on dark ground, on light ground, in 16 colours

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from textual_serve.server import Server
 
-from specchat.app.addresses import is_this_machine
+from specchat.app.sanitize import is_this_machine
 
 TITLE = "specchat"
 COOKIE = "specchat"

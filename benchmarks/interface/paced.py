@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.paths import database_file
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.probe import Probe

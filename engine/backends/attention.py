@@ -1,35 +1,104 @@
-"""Grouped-query attention over the KV cache: query heads are folded into the query length, so nothing is copied."""
+"""Attention over the KV cache: query heads are folded into the query length, so that nothing is copied; masks.
+
+On a GPU passes of fixed shape attend by `torch.nn.attention.flex_attention`: the usual kernels for a mask given as a
+tensor read all columns, and one block of the device works on each head. These read the blocks of 128 columns that hold
+a row's tokens, several at once (Dong et al. 2024, "Flex Attention").
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from specchat.engine.backends.flex import attend
-from specchat.engine.cache.cache_probe import HandedOut
-from specchat.engine.cache.kv_cache import Run
+from specchat.engine.cache.cache_probe import CacheProbe, HandedOut
+from specchat.engine.cache.kv_cache import CacheView
+from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePart
+
+BLOCK = 128
+"""Columns that kernels read together."""
+_SMALLEST = 16
+"""Head size that kernels take (`torch._inductor.kernel.flex.flex_attention`)."""
+
+
+def has_block_kernels(model: Any) -> bool:
+    """Whether these kernels are made for the device and the heads of a model."""
+    config = model.config.get_text_config()
+    heads = max(getattr(config, "num_attention_heads", 1), 1)
+    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
+    return bool(model.device.type == "cuda" and size >= _SMALLEST)
+
+
+def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int) -> BlockMask:
+    """An attention mask over the pages of a cache (`engine.cache.kv_cache.pages`), in the form that kernels take.
+
+    The blocks of a row are those of its slot, as in a paged cache (Kwon et al. 2023, "PagedAttention") whose sequences
+    each have one stretch of it.
+
+    Args:
+        mask: [B, 1, T, S], bool, whether a query may attend to a column of the row's slot.
+        ends: [B], int64, the columns of each row: beyond them its mask is False. Rows that end beyond S are padding,
+            of which one block is read.
+        slots: [B], int64.
+        columns: of a slot, a multiple of `BLOCK`.
+        total: slots of the cache.
+    """
+    length, seen = mask.shape[2:]
+    blocks, tiles = -(-seen // BLOCK), -(-length // BLOCK)
+    count = torch.where(ends > seen, 1, (ends + BLOCK - 1) // BLOCK).clamp(1, blocks).to(torch.int32)
+    own = slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)
+    # Kernels want as many entries as the whole cache has blocks; entries after `count` are not read.
+    index = torch.nn.functional.pad(own, (0, total * columns // BLOCK - blocks)).to(torch.int32)
+
+    def allowed(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:  # noqa: ARG001
+        place = column - slots[row] * columns
+        return mask[row, 0, query, place.clamp(0, seen - 1)] & (place >= 0) & (place < seen)
+
+    return BlockMask.from_kv_blocks(
+        count[:, None, None].expand(-1, 1, tiles).contiguous(),
+        index[:, None, None].expand(-1, 1, tiles, -1).contiguous(),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=allowed,
+        seq_lengths=(length, total * columns),
+        compute_q_blocks=False,
+    )
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
+    """[B, H, T, Dv] of queries [B, H, T, D], keys [1, G, n, D] and values [1, G, n, Dv], H a multiple of G."""
+    kernel = flex_attention if torch.compiler.is_compiling() or query.device.type == "cpu" else _compiled()
+    attended: Tensor = kernel(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
+    return attended
+
+
+@lru_cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention, dynamic=True)
+
 
 NAME = "slot_cache"
-_runs: ContextVar[Sequence[Run]] = ContextVar("runs", default=())
-"""Where the rows of the pass under way lie; nothing where keys and values are those of the rows, one by one."""
+
+
+_places: ContextVar[Sequence[int]] = ContextVar("places", default=())
 
 
 @contextmanager
-def scattered(runs: Sequence[Run]) -> Iterator[None]:
-    """Passes in here get keys and values of all slots from the first to the last of theirs (`CacheView.runs`)."""
-    token = _runs.set(runs)
+def scattered(places: Sequence[int]) -> Iterator[None]:
+    """Passes in here get keys and values of more slots than they have rows, which are at these places."""
+    token = _places.set(places)
     try:
         yield
     finally:
-        _runs.reset(token)
+        _places.reset(token)
 
 
 def slot_attention(
@@ -46,11 +115,12 @@ def slot_attention(
     Args:
         module: the layer.
         query: [B, H, T, D].
-        key: [B, G, S, D] with H a multiple of G; of more slots where rows are `scattered`, and of one, with the columns
-            of all slots, where the mask is one of `engine.backends.flex`.
+        key: [B, G, S, D] with H a multiple of G; of more slots where rows are `scattered`;
+            [1, G, n, D] with the columns of all slots where the mask is one of
+            `engine.backends.attention.block_mask`.
         value: [B, G, S, Dv], Dv the head size of values.
         attention_mask: bool [B, 1, H/G·T, S], True where a query may attend; None for one query that attends to all; or
-            that of `engine.backends.flex`.
+            that of `block_mask`.
         scaling: factor on the scores; None for 1/√D.
 
     Returns:
@@ -59,22 +129,22 @@ def slot_attention(
     if isinstance(attention_mask, BlockMask):
         return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
     # Compiled layers are static ones, whose rows lie together; the compiler knows no context variables.
-    runs = () if torch.compiler.is_compiling() else _runs.get()
-    key, value = _attended(key), _attended(value)
+    places = () if torch.compiler.is_compiling() else _places.get()
+    key, value = _plain(key), _plain(value)
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     folded = query.reshape(batch, groups, heads // groups * length, size)
     attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
-    if runs:  # a call for each run costs less than a copy of what it reads
-        masks = [None if attention_mask is None else attention_mask[run.rows] for run in runs]
-        parts = zip(runs, masks, strict=True)
-        out = torch.cat([attend_to(folded[r.rows], key[r.slots], value[r.slots], mask) for r, mask in parts])
+    if places:  # a call for each row costs less than a copy of what it reads
+        masks = [None] * batch if attention_mask is None else attention_mask.split(1)  # type: ignore[no-untyped-call]
+        rows = zip(folded.split(1), places, masks, strict=True)  # type: ignore[no-untyped-call]
+        out = torch.cat([attend_to(row, key[at : at + 1], value[at : at + 1], mask) for row, at, mask in rows])
     else:
         out = attend_to(folded, key, value, attention_mask)
     return out.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
 
 
-def _attended(handed_out: Tensor) -> Tensor:
+def _plain(handed_out: Tensor) -> Tensor:
     """Keys or values that have come here; the same, plain."""
     if not isinstance(handed_out, HandedOut):
         return handed_out
@@ -83,3 +153,51 @@ def _attended(handed_out: Tensor) -> Tensor:
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, slot_attention)
+
+
+Mask = Tensor | BlockMask
+
+
+class AttentionMasks:
+    """Masks of one network: per layer type, if it mixes full and sliding windows.
+
+    Args:
+        config: of the network.
+        folded: H / G where attention is `slot_attention`; 0 where it is the network's own.
+        dtype: of the network.
+        device: of the network.
+    """
+
+    def __init__(self, config: Any, folded: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._folded, self._dtype, self._device = folded, dtype, device
+        window, types = getattr(config, "sliding_window", None), set(getattr(config, "layer_types", None) or ())
+        self._window: int | None = None if types and "sliding_attention" not in types else window
+        self._by_type = bool(types)
+
+    def of(
+        self, written: Tensor, view: CacheView | StaticView | CacheProbe, tree_mask: TreeMask | TreePart | None = None
+    ) -> Mask | dict[str, Mask]:
+        """The mask of tokens written to columns [B, T], for the S columns of a view."""
+        columns = torch.arange(view.length, device=self._device)
+
+        def seen(window: int | None) -> Tensor:
+            if tree_mask is not None:
+                return tree_mask.visibility(written, columns, window)
+            before = columns <= written[:, None, :, None]
+            return before if window is None else before & (columns > written[:, None, :, None] - window)
+
+        def shaped(window: int | None) -> Mask:
+            if not (isinstance(view, StaticView) and view.paged):
+                return self._shaped(seen(window))
+            cache = view.cache
+            return block_mask(seen(window), written[:, -1] + 1, view.slots, cache.columns, cache.slots)
+
+        if self._window is None or not self._by_type:
+            return shaped(self._window)
+        return {"full_attention": shaped(None), "sliding_attention": shaped(self._window)}
+
+    def _shaped(self, mask: Tensor) -> Tensor:
+        if self._folded > 0:
+            return mask.repeat(1, 1, self._folded, 1) if self._folded > 1 else mask
+        blocked = torch.zeros(mask.shape, dtype=self._dtype, device=self._device)
+        return blocked.masked_fill_(~mask, torch.finfo(self._dtype).min)

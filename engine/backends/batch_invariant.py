@@ -3,13 +3,17 @@
 A kernel's rounding depends on the shape of its operands, so a pass over one token and a pass over five need not agree
 in the last bit. Here every pass of the target has the shape [1, `WIDTH`], padded, and attends over a number of columns
 that depends on the position of its tokens alone. The remaining assumption, that a row of a matrix product does not
-depend on its place in the matrix, is measured by `engine.backends.batch_invariance_check`.
+depend on its place in the matrix, is measured by `check_batch_invariance`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 
 import torch
 from torch import Tensor
@@ -17,6 +21,7 @@ from torch import Tensor
 from specchat.engine.backends.captured_passes import Scores, Step
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import Graphs, Inputs, Signature
 
@@ -40,41 +45,15 @@ def pieces(start: int, length: int, columns: int) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-class SlotView(StaticView):
-    """View of one slot of the KV cache, written at positions held on the device.
-
-    Args:
-        cache: the KV cache.
-        slot: the slot to view.
-        columns: S, columns attended over.
-        positions: [1, T], columns that the pass writes; they may lie beyond S.
-    """
-
-    def __init__(self, cache: KVCache, slot: int, columns: int, positions: Tensor) -> None:
-        super().__init__(cache, torch.full((1,), slot, device=positions.device), columns, positions)
-        self._slot = slot
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write keys and values [1, G, T, D] of one layer; return the slot's first S columns."""
-        keys, values = self.cache.keys[layer_idx][self._slot], self.cache.values[layer_idx][self._slot]
-        keys[:, self._positions[0]] = key[0]
-        values[:, self._positions[0]] = value[0]
-        return keys[None, :, : self.length], values[None, :, : self.length]
-
-
+@dataclass(frozen=True, slots=True)
 class BatchInvariantPasses:
-    """Passes of one shape [1, `WIDTH`]; rows run one after the other.
+    """Passes of one shape [1, `WIDTH`]; rows run one after the other."""
 
-    Args:
-        cache: the KV cache.
-        step: runs the model.
-        graphs: captures the passes on a GPU.
-    """
-
-    def __init__(self, cache: KVCache, step: Step, graphs: Graphs) -> None:
-        self._cache = cache
-        self._step = step
-        self._graphs = graphs
+    cache: KVCache
+    step: Step
+    """Runs the model."""
+    graphs: Graphs
+    """Captures the passes on a GPU."""
 
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
@@ -83,23 +62,23 @@ class BatchInvariantPasses:
         assert tree_mask is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
-            cuts = pieces(start, len(row), self._cache.columns)
+            cuts = pieces(start, len(row), self.cache.columns)
             rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
         return _joined(rows, dim=0)
 
     @torch.inference_mode()
     def capture(self) -> None:
         """Capture the passes of every extent."""
-        for columns in sorted({extent(i, self._cache.columns) for i in range(self._cache.columns)}, reverse=True):
-            self._graphs.capture(columns, partial(self._run, columns=columns), _signature)
+        for columns in sorted({extent(i, self.cache.columns) for i in range(self.cache.columns)}, reverse=True):
+            self.graphs.capture(columns, partial(self._run, columns=columns), _signature)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
-        columns, count = extent(start, self._cache.columns), len(tokens)
+        columns, count = extent(start, self.cache.columns), len(tokens)
         padded = torch.nn.functional.pad(tokens, (0, WIDTH - count))[None]
-        logits, *tapped = self._graphs.call(
+        logits, *tapped = self.graphs.call(
             columns,
-            lambda inputs: self._run(inputs, columns, None if self._graphs.enabled else slot),
+            partial(self._run, columns=columns),
             _signature,
             {"slot": [slot], "start": [start]},
             {"tokens": padded},
@@ -107,15 +86,10 @@ class BatchInvariantPasses:
         # Copies: the next pass may overwrite these scores.
         return logits[:, :count].clone(), tapped[0][:, :count].clone() if tapped else None
 
-    def _run(self, inputs: Inputs, columns: int, slot: int | None = None) -> Sequence[Tensor]:
-        """The pass over a slot; read in place if its number is known on the host."""
+    def _run(self, inputs: Inputs, columns: int) -> Sequence[Tensor]:
         positions = inputs["start"][:, None] + torch.arange(WIDTH, device=inputs["start"].device)
-        view = (
-            StaticView(self._cache, inputs["slot"], columns, positions)
-            if slot is None
-            else SlotView(self._cache, slot, columns, positions)
-        )
-        logits, tapped = self._step(inputs["tokens"], positions, view, None)
+        view = StaticView(self.cache, inputs["slot"], columns, positions)
+        logits, tapped = self.step(inputs["tokens"], positions, view, None)
         return [logits] if tapped is None else [logits, tapped]
 
 
@@ -127,3 +101,57 @@ def _joined(parts: Sequence[Scores], dim: int) -> Scores:
     """Concatenate the scores of several passes."""
     tapped = [part for _, part in parts if part is not None]
     return torch.cat([logits for logits, _ in parts], dim), torch.cat(tapped, dim) if tapped else None
+
+
+_START = 250
+"""First position tried: the tokens cross the end of the first extent."""
+_TOKENS = 16
+_PATTERNS = ((WIDTH,), (1,), (3, 1, 5, 2), (13,))
+"""Ways of cutting the same tokens into steps: tokens per step, repeated."""
+_TIMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInvarianceCheck:
+    """Result of the check."""
+
+    equal: bool
+    """Whether all ways of cutting the same tokens into steps gave the same logits, bit by bit."""
+    cost: float
+    """Time of a batch-invariant pass / time of an ordinary pass over one token."""
+
+
+@torch.inference_mode()
+def check_batch_invariance(target: Backend) -> BatchInvarianceCheck:
+    """Run the same tokens in different steps and compare their logits; overwrites the cache's first slot."""
+    generator = torch.Generator().manual_seed(0)
+    start = min(_START, target.context - _TOKENS - 1)
+    vocabulary = target.vocabulary
+    tokens = torch.randint(vocabulary, (start + _TOKENS,), generator=generator).to(target.device)
+    if start:
+        target.prefill(tokens[None, :start], [0], [0])
+    found = [_logits(target, tokens[start:], start, pattern) for pattern in _PATTERNS]
+    equal = all(torch.equal(found[0], other) for other in found[1:])
+    return BatchInvarianceCheck(equal, _cost(target, tokens[start : start + 1], start))
+
+
+def _logits(target: Backend, tokens: Tensor, start: int, pattern: Sequence[int]) -> Tensor:
+    """Logits [T, V] of the tokens, fed in steps of these lengths over and over."""
+    found, at, lengths = [], 0, cycle(pattern)
+    while at < len(tokens):
+        step = tokens[at : at + next(lengths)]
+        found.append(target.forward(step[None], [0], [start + at])[0])
+        at += len(step)
+    return torch.cat(found)
+
+
+def _cost(target: Backend, token: Tensor, start: int) -> float:
+    def seconds(run: Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]) -> float:
+        times = []
+        for _ in range(_TIMED):
+            began = time.perf_counter()
+            run(token[None], [0], [start]).amax().item()
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    return seconds(target.forward) / seconds(target.forward_fast)

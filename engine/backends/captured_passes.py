@@ -2,14 +2,22 @@
 
 Rows beyond the batch are padding: they feed token 0 and write to the last column of the cache, which never holds a
 token.
+
+Their layers are compiled, one for all of its kind. A layer of modelling code is some sixty operations, most of them
+small: norms, RoPE, cache, activation. Compilation fuses those between the matrix products into a few kernels. Compiling
+one layer instead of the whole network keeps the start short: it is done once for all layers and shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
@@ -20,6 +28,72 @@ from specchat.engine.device.graphs import GraphPool, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import first_line
+
+_RECOMPILATIONS = 64
+"""Recompilation limit per layer class and process: kinds of layers, times one or several rows and tokens."""
+_marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def compile_layers(network: Any) -> bool:
+    """Make the decoder layers run compiled when their cache is a `StaticView` with `compiled` set.
+
+    Args:
+        network: a causal language model of transformers.
+
+    Returns:
+        Whether this is supported: the layers are known, and each has its own part of the cache.
+    """
+    if network in _marked:
+        return True
+    kinds = set(getattr(network, "_no_split_modules", None) or ())
+    layers = [module for module in network.base_model.modules() if type(module).__name__ in kinds]
+    if not layers or any(_indices(layer) != {i} for i, layer in enumerate(layers)):
+        return False
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
+    for i, layer in enumerate(layers):
+        layer.forward = _either(layer, i)
+    _marked.add(network)
+    return True
+
+
+def _indices(layer: nn.Module) -> set[int]:
+    """Cache layer indices that the modules of a layer carry."""
+    indices = (getattr(module, "layer_idx", None) for module in layer.modules())
+    return {index for index in indices if isinstance(index, int)}
+
+
+def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
+    """Forward pass of a layer, compiled if its cache view asks for it."""
+    plain = type(layer).forward
+    # Rounds where the modelling code rounds, so results differ only by the order of sums.
+    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options={"emulate_precision_casts": True})
+
+    held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        layer, view = held(), kwargs.get("past_key_values")
+        assert layer is not None
+        if not (isinstance(view, StaticView) and view.compiled):
+            return plain(layer, *args, **kwargs)
+        # The layer gets its own view, so that the compiled code does not depend on the layer's index.
+        with _no_hooks_within(layer):
+            return compiled(layer, *args, **{**kwargs, "past_key_values": view.layer(index)})
+
+    return forward
+
+
+@contextmanager
+def _no_hooks_within(layer: nn.Module) -> Iterator[None]:
+    """Remove forward hooks inside a layer: transformers' recorders of attention weights cannot be compiled."""
+    hooked = [(part, part._forward_hooks) for part in layer.modules() if part is not layer and part._forward_hooks]
+    try:
+        for part, _ in hooked:
+            part._forward_hooks = OrderedDict()
+        yield
+    finally:
+        for part, hooks in hooked:
+            part._forward_hooks = hooks
+
 
 _FEWEST_COLUMNS = 256
 _FAR = 1.25
@@ -43,7 +117,7 @@ class CapturedPasses:
         cache: the KV cache; its last column is written by padding rows.
         step: runs the model.
         pool: captures the graphs.
-        compiled: whether layers run compiled (`engine.backends.compile`).
+        compiled: whether layers run compiled (`engine.backends.captured_passes`).
         trees: whether passes may be over trees; then all are, chains being trees without branches.
     """
 
@@ -66,8 +140,12 @@ class CapturedPasses:
     ) -> Scores:
         """Scores of tokens [B, T] in these slots from these positions on."""
         length, device = tokens.shape[1], self.pool.device
-        width, (rows, seats, row_slots) = captured_width(length), self.seats(slots)
-        columns = self.columns(max(starts) + width)
+        width, rows = captured_width(length), self.graphs.count(len(slots))
+        # A pass with a row for every slot reads the cache in place, so each sequence gets the row of its slot.
+        every = range(self.cache.slots)
+        seats, row_slots = (slots, every) if rows == self.cache.slots else (every[: len(slots)], slots)
+        end = max(starts) + width
+        columns = next((size for size in self.column_counts if size >= end), self.column_counts[-1])
         index, start = [-1] * rows, [0] * rows
         for row, (seat, first) in enumerate(zip(seats, starts, strict=True)):
             index[seat], start[seat] = row, first
@@ -77,31 +155,11 @@ class CapturedPasses:
             tensors |= {"depths": mask.depths, "inside": mask.inside}
         numbers = {"index": index, "start": start, "slots": row_slots}
         key, function, signature = self._bucket(rows, width, columns)
-        logits, *tapped = self.graphs.call(key, function, signature, numbers, tensors)
-        if list(seats) == list(range(len(slots))):
-            logits, *tapped = (part[: len(slots), :length] for part in (logits, *tapped))
-        else:
-            mine = to_device(list(seats), device)
-            logits, *tapped = (part[mine, :length] for part in (logits, *tapped))
+        results = self.graphs.call(key, function, signature, numbers, tensors)
+        in_order = list(seats) == list(range(len(slots)))
+        mine: slice | Tensor = slice(len(slots)) if in_order else to_device(list(seats), device)
+        logits, *tapped = (part[mine, :length] for part in results)
         return logits, tapped[0] if tapped else None
-
-    def seats(self, slots: Sequence[int]) -> tuple[int, Sequence[int], Sequence[int]]:
-        """Rows of the pass for a batch in these slots, the row that each sequence gets, and the slot of each row.
-
-        A pass with a row for every slot reads the cache in place, so each sequence gets the row of its slot.
-        """
-        count, every = self.graphs.count(len(slots)), range(self.cache.slots)
-        if count == self.cache.slots:
-            return count, slots, every
-        return count, every[: len(slots)], slots
-
-    def columns(self, end: int) -> int:
-        """Columns of a pass that writes up to `end`."""
-        return next((size for size in self.column_counts if size >= end), self.column_counts[-1])
-
-    def view(self, slots: Tensor, columns: int, positions: Tensor) -> StaticView:
-        """The first columns of slots [rows] of the cache, for a pass that writes `positions` [rows, T]."""
-        return StaticView(self.cache, slots, columns, positions, compiled=self._compiled)
 
     def compile_or_fall_back(self, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """Results of `run`, whose layers may be compiled for new shapes; without compilation from then on if that
@@ -143,7 +201,8 @@ class CapturedPasses:
             if self._branches(width):
                 depths, inside = inputs["depths"][row], inputs["inside"][row]
                 mask = TreeMask(depths, inside, depths, depths, (), ())
-            logits, tapped = self.step(tokens, positions, self.view(inputs["slots"], columns, positions), mask)
+            view = StaticView(self.cache, inputs["slots"], columns, positions, compiled=self._compiled)
+            logits, tapped = self.step(tokens, positions, view, mask)
             return [logits, *([] if tapped is None else [tapped])]
 
         def signature() -> Signature:

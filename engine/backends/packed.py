@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -14,50 +13,34 @@ from torch import Tensor
 from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.decoding.backend import Capabilities
+from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_part import TreePlace
-from specchat.engine.device.device import require_memory
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder import Decoder
-from specchat.engine.kernels.decoder_weights import DecoderShape
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.kernels.token_layout import TokenLayout
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
 CPU = torch.device("cpu")
 
 
-class PackedWeights(Protocol):
-    """A model whose weights are packed."""
-
-    @property
-    def embedding(self) -> PackedMatrix:
-        """[vocabulary, hidden]."""
-
-    @property
-    def output(self) -> PackedMatrix:
-        """[vocabulary, hidden]."""
-
-    @property
-    def shape(self) -> DecoderShape:
-        """Sizes and constants."""
-
-    @property
-    def layers(self) -> int:
-        """How many."""
-
-    def short_context(self, context: int) -> int | None:
-        """Context of the short set of rotary factors, where a decoder for texts of `context` tokens has the long."""
-
-    def decoder(self, context: int, positions: int) -> Decoder:
-        """A decoder for texts of up to `context` tokens, with tables of `positions` rotary positions."""
+def build(
+    model: PackedModel,
+    slots: int,
+    context: int,
+    overhang: int,
+    taps: Sequence[int] = (),
+    *,
+    exact: bool = False,  # noqa: ARG001 as every pass is
+) -> PackedBackend:
+    """Backend of a packed model."""
+    return PackedBackend(model, slots, context, overhang, taps)
 
 
-class PackedBackend:
+class PackedBackend(Backend):
     """One model on the quantised kernels, and its cache; see `engine.decoding.backend.Backend`.
 
     A token's bits depend on nothing but the tokens it sees, so that every pass is exact in the sense of
@@ -76,15 +59,14 @@ class PackedBackend:
 
     device = CPU
     capabilities = Capabilities(ragged=True, packed=True)
-    performance_warnings: ClassVar[list[str]] = []
-    graph_bytes = 0
 
-    def __init__(self, model: PackedWeights, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
+    def __init__(self, model: PackedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
-        self._model = model
-        self.cache = _allocate(model, slots, columns)
+        shapes = [(model.shape.key_heads, model.shape.head_size) * 2] * model.layers
+        self.cache = KVCache(shapes, slots, columns, CPU, torch.float16)
         self._decoder = model.decoder(context, columns)
-        self.packed_embedding, self._output = model.embedding, model.output
+        self._embedding = self.packed_embedding = model.embedding
+        self._output = model.output
         self.context, self.taps = context, tuple(taps)
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
@@ -92,18 +74,9 @@ class PackedBackend:
         self.penalties = Penalties(slots, context, CPU)
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
-    def graphs(self, most: int) -> Graphs:
-        """Functions of a drafter, called eagerly."""
-        return Graphs(CPU, self.cache.slots, None, most)
-
     def width(self, length: int) -> int:
         """Passes are not padded."""
         return length
-
-    @torch.inference_mode()
-    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T, V], float32, of token ids [B, T] or embeddings [B, T, d]."""
-        return self.forward_with_states(inputs, slots, starts)[0]
 
     @torch.inference_mode()
     def forward_with_states(
@@ -117,12 +90,14 @@ class PackedBackend:
         logits, tapped = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), self.taps, embeddings)
         return logits.view(rows, width, -1), None if tapped is None else tapped.view(rows, width, -1)
 
-    forward_fast = forward
-
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
         """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V], float32."""
         ids = [place.token for place in places]
-        logits, _, _ = self._decoder.run_all(ids, _layout_of_places(places), torch.get_num_threads(), likeliest=0)
+        layout = TokenLayout.of(
+            (p.slot, p.first + len(p.path) + 1, p.first + p.column, p.first + 1, [p.first + each for each in p.path])
+            for p in places
+        )
+        logits, _, _ = self._decoder.run_all(ids, layout, torch.get_num_threads(), likeliest=0)
         return logits
 
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
@@ -135,8 +110,6 @@ class PackedBackend:
             fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
         )
         likeliest = [each[0] for each in best] if greedy else []
-        if len(rows) == 1:
-            return PackedScores([logits], [likeliest], None if tapped is None else [tapped])
         cuts = list(pairwise([0, *accumulate(len(tree) + 1 for tree in proposal.trees)]))
         return PackedScores(
             [logits[first:end] for first, end in cuts],
@@ -174,7 +147,7 @@ class PackedBackend:
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""
-        return torch.from_numpy(self.packed_embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
+        return torch.from_numpy(self._embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
 
     def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
         """Rows [n, d] of the output layer as they are stored; None where that is not as codes."""
@@ -184,18 +157,6 @@ class PackedBackend:
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
-
-
-def _allocate(model: PackedWeights, slots: int, columns: int) -> KVCache:
-    shape = model.shape
-    size = 2 * model.layers * shape.key_heads * shape.head_size * torch.float16.itemsize * slots * columns
-    require_memory(CPU, size, f"a cache of {slots} x {columns} tokens")
-    try:
-        return KVCache([(shape.key_heads, shape.head_size) * 2] * model.layers, slots, columns, CPU, torch.float16)
-    except (RuntimeError, MemoryError):
-        raise EngineError(
-            f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
-        ) from None
 
 
 def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
@@ -211,46 +172,17 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
 
 
 def _layout(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
-    """Token layout of a pass over trees, one after the other; rows that are chains need no ancestor lists."""
-    plain = TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
+    """Token layout of a pass over trees, one after the other."""
     if not any(tree.branches for tree in trees):
-        return plain
-    positions, prefixes, ancestors, offsets = list[int](), list[int](), list[int](), [0]
-    for tree, start in zip(trees, starts, strict=True):
-        if not tree.branches:
-            positions += range(start, start + len(tree) + 1)
-            prefixes += range(start, start + len(tree) + 1)
-            offsets += offsets[-1:] * (len(tree) + 1)
-            continue
-        depths, before = _ancestors(tree)
-        positions += [start + depth for depth in depths]
-        prefixes += [start] * len(depths)
-        offsets += [len(ancestors) + end for end in accumulate(depths)]
-        ancestors += [start + other for other in before]
-    return TokenLayout(
-        slots=plain.slots,
-        positions=positions,
-        columns=plain.columns,
-        prefixes=prefixes,
-        ancestor_offsets=offsets,
-        ancestors=ancestors,
-    )
-
-
-def _layout_of_places(places: Sequence[TreePlace]) -> TokenLayout:
-    """Where tokens stand that are fed after those before them in their trees."""
-    return TokenLayout(
-        slots=[place.slot for place in places],
-        positions=[place.first + len(place.path) + 1 for place in places],
-        columns=[place.first + place.column for place in places],
-        prefixes=[place.first + 1 for place in places],
-        ancestor_offsets=[0, *accumulate(len(place.path) for place in places)],
-        ancestors=[place.first + before for place in places for before in place.path],
+        return TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
+    return TokenLayout.of(
+        (slot, start + depth, start + node, start, [start + each for each in before])
+        for tree, slot, start in zip(trees, slots, starts, strict=True)
+        for node, (depth, before) in enumerate(_ancestors(tree))
     )
 
 
 @lru_cache(maxsize=1024)
-def _ancestors(tree: Tree) -> tuple[list[int], list[int]]:
-    """How many tokens of the pass each one follows, and which, in order, one token's after another's."""
-    before = [[0, *tree.path(token)[:-1]] if token else [] for token in range(len(tree) + 1)]
-    return [len(each) for each in before], [other for each in before for other in each]
+def _ancestors(tree: Tree) -> list[tuple[int, list[int]]]:
+    """Depth of each token of a pass over a tree, and the tokens of the pass that it follows."""
+    return [(depth, [0, *tree.path(node)[:-1]] if node else []) for node, depth in enumerate(tree.depths)]

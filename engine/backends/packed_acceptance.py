@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome, outcome_of
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.kernels.sampling import SampledRow, judge
-from specchat.engine.sampling.rng import Stream, uniform, uniforms
+from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
+from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -67,12 +69,26 @@ def accept_packed(
     for i, row in enumerate(rows):
         kind = special if _is_special(row, proposal.trees[i]) else greedy if row.request.sampling.greedy else sampled
         kind.append(i)
-    outcomes: dict[int, Outcome] = {}
-    drafted = proposal.on_host
-    for i in greedy:
-        outcomes[i] = _compare(rows[i], drafted[i], proposal.trees[i], scores.best[i], gammas[i])
+    drafted, trees = proposal.on_host, proposal.trees
+    seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
+    u = uniforms(seeds, rounds, Stream.ACCEPT, max(1, *proposal.lengths) * BRANCHES).reshape(len(rows), -1, BRANCHES)
+    verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
     if sampled:
-        outcomes |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, gammas), strict=True)
+        verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, u), strict=True)
+    outcomes = {
+        i: outcome_of(
+            gammas[i],
+            drafted[i],
+            trees[i],
+            made.path,
+            zip(made.p, made.q, strict=True),
+            u[i],
+            made.beta,
+            made.last,
+            broken=made.last < 0,
+        )
+        for i, made in verdicts.items()
+    }
     if special:
         logits = torch.nn.utils.rnn.pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
@@ -88,23 +104,19 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     return not sampling.lossless or sampling.adjusts or bool(row.request.detail) or listed
 
 
-def _compare(row: SequenceState, drafted: Sequence[int], tree: Tree, best: Sequence[int], gamma: int) -> Outcome:
-    """Outcome of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
-    path, chances, beta, end = list[int](), list[tuple[float, float]](), list[float](), 0
+def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> SampledVerdict:
+    """Verdict of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
+    path, p, beta, end = list[int](), list[float](), list[float](), 0
     while nodes := tree.children[end]:
         equal = [drafted[node - 1] == best[end] for node in nodes]
         tested = equal.index(True) + 1 if any(equal) else len(equal)
-        chances += [(float(each), 1.0) for each in equal[:tested]]
+        p += map(float, equal[:tested])
         beta.append(float(any(equal)))
         if not any(equal):
             break
         end = nodes[tested - 1]
         path.append(end)
-
-    def u(place: int, rank: int) -> float:
-        return uniform(row.seed, row.rounds, Stream.ACCEPT, place * BRANCHES + rank)
-
-    return outcome_of(gamma, drafted, tree, path, chances, u, beta, best[end], broken=min(best) < 0)
+    return SampledVerdict(path, best[end] if min(best) >= 0 else -1, p, [1.0] * len(p), beta)
 
 
 def _judge_sampled(
@@ -112,51 +124,26 @@ def _judge_sampled(
     rows: Sequence[SequenceState],
     proposal: Proposal,
     logits: Sequence[Tensor],
-    gammas: Sequence[int],
-) -> list[Outcome]:
-    """Outcomes of the sampled rows `mine`, in their order, by one call of the kernels."""
-    deepest = max(proposal.lengths[i] for i in mine)
-    seeds, rounds = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
-    u = uniforms(seeds, rounds, Stream.ACCEPT, max(deepest, 1) * BRANCHES).reshape(len(mine), -1, BRANCHES)
-    u_last = uniforms(seeds, rounds, Stream.LAST, 1)[:, 0].tolist()
-    drafted, sampled = proposal.on_host, list[SampledRow]()
-    for k, i in enumerate(mine):
-        drawn = proposal.q is not None and proposal.drawn is not None and proposal.drawn[i]
-        sampled.append(
-            SampledRow(
-                logits=logits[i],
-                sampling=rows[i].request.sampling,
-                drafted=drafted[i],
-                parents=proposal.trees[i].parents,
-                q=proposal.q[i] if drawn and proposal.q is not None and drafted[i] else None,
-                by_overlap=not proposal.trees[i].branches,
-                u=u[k],
-                u_last=u_last[k],
-            )
+    u: NDArray[np.float64],
+) -> list[SampledVerdict]:
+    """Verdicts of the sampled rows `mine`, in their order, by one call of the kernels."""
+    u_last = uniforms([rows[i].seed for i in mine], [rows[i].rounds for i in mine], Stream.LAST, 1)[:, 0].tolist()
+    q, drawn, drafted = proposal.q, proposal.drawn, proposal.on_host
+    sampled = [
+        SampledRow(
+            logits=logits[i],
+            sampling=rows[i].request.sampling,
+            drafted=drafted[i],
+            parents=proposal.trees[i].parents,
+            q=q[i] if q is not None and drawn and drawn[i] and drafted[i] else None,
+            by_overlap=not proposal.trees[i].branches,
+            u=u[i],
+            u_last=last,
         )
+        for i, last in zip(mine, u_last, strict=True)
+    ]
     support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
-    verdicts = judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
-    outcomes = []
-    for i, row, verdict in zip(mine, sampled, verdicts, strict=True):
-
-        def uniform_of(place: int, rank: int, own: SampledRow = row) -> float:
-            return float(own.u[place, rank])
-
-        chances, broken = zip(verdict.p, verdict.q, strict=True), verdict.last < 0
-        outcomes.append(
-            outcome_of(
-                gammas[i],
-                row.drafted,
-                proposal.trees[i],
-                verdict.path,
-                chances,
-                uniform_of,
-                verdict.beta,
-                verdict.last,
-                broken=broken,
-            )
-        )
-    return outcomes
+    return judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
 
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 
 import numpy as np
@@ -18,8 +18,8 @@ from specchat.engine.decoding.outcome import Outcome, outcome_of, tested_candida
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.graphs import Graphs, Inputs, Signature
-from specchat.engine.device.padding import CAPTURED
+from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
+from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, one_hot, standardise
@@ -33,8 +33,6 @@ from specchat.engine.sampling.sampling_rows import (
 )
 from specchat.engine.sequence.sequence import SequenceState
 
-_DETAILED = (1, 5, 17)
-"""Captured widths of verdicts with top-logprobs: rare, so few."""
 _DEPTHS = (2, 4, 8)
 """Captured depths of trees."""
 MOST_SHAPES = 1024
@@ -107,14 +105,8 @@ class TensorAcceptance:
             numbers["drawn"] = proposal.drawn or [False] * len(rows)
             if proposal.q is not None:
                 tensors["q"] = proposal.q
-        support = proposal.support
-
-        def run(inputs: Inputs) -> Sequence[Tensor]:
-            return _judge(inputs, shape, support)
-
-        packed, path = self._graphs.call(
-            shape, run, lambda: self._signature(shape, logits.shape[-1], support), numbers, tensors
-        )
+        function, signature = self._bucket(shape, logits.shape[-1], proposal.support)
+        packed, path = self._graphs.call(shape, function, signature, numbers, tensors)
         count = len(rows)
         return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
 
@@ -130,35 +122,30 @@ class TensorAcceptance:
             return
         for rows in reversed(self._graphs.counts):
             for flags, k in (*((flags, 0) for flags in coarse_flags(rows)), (ANY, top_logprobs.MOST)):
-                widths = reversed(_DETAILED if k else CAPTURED)
                 shapes: list[tuple[_Shape, Support | None]] = [
-                    (_Shape(rows, width, (1,) * (width - 1), flags, k, 0), None) for width in widths
+                    (_chain_shape(rows, width - 1, flags, k, 0), None) for width in reversed(CAPTURED)
                 ]
                 for support in supports:
-                    identity = id(support) if support is not None else 0
-                    drafted = sorted(_drafted_widths())
-                    shapes += [(_tree_shape(rows, each, flags, k, identity), support) for each in drafted]
+                    shapes += [(_tree_shape(rows, (1,) * each, flags, k, _id(support)), support) for each in _DEPTHS]
                 for shape, support in shapes:
-                    self._capture(shape, logits.shape[-1], support)
-
-    def _capture(self, shape: _Shape, vocabulary: int, support: Support | None) -> None:
-        self._graphs.capture(
-            shape, lambda inputs: _judge(inputs, shape, support), lambda: self._signature(shape, vocabulary, support)
-        )
+                    self._graphs.capture(shape, *self._bucket(shape, logits.shape[-1], support))
 
     def _shape(self, rows: int, proposal: Proposal, flags: SamplingFlags, k: int) -> _Shape:
         """The shape of a batch; with captured graphs, the smallest one that covers it."""
-        longest = max(proposal.lengths)
-        widths = _widths(proposal.trees)
-        identity = id(proposal.support) if proposal.support is not None else 0
+        longest, widths, support = max(proposal.lengths), _widths(proposal.trees), _id(proposal.support)
         if not self._graphs.enabled or k > top_logprobs.MOST:
-            return _Shape(rows, 1 + longest, widths, flags, k, identity)
+            return _Shape(rows, 1 + longest, widths, flags, k, support)
         count = self._graphs.count(rows)
         flags, k = (ANY, top_logprobs.MOST) if k else (flags.coarse(count), 0)
         if proposal.branches:
-            return _tree_shape(count, widths, flags, k, identity)
-        width = next(each for each in (_DETAILED if k else CAPTURED) if each > longest)
-        return _Shape(count, width, (1,) * (width - 1), flags, k, identity)
+            return _tree_shape(count, widths, flags, k, support)
+        return _chain_shape(count, longest, flags, k, support)
+
+    def _bucket(
+        self, shape: _Shape, vocabulary: int, support: Support | None
+    ) -> tuple[Function, Callable[[], Signature]]:
+        """The function of a shape and what makes its signature."""
+        return partial(_judge, shape=shape, support=support), partial(self._signature, shape, vocabulary, support)
 
     def _signature(self, shape: _Shape, vocabulary: int, support: Support | None) -> Signature:
         rows, width, depth = shape.rows, shape.width, len(shape.widths)
@@ -180,37 +167,28 @@ class TensorAcceptance:
         return Signature(integers, reals, tensors, {"logits": most, "q": most * -(-vocabulary // size)})
 
 
+@dataclass(frozen=True, slots=True)
 class TensorVerdict:
-    """Verdict of a batch, on the device until `outcomes`.
+    """Verdict of a batch, on the device until `outcomes`."""
 
-    Args:
-        proposal: the drafts.
-        gammas: [B], requested draft lengths.
-        u: [B, γ, `BRANCHES`], uniforms of the candidates.
-        packed: [B, n], int32, from `_judge`.
-        path: [B, γ], int64, accepted nodes.
-        tapped: [B, T, taps x hidden size], or None.
-        width: tokens per row in `packed`.
-    """
-
-    def __init__(
-        self,
-        proposal: Proposal,
-        gammas: Sequence[int],
-        u: NDArray[np.float64],
-        packed: Tensor,
-        path: Tensor,
-        tapped: Tensor | None,
-        width: int,
-    ) -> None:
-        self.proposal, self.path = proposal, path
-        self._gammas, self._u, self._packed, self._tapped = gammas, u, packed, tapped
-        self._width = width
+    proposal: Proposal
+    gammas: Sequence[int]
+    """[B], requested draft lengths."""
+    u: NDArray[np.float64]
+    """[B, γ, `BRANCHES`], uniforms of the candidates."""
+    packed: Tensor
+    """[B, n], int32, from `_judge`."""
+    path: Tensor
+    """[B, γ], int64, accepted nodes."""
+    tapped: Tensor | None
+    """[B, T, taps x hidden size], or None."""
+    width: int
+    """Tokens per row in `packed`."""
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row, by one copy from the device."""
-        trees, depth, host = self.proposal.trees, self.path.shape[1], self._packed.cpu()
-        first = 3 + self._width
+        trees, depth, host = self.proposal.trees, self.path.shape[1], self.packed.cpu()
+        first = 3 + self.width
         last_real = first + depth * (2 * BRANCHES + 1)
         integers, listed = host.tolist(), (host.shape[1] - last_real) // (depth + 1)
         reals = host[:, first:last_real].contiguous().view(torch.float32).tolist()
@@ -220,12 +198,12 @@ class TensorVerdict:
             path, detail = tree.path(end), integers[b][last_real:]
             outcomes.append(
                 outcome_of(
-                    self._gammas[b],
+                    self.gammas[b],
                     drafted,
                     tree,
                     path,
                     _tested_chances(tree, path, reals[b], depth),
-                    lambda place, rank, row=b: float(self._u[row, place, rank]),  # type: ignore[misc]
+                    self.u[b],
                     reals[b][2 * depth * BRANCHES :],
                     last,
                     broken=bool(is_broken),
@@ -236,10 +214,10 @@ class TensorVerdict:
 
     def hidden_states(self) -> Tensor | None:
         """[B, T, taps x hidden size] of each row's last token and the accepted tokens."""
-        if self._tapped is None or not self.proposal.branches:
-            return self._tapped
-        places = torch.nn.functional.pad(self.path, (1, 0))[:, : self._tapped.shape[1]]
-        return self._tapped[torch.arange(len(places), device=places.device)[:, None], places]
+        if self.tapped is None or not self.proposal.branches:
+            return self.tapped
+        places = torch.nn.functional.pad(self.path, (1, 0))[:, : self.tapped.shape[1]]
+        return self.tapped[torch.arange(len(places), device=places.device)[:, None], places]
 
 
 def _tested_chances(
@@ -300,15 +278,25 @@ def _widths(trees: Sequence[Tree]) -> tuple[int, ...]:
     return tuple(map(max, zip_longest(*each, fillvalue=0)))
 
 
+def _id(support: Support | None) -> int:
+    return 0 if support is None else id(support)
+
+
+def _chain_shape(rows: int, length: int, flags: SamplingFlags, details: int, support: int) -> _Shape:
+    """The captured shape for chains of up to so many tokens."""
+    width = captured_width(length + 1)
+    return _Shape(rows, width, (1,) * (width - 1), flags, details, support)
+
+
 def _tree_shape(rows: int, widths: tuple[int, ...], flags: SamplingFlags, details: int, support: int) -> _Shape:
     """The captured shape for trees of these widths, which also covers all trees of fixed shape."""
     depth = next((each for each in _DEPTHS if each >= len(widths)), len(widths))
     if details:
         depth = max(depth, _DEPTHS[-1])
-    usual = (*_usual_widths(), *[0] * depth)[:depth]
-    covered = tuple(max(pair) for pair in zip_longest(widths, usual, fillvalue=0))
-    if details or flags.all_greedy:  # the cost does not depend on the widths
-        covered = (BRANCHES,) * len(covered)
+    covered = (BRANCHES,) * depth
+    if not (details or flags.all_greedy):  # else the cost does not depend on the widths
+        usual = _usual_widths()[:depth]
+        covered = tuple(map(max, zip_longest(widths, usual, [0] * depth, fillvalue=0)))
     return _Shape(rows, CAPTURED[-1], covered, flags, details, support)
 
 
@@ -316,8 +304,3 @@ def _tree_shape(rows: int, widths: tuple[int, ...], flags: SamplingFlags, detail
 def _usual_widths() -> tuple[int, ...]:
     """Per depth, the most children of any node of the trees of fixed shape."""
     return _widths([tree_of(gamma) for gamma in range(1, LONGEST + 1)])
-
-
-def _drafted_widths() -> set[tuple[int, ...]]:
-    """Widths of the trees of fixed shape, by their captured depths."""
-    return {_usual_widths()[: min(depth, LONGEST)] for depth in _DEPTHS}

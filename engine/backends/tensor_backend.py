@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorVerdict
-from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.decoding.backend import Capabilities
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.padding import padded_width
 from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
 
-class TensorBackend(ABC):
+class TensorBackend(Backend):
     """Base of backends whose passes give tensors [B, T, V] (`engine.decoding.backend.Backend`).
 
     Args:
         slots: sequences the cache holds.
-        context: tokens per slot.
+        penalties: bias and penalties of its rows.
         pool: captures graphs, on a GPU.
     """
 
-    cache: KVCache
-    device: torch.device
-    capabilities = Capabilities()
-
-    def __init__(self, slots: int, context: int, pool: GraphPool | None) -> None:
-        self._pool = pool
-        self.penalties = Penalties(slots, context, self.device)
+    def __init__(self, slots: int, penalties: Penalties, pool: GraphPool | None) -> None:
+        self._pool, self.penalties = pool, penalties
         self._verdicts = Graphs(self.device, slots, pool, MOST_SHAPES)
         self._acceptance = TensorAcceptance(self._verdicts, self.penalties)
 
-    @abstractmethod
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` tokens is padded to."""
-
-    def forward_fast(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Like `forward`, without batch invariance."""
-        return self.forward(inputs, slots, starts)
+        return padded_width(length)
 
     @abstractmethod
     def _forward(
@@ -57,11 +48,6 @@ class TensorBackend(ABC):
         pass.
         """
 
-    packed_embedding = None
-
-    def packed_output(self, tokens: Tensor) -> None:  # noqa: B027
-        """Weights are not packed."""
-
     @property
     def graph_bytes(self) -> int:
         """Memory of inputs and results of captured graphs."""
@@ -70,11 +56,6 @@ class TensorBackend(ABC):
     def graphs(self, most: int) -> Graphs:
         """Captured functions of a drafter on this device; eager ones on a CPU."""
         return Graphs(self.device, self.cache.slots, self._pool, most)
-
-    @torch.inference_mode()
-    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T, V] of token ids [B, T] or embeddings [B, T, d]."""
-        return self._forward(inputs, slots, starts)[0]
 
     @torch.inference_mode()
     def forward_with_states(

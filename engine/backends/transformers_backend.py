@@ -9,11 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specchat.engine.backends import attention, flex
-from specchat.engine.backends.attention_masks import AttentionMasks
+from specchat.engine.backends import attention
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
-from specchat.engine.backends.captured_passes import CapturedPasses
-from specchat.engine.backends.compile import compile_layers
+from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.longrope import fix_longrope
 from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.cache_probe import CacheProbe
@@ -27,6 +25,15 @@ from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.sampling.penalties import Penalties
+
+
+def build(
+    model: LoadedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+) -> TransformersBackend:
+    """Backend of a loaded model."""
+    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact)
 
 
 class TransformersBackend(TensorBackend):
@@ -60,20 +67,20 @@ class TransformersBackend(TensorBackend):
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
-        self._limit = context - 1
         self.short_context = fix_longrope(model, context, self)
-        folded = self._use_slot_attention()
-        self._masks = AttentionMasks(self.config, folded, model.dtype, self.device)
-        self.flex = folded > 0 and not exact and flex.is_available(self.device, self._head_size)
-        """Whether passes of fixed shape attend by `engine.backends.flex`."""
+        folded = _use_slot_attention(model, self.config)
+        self._masks = attention.AttentionMasks(self.config, folded, model.dtype, self.device)
+        probe = _probed(model, self._masks)
+        self._gathers = not probe.attention_alone_reads
+        """Whether attention takes keys and values by row."""
+        self.flex = folded > 0 and not exact and not self._gathers and attention.has_block_kernels(model)
+        """Whether passes of fixed shape attend by `engine.backends.attention.block_mask`."""
         self._not_flex: str | None = None
-        self._gathers = True
-        """Whether attention takes keys and values by row; known once the cache's shapes are."""
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
-        shapes = self._shapes()  # which may find that flex does not fit
-        columns = -(-columns // flex.BLOCK) * flex.BLOCK if self.flex else columns
-        self.cache = KVCache.allocate(shapes, slots, columns, self.device, model.dtype, paged=self.flex)
+        columns = -(-columns // attention.BLOCK) * attention.BLOCK if self.flex else columns
+        shapes = [shape for _, shape in sorted(probe.shapes.items())]
+        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, paged=self.flex)
         pool = GraphPool(self.device, capture=True) if on_gpu else None
         self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
@@ -81,18 +88,18 @@ class TransformersBackend(TensorBackend):
             compiled = not exact and compile_layers(model)
             self.captured = CapturedPasses(self.cache, self._step, pool, compiled=compiled, trees=not exact)
         self._invariant = BatchInvariantPasses(self.cache, self._step, Graphs(self.device, 1, pool)) if exact else None
-        super().__init__(slots, context, pool)
+        super().__init__(slots, Penalties(slots, context, self.device), pool)
 
     @property
     def performance_warnings(self) -> list[str]:
         """Why passes on a GPU are slower than they could be, one clause each."""
-        not_captured = self.captured.pool.not_captured if self.captured else None
-        not_compiled = self.captured.not_compiled if self.captured else None
-        return [
-            *([f"its passes cannot all be captured as CUDA graphs ({not_captured})"] if not_captured else []),
-            *([f"its attention cannot be compiled ({self._not_flex})"] if self._not_flex else []),
-            *([f"its layers cannot be compiled ({not_compiled})"] if not_compiled else []),
-        ]
+        passes = self.captured
+        reasons = {
+            "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
+            "its attention cannot be compiled": self._not_flex,
+            "its layers cannot be compiled": passes and passes.not_compiled,
+        }
+        return [f"{clause} ({reason})" for clause, reason in reasons.items() if reason]
 
     @property
     def graph_bytes(self) -> int:
@@ -146,10 +153,9 @@ class TransformersBackend(TensorBackend):
             self._capture(logits, supports)
 
     def _capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
-        if self._invariant:
-            self._invariant.capture()
-        elif self.captured:
-            self.captured.capture()
+        passes = self._invariant or self.captured
+        assert passes is not None
+        passes.capture()
         self._acceptance.capture(logits, supports if self.capabilities.trees else ())
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
@@ -166,11 +172,6 @@ class TransformersBackend(TensorBackend):
             return self.embedding_rows(tokens)
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight[tokens]
-
-    @property
-    def _head_size(self) -> int:
-        heads = max(getattr(self.config, "num_attention_heads", 1), 1)
-        return int(getattr(self.config, "head_dim", None) or getattr(self.config, "hidden_size", 0) // heads)
 
     def _forward(
         self,
@@ -209,7 +210,7 @@ class TransformersBackend(TensorBackend):
         first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(inputs.shape[1], device=self.device)
         view = CacheView(self.cache, slots, starts, columns, gathers=self._gathers)
-        with attention.scattered(view.runs):
+        with attention.scattered(view.places):
             return self._call(model, inputs, columns, view, tree_mask)
 
     def _step(
@@ -244,42 +245,43 @@ class TransformersBackend(TensorBackend):
         positions = columns if tree_mask is None else tree_mask.positions(columns)
         return model(
             **{"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs},
-            position_ids=positions.clamp(max=self._limit),
+            position_ids=positions.clamp(max=self.context - 1),
             attention_mask=self._masks.of(columns, view, tree_mask),
             past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
 
-    def _use_slot_attention(self) -> int:
-        """Switch on `slot_attention` and return H / G; return 0 for models that need their own (eager) attention."""
-        heads = getattr(self.config, "num_attention_heads", 0)
-        groups = getattr(self.config, "num_key_value_heads", None) or heads
-        special = any(getattr(self.config, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size"))
-        if special or not getattr(self.model, "_supports_sdpa", False):
-            self.model.set_attn_implementation("eager")
-            return 0
-        self.model.set_attn_implementation(attention.NAME)
-        return int(heads // groups)
 
-    @torch.inference_mode()
-    def _shapes(self) -> list[tuple[int, int, int, int]]:
-        """KV cache shape of each layer (see `KVCache`), observed by feeding one token; and what attention reads."""
-        probe = CacheProbe()
-        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        try:
-            self.model.base_model(
-                input_ids=token,
-                position_ids=torch.zeros_like(token),
-                attention_mask=self._masks.of(torch.zeros_like(token), probe),
-                past_key_values=probe,
-                use_cache=True,
-            )
-        except Exception as error:  # this call runs modelling code of any kind
-            kind = getattr(self.config, "model_type", type(self.model).__name__)
-            raise EngineError(
-                f"models of type {kind} cannot be run with a slot cache ({error}): choose another"
-            ) from error
-        self._gathers = not probe.attention_alone_reads
-        self.flex = self.flex and not self._gathers
-        return [probe.shapes[i] for i in sorted(probe.shapes)]
+def _use_slot_attention(model: Any, config: Any) -> int:
+    """Switch on `slot_attention` and return H / G; return 0 for models that need their own (eager) attention."""
+    heads = getattr(config, "num_attention_heads", 0)
+    groups = getattr(config, "num_key_value_heads", None) or heads
+    special = any(getattr(config, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size"))
+    if special or not getattr(model, "_supports_sdpa", False):
+        model.set_attn_implementation("eager")
+        return 0
+    model.set_attn_implementation(attention.NAME)
+    return int(heads // groups)
+
+
+@torch.inference_mode()
+def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
+    """KV cache shape of each layer and what reads from it, observed by feeding one token.
+
+    Raises:
+        EngineError: the model cannot run with a cache.
+    """
+    probe, token = CacheProbe(), torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    try:
+        model.base_model(
+            input_ids=token,
+            position_ids=torch.zeros_like(token),
+            attention_mask=masks.of(torch.zeros_like(token), probe),
+            past_key_values=probe,
+            use_cache=True,
+        )
+    except Exception as error:  # this call runs modelling code of any kind
+        kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
+        raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): choose another") from error
+    return probe

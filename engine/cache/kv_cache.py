@@ -7,7 +7,6 @@ and attends to positions up to its own, so entries beyond a sequence's length ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 from mmap import mmap
@@ -47,6 +46,9 @@ class KVCache:
         device: of the tensors.
         dtype: of keys and values.
         paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
+
+    Raises:
+        EngineError: it does not fit into memory.
     """
 
     def __init__(
@@ -59,8 +61,7 @@ class KVCache:
         *,
         paged: bool = False,
     ) -> None:
-        self.slots = slots
-        self.columns = columns
+        self.slots, self.columns = slots, columns
 
         def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
@@ -71,36 +72,18 @@ class KVCache:
                 made.append(block.transpose(1, 2) if paged else block)
             return made
 
-        # Neighbouring layers of one shape share one tensor, so that copying a slot takes one operation for all.
-        keys, values = blocks((h, d) for h, d, _, _ in shapes), blocks((h, d) for _, _, h, d in shapes)
-        self._blocks = [*keys, *values]
-        self.keys = [layer for block in keys for layer in block]
-        self.values = [layer for block in values for layer in block]
-
-    @classmethod
-    def allocate(
-        cls,
-        shapes: Sequence[tuple[int, int, int, int]],
-        slots: int,
-        columns: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        paged: bool = False,
-    ) -> KVCache:
-        """A cache, where there is the memory for it.
-
-        Raises:
-            EngineError: there is not.
-        """
         size = slots * columns * sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
         require_memory(device, size, f"a cache of {slots} x {columns} tokens")
+        # Neighbouring layers of one shape share one tensor, so that copying a slot takes one operation for all.
         try:
-            return cls(shapes, slots, columns, device, dtype, paged=paged)
+            keys, values = blocks((h, d) for h, d, _, _ in shapes), blocks((h, d) for _, _, h, d in shapes)
         except (RuntimeError, MemoryError):
             raise EngineError(
                 f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
             ) from None
+        self._blocks = [*keys, *values]
+        self.keys = [layer for block in keys for layer in block]
+        self.values = [layer for block in values for layer in block]
 
     @property
     def bytes(self) -> int:
@@ -159,26 +142,6 @@ def pages(stored: Tensor) -> Tensor:
     return stored.transpose(0, 1).view(1, groups, slots * columns, size)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Rows of a pass whose slots are neighbours."""
-
-    rows: slice
-    slots: slice
-    """Counted from the lowest slot of the pass."""
-
-
-def neighbours(slots: Sequence[int]) -> list[Run]:
-    """The rows in these slots, as few runs."""
-    runs, first, lowest = [], 0, min(slots)
-    for row in range(1, len(slots) + 1):
-        if row == len(slots) or slots[row] != slots[row - 1] + 1:
-            start = slots[first] - lowest
-            runs.append(Run(slice(first, row), slice(start, start + row - first)))
-            first = row
-    return runs
-
-
 class CacheView:
     """View of the KV cache for one forward pass, passed to transformers as `past_key_values`.
 
@@ -187,8 +150,8 @@ class CacheView:
         slots: [B], the slot of each row, on the host.
         starts: [B], the first position each row writes, on the host.
         positions: [B, T], positions the pass writes, on the device.
-        gathers: whether the model's attention takes keys and values by row; else scattered rows get those of all slots
-            from the first to the last of them, and `runs` says where theirs are.
+        gathers: whether the model's attention takes keys and values by row; else rows that are no neighbours get those
+            of all slots from the first to the last of them, uncopied.
     """
 
     is_compileable = False
@@ -199,35 +162,27 @@ class CacheView:
         self._cache = cache
         self._start = starts[0] if len(starts) == 1 else None
         self._positions = positions
-        self._length = max(starts) + positions.shape[1]
-        index = to_device(slots, positions.device)
-        self._row_index = index[:, None]
-        runs = neighbours(slots)
-        scattered = len(runs) > 1
-        self.runs = runs if scattered and not gathers else []
-        """The runs of rows in neighbouring slots, where the rows are not all one."""
-        self._rows: slice | Tensor = index if scattered and gathers else slice(min(slots), max(slots) + 1)
-
-    @property
-    def length(self) -> int:
+        self.length = max(starts) + positions.shape[1]
         """S: columns the pass attends over."""
-        return self._length
+        self._index = to_device(slots, positions.device)
+        places = [slot - min(slots) for slot in slots]
+        scattered = places != list(range(len(slots)))
+        self.places = places if scattered and not gathers else []
+        """Where each row is among what is handed out, if that has more slots than the pass has rows."""
+        self._rows: slice | Tensor = self._index if scattered and gathers else slice(min(slots), max(slots) + 1)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write this pass's keys and values [B, G, T, D] of one layer; return S columns of the rows, or of all slots
-        from the first of them to the last."""
-        return (
-            self._write(self._cache.keys[layer_idx], key),
-            self._write(self._cache.values[layer_idx], value),
-        )
+        """Write this pass's keys and values [B, G, T, D] of one layer; return S columns of the rows, or
+        of all slots from the first of them to the last."""
+        return self._write(self._cache.keys[layer_idx], key), self._write(self._cache.values[layer_idx], value)
 
     def _write(self, stored: Tensor, new: Tensor) -> Tensor:
         if self._start is not None:  # one row
             stored[self._rows, :, self._start : self._start + new.shape[2]] = new
         else:
-            stored[self._row_index, :, self._positions] = new.transpose(1, 2)
-        return stored[self._rows, :, : self._length]
+            stored[self._index[:, None], :, self._positions] = new.transpose(1, 2)
+        return stored[self._rows, :, : self.length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Tokens before this pass; transformers asks only without position_ids, which are always given."""
-        return self._length - self._positions.shape[1]
+        return self.length - self._positions.shape[1]

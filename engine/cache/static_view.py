@@ -2,78 +2,68 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import KVCache, pages
 
 
+@dataclass(eq=False)
 class LayerView:
-    """View of some slots and the first columns of one layer's cache.
+    """View of some slots and the first columns of one layer's cache."""
 
-    Args:
-        keys, values: [slots, G, columns, D], the layer's whole cache.
-        slots: [B], int64, the slot of each row; all of them in order, where there are as many rows as slots.
-        length: S, columns attended over.
-        positions: [B, T], columns that the pass writes; they may lie beyond S.
-        paged: whether the whole cache is handed out, as pages.
-    """
-
-    is_compileable = False
-
-    def __init__(
-        self, keys: Tensor, values: Tensor, slots: Tensor, length: int, positions: Tensor, *, paged: bool
-    ) -> None:
-        self._keys = keys
-        self._values = values
-        self._slots = slots
-        self._length = length
-        self._positions = positions
-        self._paged = paged
+    keys: Tensor
+    """[slots, G, columns, D], the layer's whole cache."""
+    values: Tensor
+    slots: Tensor
+    """[B], int64, the slot of each row; all of them in order, where there are as many rows as slots."""
+    length: int
+    """S, columns attended over."""
+    positions: Tensor
+    """[B, T], columns that the pass writes; they may lie beyond S."""
+    paged: bool
+    """Whether the whole cache is handed out, as pages."""
+    is_compileable: ClassVar[bool] = False
 
     def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write keys and values [B, G, T, D]; return those of the rows [B, G, S, D], or the pages of all."""
-        return self._write(self._keys, key), self._write(self._values, value)
+        return self._write(self.keys, key), self._write(self.values, value)
 
     def _write(self, stored: Tensor, new: Tensor) -> Tensor:
-        stored[self._slots[:, None], :, self._positions] = new.transpose(1, 2)
-        if self._paged:
+        stored[self.slots[:, None], :, self.positions] = new.transpose(1, 2)
+        if self.paged:
             return pages(stored)
-        seen = stored[:, :, : self._length]
-        return seen if len(self._slots) == len(stored) else seen.index_select(0, self._slots)
+        seen = stored[:, :, : self.length]
+        return seen if len(self.slots) == len(stored) else seen.index_select(0, self.slots)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Tokens before this pass; transformers asks only without position_ids, which are always given."""
-        return self._length - self._positions.shape[1]
+        return self.length - self.positions.shape[1]
 
 
+@dataclass(eq=False)
 class StaticView:
-    """View of some slots and the first columns of the KV cache, passed to transformers as `past_key_values`.
+    """View of some slots and the first columns of the KV cache, passed to transformers as `past_key_values`."""
 
-    Args:
-        cache: the KV cache.
-        slots: [B], int64, the slot of each row; all of them in order, where there are as many rows as slots.
-        columns: S, columns attended over.
-        positions: [B, T], columns that the pass writes.
-        compiled: whether layers run compiled (`engine.backends.compile`).
-    """
-
-    is_compileable = False
-
-    def __init__(
-        self, cache: KVCache, slots: Tensor, columns: int, positions: Tensor, *, compiled: bool = False
-    ) -> None:
-        self.cache = cache
-        self.slots = slots
-        self.length = columns
-        self.compiled = compiled
-        self.paged = False
-        """Whether layers get the pages of the whole cache, of which the mask says where rows are."""
-        self._positions = positions
+    cache: KVCache
+    slots: Tensor
+    """[B], int64, the slot of each row; all of them in order, where there are as many rows as slots."""
+    length: int
+    """S, columns attended over."""
+    positions: Tensor
+    """[B, T], columns that the pass writes."""
+    compiled: bool = False
+    """Whether layers run compiled (`engine.backends.captured_passes`)."""
+    paged: bool = False
+    """Whether layers get the pages of the whole cache, of which the mask says where rows are."""
+    is_compileable: ClassVar[bool] = False
 
     def layer(self, layer_idx: int) -> LayerView:
         """View of one layer."""
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
-        return LayerView(keys, values, self.slots, self.length, self._positions, paged=self.paged)
+        return LayerView(keys, values, self.slots, self.length, self.positions, self.paged)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """As `LayerView.update`, for layer `layer_idx`."""

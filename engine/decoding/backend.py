@@ -6,6 +6,7 @@ captured graphs. Padding, ragged passes and batch-invariant passes are internal 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -35,6 +36,8 @@ class Capabilities:
     """Whether weights are packed for the CPU kernels, which heads on the same target can use too."""
     captured: bool = False
     """Whether passes are captured as CUDA graphs."""
+    prefixes: bool = True
+    """Whether keys and values of a text's beginning serve every text that begins so."""
 
 
 class Verdict(Protocol):
@@ -48,37 +51,56 @@ class Verdict(Protocol):
         None without taps."""
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """One model and its KV cache."""
 
     cache: KVCache
-    capabilities: Capabilities
+    capabilities = Capabilities()
     context: int
     """Tokens per row."""
     device: torch.device
     vocabulary: int
     """Width of the logits."""
-    taps: tuple[int, ...]
+    taps: tuple[int, ...] = ()
     """Depths of the hidden states that passes return: 0 the embeddings, the last one normed."""
-    short_context: int | None
+    short_context: int | None = None
     """Context of the short set of rotary factors, where the model has two and runs with the long one."""
     penalties: Penalties
     """Bias and penalties of its rows; drafters share them, so that p and q see the same context."""
+    packed_embedding: PackedMatrix | None = None
+    """The embedding as packed for the CPU kernels."""
 
     @property
     def performance_warnings(self) -> list[str]:
         """Why passes are slower than they could be, one clause each."""
+        return []
 
     @property
     def graph_bytes(self) -> int:
         """Memory of inputs and results of captured graphs."""
+        return 0
 
     def graphs(self, most: int) -> Graphs:
         """Captured functions for a drafter on the same device, `most` of them; eager ones where nothing is captured."""
+        return Graphs(self.device, self.cache.slots, None, most)
 
+    def admit(self, row: SequenceState) -> None:  # noqa: ARG002
+        """A row starts in its slot.
+
+        Raises:
+            EngineError: its prompt cannot be read.
+        """
+        return
+
+    def limit(self, row: SequenceState) -> int:  # noqa: ARG002
+        """Most tokens of a row's prompt and reply together."""
+        return self.context
+
+    @abstractmethod
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` of them is padded to, and costs as much as."""
 
+    @abstractmethod
     def prefill(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
     ) -> Tensor | None:
@@ -94,6 +116,7 @@ class Backend(Protocol):
             Tapped hidden states [B, T, taps x hidden size], or None without taps.
         """
 
+    @torch.inference_mode()
     def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
         """Logits [B, T, V] of a plain pass, valid until the next pass.
 
@@ -102,21 +125,30 @@ class Backend(Protocol):
             slots: [B], cache slot of each row.
             starts: [B], position of each row's first token.
         """
+        return self.forward_with_states(inputs, slots, starts)[0]
 
+    def forward_fast(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
+        """Like `forward`, without batch invariance."""
+        return self.forward(inputs, slots, starts)
+
+    @abstractmethod
     def forward_with_states(
         self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
         """Like `forward`, with the tapped hidden states [B, T, taps x hidden size]."""
 
+    @abstractmethod
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
         """Feed drafted tokens of trees whose ancestors the cache holds: logits [n, V], valid until the next pass.
 
         Places of one row are neighbours, in consecutive columns.
         """
 
+    @abstractmethod
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> Any:
         """Scores of each row's last token and its draft, by one pass; input of `accept`, valid until the next pass."""
 
+    @abstractmethod
     def accept(self, rows: Sequence[SequenceState], proposal: Proposal, scores: Any, gammas: Sequence[int]) -> Verdict:
         """Accept or reject the drafts (`engine.decoding.acceptance`).
 
@@ -127,9 +159,11 @@ class Backend(Protocol):
             gammas: [B], requested draft lengths.
         """
 
+    @abstractmethod
     def keep(self, rows: Sequence[SequenceState], verdict: Any) -> None:
         """Move keys and values of accepted branches to consecutive columns."""
 
+    @abstractmethod
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:
         """Run and, on a GPU, capture the passes and verdicts that rounds can meet, so that no reply waits for one.
 
@@ -137,18 +171,14 @@ class Backend(Protocol):
             supports: what drafters draw trees from; None for the whole vocabulary.
         """
 
-    def forward_fast(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Like `forward`, without batch invariance."""
-
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...], as they are stored."""
+        raise NotImplementedError
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""
+        raise NotImplementedError
 
-    @property
-    def packed_embedding(self) -> PackedMatrix | None:
-        """The embedding as packed for the CPU kernels; None for other backends."""
-
-    def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
+    def packed_output(self, tokens: Tensor) -> PackedMatrix | None:  # noqa: ARG002
         """Rows [n, d] of the output layer as packed codes; None where it has none."""
+        return None

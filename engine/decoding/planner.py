@@ -37,7 +37,7 @@ class Planner:
         self, drafters: Mapping[str, Drafter], target: Backend, on_fault: Callable[[SequenceState, Exception], None]
     ) -> None:
         self.drafters = RowDrafters(drafters, on_fault)
-        self._context = target.context
+        self._target = target
         self._on_fault = on_fault
         self._latency = LatencyModel(target.width, ragged=target.capabilities.ragged)
         self._controller = GammaController(self._latency)
@@ -111,7 +111,7 @@ class Planner:
     def plan(self, rows: Sequence[SequenceState], device: torch.device) -> RoundPlan:
         """Draft for every row, as one batch on the device."""
         for row in rows:
-            row.room = row.draft_room(self._context)
+            row.room = row.draft_room(self._target.limit(row))
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         budgets = self._choose(rows, adaptive, gammas)

@@ -15,7 +15,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round_plan import RoundPlan
-from specchat.engine.device.stopwatch import Stopwatch
+from specchat.engine.device.device import Stopwatch
 from specchat.engine.sequence.sequence import SequenceState
 
 

@@ -1,12 +1,20 @@
-"""The device a model runs on: choosing it, checking its memory, whether bfloat16 is fast there."""
+"""The device a model runs on: choosing it, its memory, whether bfloat16 is fast there, and a stopwatch."""
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from itertools import pairwise
+
 import torch
 
-from specchat.engine.device.memory import available_memory
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import size_text
+
+try:
+    import psutil
+except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed
+    psutil = None
 
 
 def pick_device(name: str) -> torch.device:
@@ -59,3 +67,63 @@ def require_memory(device: torch.device, needed: int, purpose: str) -> None:
             f"{purpose} needs {size_text(needed)} of memory and {where} has {size_text(free)} free: "
             "close other programs, or choose a smaller model"
         )
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that can be allocated on the device now; None on a CPU without psutil."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available) if psutil else None
+
+
+def held_memory(device: torch.device) -> int | None:
+    """Bytes this process holds: peak of allocated tensors on a GPU, resident memory on a CPU; None if not known.
+
+    On a CPU, counts the process's own pages and mapped safetensors files. Pages of libraries are left out: how many
+    of them have been touched says nothing of what a model takes.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if psutil is None or not psutil.LINUX:  # elsewhere psutil lists mapped files only, or nothing
+        return None
+    maps = psutil.Process().memory_maps()
+    ours = (".safetensors", ".packed")
+    return sum(int(each.rss) for each in maps if each.path.startswith("[") or each.path.endswith(ours))
+
+
+def trim_heap() -> None:
+    """Return freed heap pages to the system, which glibc keeps after loading (for a tokenizer a tenth of a small
+    model's weights)."""
+    if psutil:
+        with suppress(AttributeError):  # a C library without malloc_trim
+            psutil.heap_trim()
+
+
+class Stopwatch:
+    """Measures the time between marks without synchronising at each mark.
+
+    On CUDA a mark is an event in the stream, read after a synchronisation that is needed anyway; elsewhere it is the
+    host's clock.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._times: list[float] = []
+        self._events: list[torch.cuda.Event] = []
+        self.mark()
+
+    def mark(self) -> None:
+        """End an interval and begin the next."""
+        if self._cuda:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._events.append(event)
+        else:
+            self._times.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Intervals so far, in seconds; waits until the device has passed the last mark."""
+        if self._cuda:
+            self._events[-1].synchronize()
+            return [a.elapsed_time(b) / 1000 for a, b in pairwise(self._events)]
+        return [b - a for a, b in pairwise(self._times)]

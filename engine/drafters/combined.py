@@ -11,17 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source, join
-from specchat.engine.decoding.tree import Tree
-from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.head.drafter import HeadDrafter
+from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.sequence.sequence import SequenceState
-
-_HEAD = len(SuffixDrafter.profile.buckets)
-"""The first bucket of the head."""
 
 
 class CombinedDrafter(Drafter):
@@ -36,20 +32,17 @@ class CombinedDrafter(Drafter):
     name = "combined"
 
     def __init__(self, head: HeadDrafter, suffix: SuffixDrafter, device: torch.device) -> None:
-        self._head = head
-        self._suffix = suffix
+        self._head, self._suffix, self._device = head, suffix, device
         of_head, of_suffix = head.profile, suffix.profile
-        self.profile = DrafterProfile(
-            buckets=(*of_suffix.buckets, *(_HEAD + bucket for bucket in of_head.buckets)),
-            later_buckets=tuple(_HEAD + bucket for bucket in of_head.later_buckets),
-            expected_rates={
-                **of_suffix.expected_rates,
-                **{_HEAD + bucket: rate for bucket, rate in of_head.expected_rates.items()},
-            },
-            default_gamma=of_head.default_gamma,
+        self._first = len(of_head.buckets)
+        """The first bucket of the suffix drafter, after those of the head."""
+        rates = {self._first + bucket: rate for bucket, rate in of_suffix.expected_rates.items()}
+        self.profile = replace(
+            of_head,
+            buckets=(*of_head.buckets, *self._shifted(of_suffix.buckets)),
+            expected_rates={**of_head.expected_rates, **rates},
             proposes_at_zero=True,
         )
-        self._device = device
 
     def warm_up(self) -> float | None:
         """As the head's, which captures nothing twice."""
@@ -60,15 +53,7 @@ class CombinedDrafter(Drafter):
         of_head = self._head.admit(row)
         self._suffix.admit(row)
         self._note_matches(row)
-        if of_head.offers is None:
-            return of_head
-        offers_of_head = of_head.offers
-
-        def offers(gamma: int) -> tuple[Sequence[int], Tree]:
-            buckets, tree = offers_of_head(gamma)
-            return [_HEAD + bucket for bucket in buckets], tree
-
-        return replace(of_head, offers=offers)
+        return of_head
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""
@@ -92,25 +77,22 @@ class CombinedDrafter(Drafter):
         repeated = self._suffix.propose(rows, [row.room for row in rows])
         assert isinstance(repeated.tokens, list)
         assert repeated.buckets is not None
-        found = repeated.buckets
-        heads = [i for i, gamma in enumerate(gammas) if gamma and not (found[i] and found[i][0] >= SURE)]
-        texts = [i for i in range(len(rows)) if i not in heads]
+        sure = [bool(found) and found[0] >= SURE for found in repeated.buckets]
+        buckets = [self._shifted(found) for found in repeated.buckets]
         sources = repeated.sources or [(Source(self._suffix.name),)] * len(rows)
+        heads = [i for i, gamma in enumerate(gammas) if gamma and not sure[i]]
+        texts = [i for i in range(len(rows)) if i not in heads]
         if not heads:
-            return replace(repeated, steps=0, sources=sources)
-        parts: list[tuple[list[int], Draft]] = []
-        if texts:
-            drafted, buckets = [repeated.tokens[i] for i in texts], [found[i] for i in texts]
-            parts.append((texts, Draft.of_chains(drafted, buckets, [sources[i] for i in texts])))
-        costs = [_of_head(budgets[i]) for i in heads] if budgets else []
+            return replace(repeated, buckets=buckets, steps=0, sources=sources)
+        costs = [budgets[i] for i in heads] if budgets else []
         draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
-        buckets = [[_HEAD + bucket for bucket in each] for each in draft.buckets or ()]
         steps = max(gammas[i] for i in heads) if draft.steps is None else draft.steps
-        from_head = [(Source(self._head.name),)] * len(heads)
-        draft = replace(draft, buckets=buckets, steps=steps, sources=from_head)
+        draft = replace(draft, steps=steps, sources=[(Source(self._head.name),)] * len(heads))
         if not texts:
             return draft
-        return replace(join([*parts, (heads, draft)], len(rows), self._device), steps=steps)
+        tokens = [repeated.tokens[i] for i in texts]
+        text = Draft.of_chains(tokens, [buckets[i] for i in texts], [sources[i] for i in texts])
+        return replace(join([(texts, text), (heads, draft)], len(rows), self._device), steps=steps)
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""
@@ -126,13 +108,9 @@ class CombinedDrafter(Drafter):
         """Where the text repeats for long the head takes no step."""
         row.has_draft = not row.undrafted and self._suffix.has_long_match(row)
 
-
-def _of_head(budget: Budget | None) -> Budget | None:
-    """The same budget by the head's own buckets."""
-    if budget is None:
-        return None
-    rate = budget.rate
-    return replace(budget, rate=lambda bucket: rate(_HEAD + bucket))
+    def _shifted(self, buckets: Sequence[int]) -> list[int]:
+        """Buckets of the suffix drafter among all."""
+        return [self._first + bucket for bucket in buckets]
 
 
 def build(context: BuildContext, name: str) -> CombinedDrafter:  # noqa: ARG001

@@ -29,19 +29,32 @@ class DraftCache:
         self._model = model
         self._chunk = chunk
         self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
-        self._sources: list[tuple[int, ...]] = [()] * model.cache.slots
-        """What the encoder of an encoder-decoder has read for each slot."""
         self._cached: dict[str, int] = {}
+        self._drafted: dict[str, int] = {}
+        """By request: length of the chain that is being verified; the last token of it was never fed."""
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the prompt the slot still holds from an earlier turn."""
-        known = self._content[row.slot] if self._encoded(row) else []
+        self._model.admit(row)
+        known = self._content[row.slot] if self._model.capabilities.prefixes else []
         self._cached[row.request.request_id] = common_prefix(known, row.tokens)
         self.update(row)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
+        self._drafted.pop(row.request.request_id, None)
         self._content[row.slot] = row.tokens[: self._cached.pop(row.request.request_id)]
+
+    def expect(self, row: SequenceState, length: int) -> None:
+        """A chain of so many tokens has been drafted after the row's."""
+        self._drafted[row.request.request_id] = length
+
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """Keep what was accepted of a chain and has been fed."""
+        length = self._drafted.pop(row.request.request_id, 0)
+        if length:
+            self.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), length) - 1)
+        self.update(row)
 
     def keep(self, row: SequenceState, length: int) -> None:
         """From now on the first `length` tokens of the row count as cached."""
@@ -55,18 +68,11 @@ class DraftCache:
     def unread(self, row: SequenceState) -> int:
         """What the cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is read
         with the next draft."""
-        unread = 0 if self._encoded(row) else len(row.source)
         behind = self._behind(row, LEAD)
-        return unread + (behind if behind > (self._chunk if row.emitted else 0) else 0)
+        return behind if behind > (self._chunk if row.emitted else 0) else 0
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
-        """Feed one chunk, padding included: of the first row, and all that is left of others; or encode a source."""
-        if not self._encoded(rows[0]):
-            self._model.encode(rows[0].slot, rows[0].source)  # type: ignore[attr-defined]
-            self._sources[rows[0].slot] = rows[0].source
-            self.update(rows[0])
-            return
-        rows = [row for row in rows if self._encoded(row)]
+        """Feed one chunk, padding included: of the first row, and all that is left of others."""
         together, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
         for row in rows[1:]:
             wide = max(width, self._behind(row, LEAD))
@@ -83,10 +89,6 @@ class DraftCache:
         while behind := [row for row in rows if self._behind(row, lead) > 0]:
             self._feed(behind, lead)
         return lead
-
-    def _encoded(self, row: SequenceState) -> bool:
-        """Whether the slot has the row's source; that of a decoder-only model is empty."""
-        return self._sources[row.slot] == row.source
 
     def _behind(self, row: SequenceState, lead: int) -> int:
         """Tokens of a row but for the last `lead` that the cache lacks."""

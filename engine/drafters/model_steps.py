@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,36 +16,23 @@ from specchat.engine.sampling.sampler import draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 
-
-class Network(Protocol):
-    """What drafts token by token: the backend of a model, or a table of counts."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where its logits are."""
-
-    def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:
-        """Logits [B, T or 1, V] after tokens [B, T], int64, or after the last of them."""
-
-    def graphs(self, most: int) -> Graphs:
-        """Captured functions on its device."""
+Forward = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
+"""Logits [B, T or 1, V] after tokens [B, T], int64, or after the last of them, of rows in slots, from places on."""
 
 
 class ModelSteps:
-    """The steps of one network.
+    """The draft steps of a model, or of a table of counts.
 
     Args:
-        network: draft steps are passes of it.
+        forward: a pass of it.
+        graphs: captures what chooses tokens, or calls it.
         penalties: shared with the target, so that p and q know the same context.
-        vocabulary: V, the size of the target's distributions; what the network has beyond it is never drafted.
+        vocabulary: V, the size of the target's distributions; what the model has beyond it is never drafted.
     """
 
-    def __init__(self, network: Network, penalties: Penalties, vocabulary: int) -> None:
-        self._network = network
-        self._device = network.device
-        self._penalties = penalties
-        self._vocabulary = vocabulary
-        self._graphs = network.graphs(128)
+    def __init__(self, forward: Forward, graphs: Graphs, penalties: Penalties, vocabulary: int) -> None:
+        self._forward, self._graphs = forward, graphs
+        self._device, self._penalties, self._vocabulary = graphs.device, penalties, vocabulary
 
     @property
     def graph_bytes(self) -> int:
@@ -65,23 +51,38 @@ class ModelSteps:
             steps: at least 1.
             u: [B, steps], uniforms.
         """
-        sampling = [row.request.sampling for row in rows]
-        slots = [row.slot for row in rows]
-        starts = [len(row.tokens) - lead for row in rows]
         fed = to_device([row.tokens[-lead:] for row in rows], self._device)
+        slots, starts = [row.slot for row in rows], [len(row.tokens) - lead for row in rows]
+
+        def logits_after(step: int, tokens: Tensor) -> Tensor:
+            if not step:
+                return self.fit(self._forward(fed, slots, starts)[:, -1:])
+            return self.fit(self._forward(tokens[:, -1:], slots, [start + lead + step - 1 for start in starts]))
+
+        return self.chain(rows, logits_after, steps, u)
+
+    @torch.inference_mode()
+    def chain(
+        self,
+        rows: Sequence[SequenceState],
+        logits_after: Callable[[int, Tensor], Tensor],
+        steps: int,
+        u: NDArray[np.float64],
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `draft`, from the logits [B, 1, V] of each step, after the tokens [B, step] of those before."""
+        sampling = [row.request.sampling for row in rows]
+        flags, settings = SamplingFlags.of(sampling).strict, setting_numbers(sampling)
         adjustment = self._penalties.of(rows)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._device)
         distributions: list[Tensor] = []
         for step in range(steps):
-            logits = self.fit(self._network.forward(fed, slots, starts)[:, -1:])
+            logits = logits_after(step, tokens)
             if adjustment is not None:
                 logits = adjustment.apply(logits, tokens, first=step)
-            token, q = self._choose(logits, SamplingFlags.of(sampling).strict, setting_numbers(sampling), u[:, step])
+            token, q = self._choose(logits, flags, settings, u[:, step])
             if q is not None:
                 distributions.append(q)
-            starts = [start + fed.shape[1] for start in starts]
-            fed = token[:, None]
-            tokens = torch.cat([tokens, fed], dim=1)
+            tokens = torch.cat([tokens, token[:, None]], dim=1)
         return tokens, torch.stack(distributions, 1) if distributions else None
 
     def _choose(
@@ -112,7 +113,7 @@ class ModelSteps:
         """Logits [B, V] of what follows each row's last token, of which all but the last `lead` tokens are cached."""
         fed = to_device([row.tokens[-lead:] for row in rows], self._device)
         starts = [len(row.tokens) - lead for row in rows]
-        return self.fit(self._network.forward(fed, [row.slot for row in rows], starts)[:, -1])
+        return self.fit(self._forward(fed, [row.slot for row in rows], starts)[:, -1])
 
     def fit(self, logits: Tensor) -> Tensor:
         """Logits over the target's vocabulary: padding tails differ between models of one family.

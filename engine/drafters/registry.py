@@ -6,16 +6,16 @@ loaded, or, of research drafters that need nothing of their own, when a request 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.tree import BRANCHES
-from specchat.engine.drafters.context import BuildContext
-from specchat.engine.drafters.published.find import find_published
+from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
@@ -47,9 +47,33 @@ class Tapping(Protocol):
         """Their depths: 0 the embeddings, the last one normed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One drafter, or one way of building it."""
+@dataclass(slots=True)
+class BuildContext:
+    """What drafters are built from."""
+
+    model: LoadedModel | PackedModel
+    """The target."""
+    target: Backend
+    datastore: Datastore
+    draft_models: Sequence[tuple[str, Backend]] = ()
+    """Names and runners of draft models."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Loaded parts of drafters by kind: `head`, `tables`, `look_ahead`."""
+    prefill_chunk: int = 256
+    """Prompt tokens that a draft model reads in one pass."""
+    drafters: Mapping[str, Drafter] = field(default_factory=dict)
+    """All available drafters by name; drafters that combine others look them up here."""
+    members: Sequence[Any] = ()
+    """The draft models with what their drafters share (`engine.drafters.draft_model.members`), once one is built."""
+
+    @property
+    def never(self) -> frozenset[int]:
+        """Tokens that are not drafted from text: turn marks of the chat template, which no reply contains."""
+        return frozenset(self.model.tokenizer.all_special_ids) - self.model.eos_ids
+
+
+class _Entry(NamedTuple):
+    """A drafter."""
 
     name: str
     module: str
@@ -68,34 +92,28 @@ def _models(context: BuildContext) -> bool:
 
 def _trees(context: BuildContext) -> bool:
     """Whether draft models run on a CPU or with captured passes; others draft chains alone."""
-    if not context.draft_models:
-        return False
-    backend = context.draft_models[0][1]
-    return backend.device.type == "cpu" or backend.capabilities.captured
+    backends = [backend for _, backend in context.draft_models]
+    return bool(backends) and (backends[0].device.type == "cpu" or backends[0].capabilities.captured)
+
+
+def _several(context: BuildContext) -> bool:
+    return len(context.draft_models) > 1 and _trees(context)
 
 
 _CORE, _RESEARCH = "specchat.engine.drafters", "specchat.engine.research"
+_HEAD_NEEDS = "is a draft head, which needs"
 _ENTRIES = (
     _Entry("pass", f"{_RESEARCH}.pass_drafter", _part("look_ahead")),
-    _Entry(
-        "merged",
-        f"{_RESEARCH}.merged",
-        lambda context: len(context.draft_models) > 1 and _trees(context),
-    ),
+    _Entry("merged", f"{_RESEARCH}.merged", _several),
     _Entry("bigram", f"{_RESEARCH}.tables", _part("tables")),
     _Entry("model", f"{_CORE}.draft_model", _models),
     _Entry("model-tree", f"{_CORE}.draft_model", _trees),
-    _Entry(
-        "hierarchical",
-        f"{_RESEARCH}.hierarchical",
-        _trees,
-        on_request=True,
-    ),
+    _Entry("hierarchical", f"{_RESEARCH}.hierarchical", _trees, on_request=True),
     _Entry("combined", f"{_CORE}.combined", _part("head")),
     _Entry("head", f"{_CORE}.head.drafter", _part("head")),
     _Entry("suffix", f"{_CORE}.suffix"),
     _Entry("ngram", f"{_RESEARCH}.ngram", on_request=True),
-    _Entry("copy", f"{_RESEARCH}.copying", on_request=True),
+    _Entry("copy", f"{_RESEARCH}.ngram", on_request=True),
     _Entry("random", f"{_RESEARCH}.random_tokens", on_request=True),
     _Entry("unigram", f"{_RESEARCH}.tables", _part("tables")),
     _Entry("none", f"{_CORE}.none"),
@@ -103,7 +121,7 @@ _ENTRIES = (
 """All drafters, best first."""
 
 
-class Drafters(MutableMapping[str, Drafter]):
+class Drafters(Mapping[str, Drafter]):
     """The available drafters by name, best first; each is built when it is first looked up.
 
     Args:
@@ -114,15 +132,11 @@ class Drafters(MutableMapping[str, Drafter]):
         self._context = context
         context.drafters = self
         self._entries = {entry.name: entry for entry in _ENTRIES if entry.available(context)}
-        self._built: dict[str, Drafter] = {}
+        self.built: dict[str, Drafter] = {}
+        """The drafters that have been built."""
         self._warm = False
         self.step_seconds: dict[str, float] = {}
         """Time of a draft step for one row, by drafter, as far as it could be measured while warming up."""
-
-    @property
-    def built(self) -> dict[str, Drafter]:
-        """The drafters that have been built."""
-        return dict(self._built)
 
     def build(self) -> None:
         """Build all that do not wait for a request."""
@@ -133,7 +147,7 @@ class Drafters(MutableMapping[str, Drafter]):
     def warm_up(self) -> None:
         """Warm up all that have been built, and from now on every drafter when it is built."""
         self._warm = True
-        for name, drafter in self._built.items():
+        for name, drafter in self.built.items():
             self._warm_up(name, drafter)
 
     def _warm_up(self, name: str, drafter: Drafter) -> None:
@@ -142,20 +156,16 @@ class Drafters(MutableMapping[str, Drafter]):
             self.step_seconds[name] = seconds
 
     def __getitem__(self, name: str) -> Drafter:
-        if name not in self._built:
+        if name not in self.built:
             drafter: Drafter = import_module(self._entries[name].module).build(self._context, name)
             if self._warm:
                 self._warm_up(name, drafter)
-            self._built[name] = drafter
-        return self._built[name]
+            self.built[name] = drafter
+        return self.built[name]
 
     def __setitem__(self, name: str, drafter: Drafter) -> None:
         self._entries.setdefault(name, _Entry(name, ""))
-        self._built[name] = drafter
-
-    def __delitem__(self, name: str) -> None:
-        del self._entries[name]
-        self._built.pop(name, None)
+        self.built[name] = drafter
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -164,8 +174,7 @@ class Drafters(MutableMapping[str, Drafter]):
         return len(self._entries)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """A kind of folder that `--draft` may name; `loader(folder, model)` in `module` loads it."""
 
     part: str
@@ -186,13 +195,14 @@ _KINDS = (
         "has look-ahead embeddings, which need",
     ),
     _Kind("tables", "tables.json", f"{_RESEARCH}.tables", "load_tables", ""),
-    _Kind("head", "head.json", f"{_CORE}.head.folder", "load_head", "is a draft head, which needs"),
+    _Kind("head", "head.json", f"{_CORE}.head.folder", "load_head", _HEAD_NEEDS),
 )
+_PUBLISHED = _Kind("head", "", f"{_CORE}.published.load", "load_published", _HEAD_NEEDS)
 
 
 def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
     """Whether `--draft` names something other than a draft model."""
-    return _kind_of(spec) is not None or find_published(spec, store, progress) is not None
+    return _find(spec, store, progress) is not None
 
 
 def load_part(spec: str, model: LoadedModel | PackedModel, store: ModelStore, progress: Progress) -> dict[str, Any]:
@@ -201,19 +211,20 @@ def load_part(spec: str, model: LoadedModel | PackedModel, store: ModelStore, pr
     Raises:
         EngineError: it does not fit the target, or is broken.
     """
-    kind = _kind_of(spec)
-    if kind is None:
-        folder = find_published(spec, store, progress)
-        if folder is None:
-            return {}
-        require_decoder_only(model, f"{spec} is a draft head, which needs")
-        return {"head": import_module(f"{_CORE}.published.load").load_published(folder, model)}
+    found = _find(spec, store, progress)
+    if found is None:
+        return {}
+    kind, folder = found
     if kind.needs:
         require_decoder_only(model, f"{spec} {kind.needs}")
-    load = getattr(import_module(kind.module), kind.loader)
-    return {kind.part: load(Path(spec).expanduser(), model)}
+    return {kind.part: getattr(import_module(kind.module), kind.loader)(folder, model)}
 
 
-def _kind_of(spec: str) -> _Kind | None:
+def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[_Kind, Path] | None:
+    """The folder of what `--draft` names, and its kind; None for a draft model."""
     folder = Path(spec).expanduser()
-    return next((kind for kind in _KINDS if (folder / kind.card).is_file()), None)
+    for kind in _KINDS:
+        if (folder / kind.card).is_file():
+            return kind, folder
+    published = import_module(f"{_CORE}.published.find").find_published(spec, store, progress)
+    return (_PUBLISHED, published) if published else None

@@ -7,19 +7,19 @@ one, it continues theirs. A draft is certain (one-hot q).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 
 from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source
-from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
-from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
-from specchat.engine.drafters.text_drafter import TextDrafter
+from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.text_drafter import Pairs, TextDrafter
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
+_ROOT = 0
 _LENGTHS = (2, 3, 5, 9)
 """Matches from each of these lengths on are in a bucket of their own."""
 SURE = 3
@@ -36,6 +36,132 @@ _CONTESTED = 0.5
 """Share at which the most frequent continuation is no surer than all others."""
 
 
+class SuffixAutomaton:
+    """All substrings of a growing text, with the counts that a longest-match predictor needs.
+
+    Construction: Blumer et al. 1985, "The smallest automaton recognizing the subwords of a text", amortised constant
+    time a token. A state stands for the substrings that end at the same places; its link is the longest suffix of them
+    that ends elsewhere too. So the link of the whole text's state is the longest suffix that occurred before: what is
+    matched.
+
+    Counts follow PPM's update exclusion (Moffat 1990, section 3.1): a token is counted after the longest context that
+    it has followed before, and after the longer ones in which it is new. These are just the states that construction
+    visits.
+
+    Some 600 bytes a token: at most two states, 1.4 in text.
+    """
+
+    def __init__(self) -> None:
+        self._length = [0]
+        """Per state: tokens of its longest substring."""
+        self._link = [-1]
+        self._next: list[dict[int, int]] = [{}]
+        self._counts: list[dict[int, int]] = [{}]
+        """Per state: how often a token followed, where that was more than once."""
+        self._best = [-1]
+        """Per state: the token that followed most often, the latest of several."""
+        self._last = _ROOT
+        self.tokens = 0
+        """Tokens of the text."""
+
+    @property
+    def matched(self) -> tuple[int, int]:
+        """State and length of the longest suffix that occurred before; the root and 0 if none."""
+        state = max(self._link[self._last], _ROOT)
+        return state, self._length[state]
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Append tokens to the text."""
+        for token in tokens:
+            self._append(token)
+
+    def step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """State and length of the longest match after a token that follows a match."""
+        following = self._next
+        while state != _ROOT and token not in following[state]:
+            state = self._link[state]
+            length = self._length[state]
+        found = following[state].get(token)
+        return (_ROOT, 0) if found is None else (found, length + 1)
+
+    def likeliest(self, state: int) -> tuple[int, float] | None:
+        """The token that followed a state most often, and its share of all that did; None if none did."""
+        token = self._best[state]
+        if token < 0:
+            return None
+        following = self._next[state]
+        if len(following) == 1:
+            return token, 1.0
+        counts = self._counts[state]
+        return token, counts.get(token, 1) / sum(counts.get(each, 1) for each in following)
+
+    def shorter(self, state: int) -> tuple[int, int]:
+        """State and length of the longest suffix of a match that ends at other places too."""
+        state = max(self._link[state], _ROOT)
+        return state, self._length[state]
+
+    def predict(self, behind: Iterable[int] = ()) -> Iterator[tuple[int, int]]:
+        """The tokens that are likely after the text and `behind`, each with its bucket."""
+        state, length = self.matched
+        for token in behind:
+            state, length = self.step(state, length, token)
+        while length:
+            found = self.likeliest(state)
+            if found is None:  # the end of the text: it repeats itself
+                state, length = self.shorter(state)
+                continue
+            token, share = found
+            yield token, 0 if share <= _CONTESTED else 1 + sum(length >= least for least in _LENGTHS)
+            state, length = self.step(state, length, token)
+
+    def _append(self, token: int) -> None:
+        length, link, following, best = self._length, self._link, self._next, self._best
+        new = self._add(length[self._last] + 1, {}, {}, -1)
+        state = self._last
+        while state >= 0 and token not in following[state]:
+            following[state][token] = new
+            if not self._counts[state]:  # else the best one has followed more than once
+                best[state] = token
+            state = link[state]
+        if state < 0:
+            link[new] = _ROOT
+        else:
+            self._count(state, token)
+            link[new] = self._suffix(state, token)
+        self._last = new
+        self.tokens += 1
+
+    def _count(self, state: int, token: int) -> None:
+        """The token has followed the state once more."""
+        counts = self._counts[state]
+        count = counts[token] = counts.get(token, 1) + 1
+        if count >= counts.get(self._best[state], 1):
+            self._best[state] = token
+
+    def _suffix(self, state: int, token: int) -> int:
+        """The state that a new one, which ends in the longest substring of `state` and the token, links to."""
+        length, link, following = self._length, self._link, self._next
+        found = following[state][token]
+        if length[found] == length[state] + 1:
+            return found
+        copy = self._add(length[state] + 1, dict(following[found]), dict(self._counts[found]), self._best[found])
+        link[copy] = link[found]
+        link[found] = copy
+        while state >= 0 and following[state].get(token) == found:
+            following[state][token] = copy
+            state = link[state]
+        return copy
+
+    def _add(self, length: int, following: dict[int, int], counts: dict[int, int], best: int) -> int:
+        """A state without a link."""
+        self._length.append(length)
+        self._link.append(_ROOT)
+        self._next.append(following)
+        self._counts.append(counts)
+        self._best.append(best)
+        return len(self._length) - 1
+
+
 class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     """One automaton per row.
 
@@ -48,17 +174,16 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     name = "suffix"
     profile = DrafterProfile(buckets=tuple(range(_STORED + GRADES)), expected_rates=_EXPECTED)
     """Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats."""
+    predictor = SuffixAutomaton
     chunk = 4096
     """Some 15 ms."""
 
     def __init__(
         self, ends: Collection[int] = (), never: Collection[int] = (), datastore: Datastore | None = None
     ) -> None:
-        super().__init__(SuffixAutomaton)
-        self._ends = ends
-        self._never = never
+        super().__init__(ends, never)
         self._datastore = datastore
-        self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
+        self._stored: dict[str, tuple[int, Pairs]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
 
     def propose(
@@ -70,10 +195,8 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         """The continuation of each row's longest match."""
         drafts, sources = [], []
         for row, gamma in zip(rows, gammas, strict=True):
-            if stored := self._of_other_chats(row):
-                drafts.append(([token for token, _ in stored[:gamma]], [bucket for _, bucket in stored[:gamma]]))
-            else:
-                drafts.append(self._continuation(self.text(row), gamma))
+            stored = self._of_other_chats(row)
+            drafts.append(self._draft(stored or self.text(row).predict(), gamma))
             sources.append((Source(OTHER_CHATS if stored else self.name),))
         tokens = [tokens for tokens, _ in drafts]
         return Draft.of_chains(tokens, [buckets for _, buckets in drafts], sources if self._datastore else None)
@@ -85,20 +208,20 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         text = self.text(row)
         if text.matched[1] < _LENGTHS[SURE - 2]:
             return False
-        buckets = self._continuation(text, 1)[1]
+        buckets = self._draft(text.predict(), 1)[1]
         return bool(buckets) and buckets[0] >= SURE
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that are likely after the row's text and these tokens, which need not come to stay."""
-        found, buckets = self._continuation(self.text(row), count, tokens)
-        return [token for token, _ in takewhile(lambda pair: pair[1] >= _LIKELY, zip(found, buckets, strict=True))]
+        likely = takewhile(lambda pair: pair[1] >= _LIKELY, self.text(row).predict(tokens))
+        return self._draft(likely, count)[0]
 
     def release(self, row: SequenceState) -> None:
         """Drop the state of a row."""
         super().release(row)
         self._stored.pop(row.request.request_id, None)
 
-    def _of_other_chats(self, row: SequenceState) -> list[tuple[int, int]]:
+    def _of_other_chats(self, row: SequenceState) -> Pairs:
         """Tokens and buckets of a match in other chats, where it is longer than that in the text."""
         # What other chats there are differs from run to run, and a reply that has to repeat must not depend on it.
         if not self._datastore or row.repeatable:
@@ -107,39 +230,10 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         known = self._stored.get(name)
         if known is None or known[0] != length:
             found = self._datastore.continuation(row.tokens, MAX_GAMMA, self.text(row).matched[1])
-            known = self._stored[name] = length, self._as_draft(found)
+            if found and found[0][0] in self._never:
+                found = []
+            known = self._stored[name] = length, [(token, _STORED + grade) for token, grade in found]
         return known[1]
-
-    def _as_draft(self, found: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Tokens and buckets up to the end of a reply, or to what does not occur in replies."""
-        kept = takewhile(lambda pair: pair[0] not in self._never, found)
-        draft = [(token, _STORED + grade) for token, grade in kept]
-        ends = [place for place, (token, _) in enumerate(draft) if token in self._ends]
-        return draft[: ends[0] + 1] if ends else draft
-
-    def _continuation(
-        self, text: SuffixAutomaton, count: int, behind: Sequence[int] = ()
-    ) -> tuple[list[int], list[int]]:
-        """Up to `count` tokens after the text and `behind`, and the bucket of each."""
-        state, length = text.matched
-        for token in behind:
-            state, length = text.step(state, length, token)
-        tokens: list[int] = []
-        buckets: list[int] = []
-        while len(tokens) < count and length:
-            found = text.likeliest(state)
-            if found is None:  # the end of the text: it repeats itself
-                state, length = text.shorter(state)
-                continue
-            token, share = found
-            if token in self._never:
-                break
-            tokens.append(token)
-            buckets.append(0 if share <= _CONTESTED else 1 + sum(length >= least for least in _LENGTHS))
-            if token in self._ends:
-                break
-            state, length = text.step(state, length, token)
-        return tokens, buckets
 
 
 def build(context: BuildContext, name: str) -> SuffixDrafter:  # noqa: ARG001

@@ -1,11 +1,9 @@
-"""What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come.
-
-Of an encoder-decoder they read the source first: much of a summary occurs there.
-"""
+"""What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from specchat.engine.decoding.drafter import Drafter, RowProfile
@@ -13,42 +11,41 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.sequence.sequence import SequenceState
 
+Pairs = Iterable[tuple[int, int]]
+"""Tokens and their buckets."""
+
 
 class Predictor(Protocol):
     """Something that knows a text so far."""
 
-    tokens: int
-    """How many it has read."""
+    @property
+    def tokens(self) -> int:
+        """How many it has read."""
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Read the tokens that follow."""
 
-
-class ChainPredictor(Predictor, Protocol):
-    """A predictor of chains."""
-
-    def predict(self, count: int) -> tuple[list[int], list[int]]:
-        """Up to `count` tokens and their buckets."""
+    def predict(self) -> Iterator[tuple[int, int]]:
+        """The tokens that are likely to follow, each with its bucket."""
 
 
 Known = TypeVar("Known", bound=Predictor)
 
 
-Chains = TypeVar("Chains", bound=ChainPredictor)
-
-
 class TextDrafter(Drafter, Generic[Known]):
-    """A drafter that knows nothing but the text.
+    """A drafter that knows nothing but the text. Drafts are certain (one-hot q).
 
     Args:
-        make: gives a predictor that has read nothing.
+        ends: tokens after which nothing is drafted: the reply would be over.
+        never: tokens that are not drafted: turn marks of the chat template, which occur in prompts, not in replies.
     """
 
+    predictor: type[Known]
     chunk: int
     """Prompt tokens read between two rounds."""
 
-    def __init__(self, make: Callable[[], Known]) -> None:
-        self._make = make
+    def __init__(self, ends: Collection[int] = (), never: Collection[int] = ()) -> None:
+        self._ends, self._never = ends, never
         self._texts: dict[str, Known] = {}
 
     def text(self, row: SequenceState) -> Known:
@@ -57,16 +54,26 @@ class TextDrafter(Drafter, Generic[Known]):
 
     def admit(self, row: SequenceState) -> RowProfile:
         """Read the beginning of the prompt."""
-        self._texts[row.request.request_id] = self._make()
+        self._texts[row.request.request_id] = self.predictor()
         self.prefill([row])
         return RowProfile()
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read the next `chunk` tokens of the first row."""
         row = rows[0]
-        text, whole = self.text(row), [*row.source, *row.tokens] if row.source else row.tokens
-        text.extend(whole[text.tokens : text.tokens + self.chunk])
-        row.undrafted = len(whole) - text.tokens
+        text = self.text(row)
+        text.extend(row.tokens[text.tokens : text.tokens + self.chunk])
+        row.undrafted = len(row.tokens) - text.tokens
+
+    def propose(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
+    ) -> Draft:
+        """Chains that the predictor of each row expects."""
+        found = [self._draft(self.text(row).predict(), gamma) for row, gamma in zip(rows, gammas, strict=True)]
+        return Draft.of_chains([tokens for tokens, _ in found], [buckets for _, buckets in found])
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Read the new tokens."""
@@ -76,17 +83,15 @@ class TextDrafter(Drafter, Generic[Known]):
         """Drop the state."""
         del self._texts[row.request.request_id]
 
-
-class ChainTextDrafter(TextDrafter[Chains]):
-    """A text drafter of chains; drafts are certain (one-hot q)."""
-
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
-        """What the predictor of each row expects."""
-        found = [self.text(row).predict(gamma) for row, gamma in zip(rows, gammas, strict=True)]
-        tokens = [tokens for tokens, _ in found]
-        return Draft.of_chains(tokens, [buckets for _, buckets in found])
+    def _draft(self, pairs: Pairs, count: int) -> tuple[list[int], list[int]]:
+        """Up to `count` tokens and their buckets: to the end of a reply, or to what does not occur in replies."""
+        tokens: list[int] = []
+        buckets: list[int] = []
+        for token, bucket in islice(pairs, count):
+            if token in self._never:
+                break
+            tokens.append(token)
+            buckets.append(bucket)
+            if token in self._ends:
+                break
+        return tokens, buckets

@@ -160,35 +160,32 @@ def _check(
     check_sizes(shape.hidden, shape.head_size, shape.intermediate)
     if shape.heads % shape.key_heads:
         raise KernelError(f"{shape.heads} query heads cannot share {shape.key_heads} key heads")
-    queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
-    wanted = {
-        "query": (queries, shape.hidden),
-        "key": (keys, shape.hidden),
-        "value": (keys, shape.hidden),
-        "output": (shape.hidden, queries),
-        "gate": (shape.intermediate, shape.hidden),
-        "up": (shape.intermediate, shape.hidden),
-        "down": (shape.hidden, shape.intermediate),
-    }
-    vectors = {
-        **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), shape.hidden),
-        **dict.fromkeys(("query_norm", "key_norm"), shape.head_size),
-        "query_bias": queries,
-        "key_bias": keys,
-        "value_bias": keys,
-        "output_bias": shape.hidden,
+    queries, keys, hidden, inner = (
+        shape.heads * shape.head_size,
+        shape.key_heads * shape.head_size,
+        shape.hidden,
+        shape.intermediate,
+    )
+    wanted: dict[str, tuple[int, ...]] = {
+        "query": (queries, hidden),
+        "key": (keys, hidden),
+        "value": (keys, hidden),
+        "output": (hidden, queries),
+        "gate": (inner, hidden),
+        "up": (inner, hidden),
+        "down": (hidden, inner),
+        **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), (hidden,)),
+        **dict.fromkeys(("query_norm", "key_norm"), (shape.head_size,)),
+        "query_bias": (queries,),
+        "key_bias": (keys,),
+        "value_bias": (keys,),
+        "output_bias": (hidden,),
     }
     for i, layer in enumerate(layers):
         for name, size in wanted.items():
-            matrix: PackedMatrix = getattr(layer, name)
-            if (matrix.rows, matrix.columns) != size:
-                raise KernelError(
-                    f"layer {i}: {name} is {matrix.rows} x {matrix.columns} and not {size[0]} x {size[1]}"
-                )
-        for name, length in vectors.items():
-            vector = getattr(layer, name)
-            if vector is not None and vector.shape != (length,):
-                raise KernelError(f"layer {i}: {name} has the shape {list(vector.shape)} and not [{length}]")
+            part = getattr(layer, name)
+            if part is not None and part.shape != size:
+                raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")
         if not 0 <= layer.rope < len(ropes):
             raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
     if (output.rows, output.columns) != (shape.vocabulary, shape.hidden):

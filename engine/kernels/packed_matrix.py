@@ -130,6 +130,11 @@ class PackedMatrix:
             raise KernelError(f"a packed matrix must be aligned to {_ALIGNMENT} bytes: pack it again")
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows, self.columns
+
+    @property
     def c(self) -> CMatrix:
         """`sk_matrix`; valid while this object lives."""
         return CMatrix(int(self.format), 0, self.rows, self.columns, self.data.ctypes.data)

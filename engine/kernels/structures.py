@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from typing import Any
+
+_TYPES: dict[str, Any] = {
+    "double": c_double,
+    "float": c_float,
+    "int32": c_int32,
+    "int64": c_int64,
+    "uint64": c_uint64,
+    "pointer": c_void_p,
+}
+
+
+def _fields(*groups: str | tuple[str, Any]) -> list[tuple[str, Any]]:
+    """Fields in order: "type name name …", or a name with a structure or a pointer to one."""
+    fields: list[tuple[str, Any]] = []
+    for group in groups:
+        if isinstance(group, str):
+            kind, *names = group.split()
+            fields += [(name, _TYPES[kind]) for name in names]
+        else:
+            fields.append(group)
+    return fields
 
 
 class CMatrix(Structure):
     """`sk_matrix` of api.h."""
 
-    _fields_ = (
-        ("format", c_int32),
-        ("streamed", c_int32),
-        ("rows", c_int64),
-        ("columns", c_int64),
-        ("data", c_void_p),
-    )
+    _fields_ = _fields("int32 format streamed", "int64 rows columns", "pointer data")
 
 
 class CLayer(Structure):
     """`sk_layer` of api.h."""
 
-    _fields_ = (
+    _fields_ = _fields(
         *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        *((name, c_void_p) for name in ("query_bias", "key_bias", "value_bias", "output_bias")),
-        *((name, c_void_p) for name in ("attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm")),
-        *((name, c_void_p) for name in ("query_norm", "key_norm")),
-        ("window", c_int32),
-        ("rope", c_int32),
+        "pointer query_bias key_bias value_bias output_bias",
+        "pointer attention_norm attention_out_norm mlp_norm mlp_out_norm query_norm key_norm",
+        "int32 window rope",
     )
 
 
 class CRope(Structure):
     """`sk_rope` of api.h."""
 
-    _fields_ = (("cosines", c_void_p), ("sines", c_void_p), ("positions", c_int32), ("pairs", c_int32))
+    _fields_ = _fields("pointer cosines sines", "int32 positions pairs")
 
 
 class CModel(Structure):
     """`sk_model` of api.h."""
 
-    _fields_ = (
-        *((name, c_int32) for name in ("layer_count", "hidden", "heads", "key_heads", "head_size", "intermediate")),
-        *((name, c_int32) for name in ("vocabulary", "activation", "rope_count")),
-        *((name, c_float) for name in ("epsilon", "attention_scale", "attention_cap", "logit_cap", "embedding_scale")),
+    _fields_ = _fields(
+        "int32 layer_count hidden heads key_heads head_size intermediate vocabulary activation rope_count",
+        "float epsilon attention_scale attention_cap logit_cap embedding_scale",
         ("embedding", CMatrix),
         ("output", CMatrix),
-        ("final_norm", c_void_p),
+        "pointer final_norm",
         ("layers", POINTER(CLayer)),
         ("ropes", POINTER(CRope)),
     )
@@ -54,127 +67,101 @@ class CModel(Structure):
 class CBatch(Structure):
     """`sk_batch` of api.h."""
 
-    _fields_ = (
-        ("tokens", c_int64),
-        *((name, c_void_p) for name in ("ids", "entered", "slots", "positions", "columns", "prefixes")),
-        *((name, c_void_p) for name in ("ancestor_offsets", "ancestors")),
-        ("judged_count", c_int64),
-        *((name, c_void_p) for name in ("judged", "logits", "best", "shares")),
-        ("best_count", c_int64),
-        ("tap_count", c_int64),
-        *((name, c_void_p) for name in ("taps", "tapped")),
-        ("threads", c_int32),
-        ("reserved", c_int32),
+    _fields_ = _fields(
+        "int64 tokens",
+        "pointer ids entered slots positions columns prefixes ancestor_offsets ancestors",
+        "int64 judged_count",
+        "pointer judged logits best shares",
+        "int64 best_count tap_count",
+        "pointer taps tapped",
+        "int32 threads reserved",
     )
 
 
 class CHeadModel(Structure):
     """`sk_head_model` of api.h."""
 
-    _fields_ = (
-        ("layer", CModel),
-        *((name, CMatrix) for name in ("fuse", "again", "token")),
-        ("tap_count", c_int32),
-        ("reserved", c_int32),
+    _fields_ = _fields(
+        ("layer", CModel), ("fuse", CMatrix), ("again", CMatrix), ("token", CMatrix), "int32 tap_count reserved"
     )
 
 
 class CHeadStep(Structure):
     """`sk_head_step` of api.h."""
 
-    _fields_ = (("batch", CBatch), ("sources", c_void_p))
+    _fields_ = _fields(("batch", CBatch), "pointer sources")
 
 
 class CRead(Structure):
     """`sk_read` of api.h."""
 
-    _fields_ = (("slot", c_int32), ("first", c_int32), ("count", c_int64), ("tapped", c_void_p))
+    _fields_ = _fields("int32 slot first", "int64 count", "pointer tapped")
 
 
 class CSampling(Structure):
     """`sk_sampling` of api.h."""
 
-    _fields_ = (
-        ("temperature", c_double),
-        ("top_p", c_double),
-        ("top_k", c_int64),
-        ("log_min_p", c_float),
-        ("reserved", c_int32),
-    )
+    _fields_ = _fields("double temperature top_p", "int64 top_k", "float log_min_p", "int32 reserved")
 
 
 class CGrowth(Structure):
     """`sk_growth` of api.h."""
 
-    _fields_ = (
-        *((name, c_int32) for name in ("slot", "begin", "end", "depth", "line", "repeatable")),
-        *((name, c_void_p) for name in ("ids", "passes", "rates")),
-        ("step", c_double),
+    _fields_ = _fields(
+        "int32 slot begin end depth line repeatable",
+        "pointer ids passes rates",
+        "double step",
         ("sampling", POINTER(CSampling)),
-        ("seed", c_uint64),
-        ("number", c_uint64),
-        ("q", c_void_p),
-        ("drafted", c_void_p),
-        ("count", c_int64),
+        "uint64 seed number",
+        "pointer q drafted",
+        "int64 count",
     )
 
 
 class CGrowing(Structure):
     """`sk_growing` of api.h."""
 
-    _fields_ = (
-        ("row_count", c_int64),
+    _fields_ = _fields(
+        "int64 row_count",
         ("rows", POINTER(CGrowth)),
-        ("read_count", c_int64),
+        "int64 read_count",
         ("read", POINTER(CRead)),
-        ("known", c_void_p),
-        ("edges", c_void_p),
-        *((name, c_int32) for name in ("edge_count", "longest", "branches", "stream")),
-        ("least", c_double),
-        ("hope", c_double),
-        ("threads", c_int32),
-        ("steps", c_int32),
+        "pointer known edges",
+        "int32 edge_count longest branches stream",
+        "double least hope",
+        "int32 threads steps",
     )
 
 
 class CDraw(Structure):
     """`sk_draw` of api.h."""
 
-    _fields_ = (
-        ("logits", c_void_p),
-        ("sampling", POINTER(CSampling)),
-        ("count", c_int64),
-        *((name, c_void_p) for name in ("u", "q", "places")),
-    )
+    _fields_ = _fields("pointer logits", ("sampling", POINTER(CSampling)), "int64 count", "pointer u q places")
 
 
 class CRow(Structure):
     """`sk_row` of api.h."""
 
-    _fields_ = (
-        ("logits", c_void_p),
+    _fields_ = _fields(
+        "pointer logits",
         ("sampling", POINTER(CSampling)),
-        ("count", c_int64),
-        *((name, c_void_p) for name in ("drafted", "parents", "q")),
-        ("by_overlap", c_int32),
-        ("u_stride", c_int32),
-        ("u", c_void_p),
-        ("u_last", c_double),
-        *((name, c_void_p) for name in ("path", "p", "q_of", "beta")),
-        *((name, c_int32) for name in ("accepted", "judged", "positions", "last")),
+        "int64 count",
+        "pointer drafted parents q",
+        "int32 by_overlap u_stride",
+        "pointer u",
+        "double u_last",
+        "pointer path p q_of beta",
+        "int32 accepted judged positions last",
     )
 
 
 class CRows(Structure):
     """`sk_rows` of api.h."""
 
-    _fields_ = (
-        ("count", c_int64),
+    _fields_ = _fields(
+        "int64 count",
         ("rows", POINTER(CRow)),
-        ("vocabulary", c_int64),
-        ("support", c_int64),
-        ("tokens", c_void_p),
-        ("places", c_void_p),
-        ("threads", c_int32),
-        ("reserved", c_int32),
+        "int64 vocabulary support",
+        "pointer tokens places",
+        "int32 threads reserved",
     )

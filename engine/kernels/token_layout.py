@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.structures import CBatch
@@ -40,6 +40,13 @@ class TokenLayout:
             ancestor_offsets=[0] * (len(positions) + 1),
             ancestors=[],
         )
+
+    @classmethod
+    def of(cls, tokens: Iterable[tuple[int, int, int, int, Sequence[int]]]) -> TokenLayout:
+        """From slot, position, column, prefix and ancestors of each token."""
+        slots, positions, columns, prefixes, ancestors = zip(*tokens, strict=True)
+        offsets = list(accumulate(map(len, ancestors), initial=0))
+        return cls(slots, positions, columns, prefixes, offsets, list(chain.from_iterable(ancestors)))
 
 
 class Batch:

@@ -33,10 +33,11 @@ class LaneScheduler(Scheduler[Submit]):
     Args:
         slots: slots of the KV cache.
         chunk: tokens per prefill chunk.
+        prefixes: as for the base class.
     """
 
-    def __init__(self, slots: int, chunk: int) -> None:
-        super().__init__(slots)
+    def __init__(self, slots: int, chunk: int, *, prefixes: bool) -> None:
+        super().__init__(slots, prefixes=prefixes)
         self._chunk = chunk
 
     def place(self, prompt: list[int]) -> Placement:
@@ -91,7 +92,8 @@ class LaneWorker(Worker):
         return self._load(assemble)
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
-        return LaneScheduler(made.target.cache.slots, self._config.prefill_chunk)
+        prefixes = made.target.capabilities.prefixes
+        return LaneScheduler(made.target.cache.slots, self._config.prefill_chunk, prefixes=prefixes)
 
     def warm_up(self) -> None:
         """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""
@@ -112,7 +114,7 @@ class LaneWorker(Worker):
     def turn(self) -> None:
         """Admit waiting requests, then read prompts or run one round."""
         with self.clock.running():
-            self._admission.run()
+            self._requests.admit()
             try:
                 if all(self._prefill.is_ready(row) for row in self._scheduler.rows):
                     self._round()

@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,12 +161,10 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 def _check_depth(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     """Refuse a configuration with more layers than weights: transformers would create them all before it fails."""
-    from specchat.engine.models import encoder_decoder
-
     text, folder = config.get_text_config(), checkpoint.folder
     layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
-    if config.model_type in encoder_decoder.KINDS:
-        layers = config.num_layers + config.num_decoder_layers
+    if isinstance(layers, int):
+        layers += getattr(text, "num_decoder_layers", 0)
     # Each layer has at least one norm of this size.
     if isinstance(layers, int) and isinstance(hidden, int) and layers * hidden > checkpoint.parameters:
         raise EngineError(
@@ -180,13 +179,13 @@ def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     from specchat.engine.models import encoder_decoder
 
     folder, kind = checkpoint.folder, config.model_type
-    if kind in encoder_decoder.KINDS and encoder_decoder.is_one(config):
-        encoder_decoder.check_network(folder, checkpoint.config.get("architectures"))
+    if kind in encoder_decoder.MODULES and config.is_encoder_decoder:
+        import_module(encoder_decoder.MODULES[kind]).check_network(folder, checkpoint.config.get("architectures"))
         return
     if type(config) not in AutoModelForCausalLM._model_mapping or config.is_encoder_decoder:
         raise EngineError(
             f"{folder} is a {kind} model, which does not continue text: choose a decoder-only language model "
-            f"or one of these encoder-decoders: {', '.join(encoder_decoder.KINDS)}"
+            f"or one of these encoder-decoders: {', '.join(encoder_decoder.MODULES)}"
         )
     registered: Any = AutoModelForCausalLM._model_mapping[type(config)]
     # Some types are registered with several networks; transformers builds the first by default.

@@ -8,14 +8,14 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from specchat.engine.device.device import computes_bfloat16, require_memory
-from specchat.engine.device.memory import trim_heap
+from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import Checkpoint, model_config
@@ -55,6 +55,8 @@ class LoadedModel:
     has_chat_template: bool
     start: int | None = None
     """First token of replies of an encoder-decoder; None for a decoder-only model."""
+    backend: str = "specchat.engine.backends.transformers_backend"
+    """Module whose `build` makes its backend."""
     quantized: str | None = None
     """Display name of the format of its linear layers, if that is not `dtype`."""
 
@@ -104,23 +106,26 @@ def load_model(
     require_memory(device, int(checkpoint.parameters * dtype.itemsize * _ROOM), f"{name} in {_dtype_name(dtype)}")
     progress(stage, f"Loading {name}", 0.0)
     tokenizer = load_tokenizer(folder)
-    if encoder_decoder.is_one(config):
-        encoder_decoder.check_loading(folder, config.model_type, tokenizer.chat_template, dtype)
     with transformers_bars(lambda fraction: progress(stage, f"Loading {name}", fraction)):
         model = _load_network(folder, config, device, dtype)
     trim_heap()
     progress(stage, f"Loaded {name}", 1.0)
+    special = encoder_decoder.MODULES.get(config.model_type)
+    described = (
+        import_module(special).describe(folder, model, tokenizer.chat_template)
+        if special
+        else {"context": stated_context(folder, config)}
+    )
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         name=name,
         eos_ids=eos_ids(tokenizer, model.config.get_text_config(), model.generation_config),
-        context=stated_context(folder, config),
         vocab_size=config.get_text_config().vocab_size,
         # Tied weights are one parameter under two names; parameters() yields it once.
         weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
         has_chat_template=bool(tokenizer.chat_template),
-        start=encoder_decoder.start_token(folder, config, model.generation_config),
+        **described,
     )
 
 
@@ -194,7 +199,7 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
         return _DTYPES[name]
     if device.type == "cuda":
         checkpoint = Checkpoint.open(folder)
-        if checkpoint.dtypes == {"F16"} and checkpoint.config.get("model_type") not in encoder_decoder.KINDS:
+        if checkpoint.dtypes == {"F16"} and checkpoint.config.get("model_type") not in encoder_decoder.MODULES:
             return torch.float16
     return torch.bfloat16 if computes_bfloat16(device) else torch.float32
 
@@ -230,7 +235,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    auto: Any = AutoModelForSeq2SeqLM if encoder_decoder.is_one(config) else AutoModelForCausalLM
+    auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
         model, report = auto.from_pretrained(
             folder,
@@ -272,8 +277,6 @@ def stated_context(folder: Path, config: PreTrainedConfig) -> int:
     Raises:
         EngineError: the configuration does not state it.
     """
-    if encoder_decoder.is_one(config):
-        return encoder_decoder.stated_context(config)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if not isinstance(context, int) or context < 1:
         raise EngineError(f"{folder / 'config.json'} does not say how long the context is (max_position_embeddings)")

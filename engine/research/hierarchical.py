@@ -16,17 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.to_device import to_device
-from specchat.engine.drafters.context import BuildContext
-from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.draft_model import members
-from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.draft_model import Member, members
+from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties
@@ -56,9 +53,7 @@ class HierarchicalDrafter(Drafter):
     The text is on the host: on a GPU it is waited for after each pass of the draft model.
 
     Args:
-        model: the draft model, with as many slots and columns as the target.
-        cache: what it holds of every row.
-        steps: its draft steps.
+        draft: the draft model.
         penalties: shared with the target, so that p and q know the same context.
         suffix: drafts for it.
         vocabulary: V, of the target.
@@ -66,25 +61,11 @@ class HierarchicalDrafter(Drafter):
 
     name = "hierarchical"
 
-    def __init__(
-        self,
-        model: Backend,
-        cache: DraftCache,
-        steps: ModelSteps,
-        penalties: Penalties,
-        suffix: SuffixDrafter,
-        vocabulary: int,
-    ) -> None:
-        self._model = model
-        self._cache = cache
-        self._steps = steps
-        self._penalties = penalties
-        self._suffix = suffix
-        self._vocabulary = vocabulary
+    def __init__(self, draft: Member, penalties: Penalties, suffix: SuffixDrafter, vocabulary: int) -> None:
+        self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
+        self._penalties, self._suffix, self._vocabulary = penalties, suffix, vocabulary
         self._unread_text: dict[str, int] = {}
         """By request: prompt tokens that the suffix drafter has not read."""
-        self._drafted: dict[str, int] = {}
-        """By request: tokens of the draft under judgement."""
 
     def admit(self, row: SequenceState) -> RowProfile:
         """A row starts with both."""
@@ -125,20 +106,17 @@ class HierarchicalDrafter(Drafter):
             self._step(open_ones, unfed, q)
             unfed = 1
         for each in chains:
-            self._drafted[each.row.request.request_id] = each.length
+            self._cache.expect(each.row, each.length)
         return Draft([each.tokens for each in chains], [chain(gamma) for gamma in gammas], q)
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted; the last drafted token was never fed."""
         self._suffix.on_accepted(row, emitted)
-        drafted = self._drafted.pop(row.request.request_id, 0)
-        if drafted:
-            self._cache.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), drafted) - 1)
+        self._cache.on_accepted(row, emitted)
         self._update(row)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
-        self._drafted.pop(row.request.request_id, None)
         self._unread_text.pop(row.request.request_id, None)
         self._cache.release(row)
         self._suffix.release(row)
@@ -216,5 +194,4 @@ def build(context: BuildContext, name: str) -> HierarchicalDrafter:  # noqa: ARG
     """The drafter for an engine: the first draft model, with the suffix drafter."""
     first, suffix = members(context)[0], context.drafters["suffix"]
     assert isinstance(suffix, SuffixDrafter)
-    size = context.target.vocabulary
-    return HierarchicalDrafter(first.model, first.cache, first.steps, context.target.penalties, suffix, size)
+    return HierarchicalDrafter(first, context.target.penalties, suffix, context.target.vocabulary)

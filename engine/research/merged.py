@@ -19,11 +19,11 @@ from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Source, join
+from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
-from specchat.engine.drafters.context import BuildContext
-from specchat.engine.drafters.draft_model import Member, ModelDrafter, chains_of, members
-from specchat.engine.drafters.fixed_trees import may_branch
+from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, members
+from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.scheduler import common_prefix
@@ -85,22 +85,20 @@ class MergedDrafter(Drafter):
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
-        costs = budgets or [None] * len(rows)
-        merging = [i for i, row in enumerate(rows) if self._grows(row)]
-        straight = [i for i in range(len(rows)) if i not in merging]
-        parts: list[tuple[list[int], Draft]] = []
-        if merging:
-            positions = [self._positions(gammas[i], costs[i]) for i in merging]
-            parts.append((merging, self._merged([rows[i] for i in merging], positions)))
-        if straight:
-            lengths = [gammas[i] for i in straight]
-            draft = self._chains.propose([rows[i] for i in straight], lengths)
-            buckets = [self._of_chain(length) for length in lengths]
-            sources = [(Source(self._members[0].name),)] * len(straight)
-            parts.append((straight, replace(draft, buckets=buckets, steps=max(lengths), sources=sources)))
-        if len(parts) == 1:
-            return parts[0][1]
-        return replace(join(parts, len(rows), self._device), steps=max(draft.steps or 0 for _, draft in parts))
+        costs, steps = budgets or [None] * len(rows), 0
+
+        def draft(merging: bool, mine: Sequence[int]) -> Draft:
+            nonlocal steps
+            some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
+            if merging:
+                lengths = [self._positions(gammas[i], costs[i]) for i in mine]
+            steps = max(steps, *lengths)
+            if merging:
+                return self._merged(some, lengths)
+            buckets, sources = [self._of_chain(length) for length in lengths], [(Source(self._members[0].name),)]
+            return replace(self._chains.propose(some, lengths), buckets=buckets, sources=sources * len(some))
+
+        return replace(draft_apart([self._grows(row) for row in rows], draft, self._device), steps=steps)
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what each has drafted correctly: the last token of its chain was never fed."""
@@ -143,7 +141,6 @@ class MergedDrafter(Drafter):
             [each.tree if greedy[i] else each.with_tests(orders[i], first) for i, each in enumerate(merged)],
             q,
             buckets=[self._graded(each) for each in merged],
-            steps=max(positions),
             sources=sources,
         )
 
@@ -272,5 +269,6 @@ class PrefixTree:
 
 def build(context: BuildContext, name: str) -> MergedDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    models = members(context)
-    return MergedDrafter(models, chains_of(context), models[0].model.device, branches=context.target.capabilities.trees)
+    models, chains = members(context), context.drafters[CHAINS]
+    assert isinstance(chains, ModelDrafter)
+    return MergedDrafter(models, chains, models[0].model.device, branches=context.target.capabilities.trees)

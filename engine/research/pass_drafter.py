@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
@@ -26,16 +26,14 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.to_device import to_device
-from specchat.engine.drafters.context import BuildContext
+from specchat.engine.drafters.head.folder import write_folder
+from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.published.load import hidden_size
+from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.files import make_folder, replacing
-from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 
 CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
@@ -48,15 +46,14 @@ class PassDrafter(Drafter):
     Args:
         embeddings: [n, d]; drafts have up to n + 1 positions.
         target: drafts, in the cache that it verifies with.
-        penalties: shared with the target, so that p and q see the same context.
     """
 
     name = "pass"
 
-    def __init__(self, embeddings: Tensor, target: Backend, penalties: Penalties) -> None:
+    def __init__(self, embeddings: Tensor, target: Backend) -> None:
         self._embeddings = embeddings.to(target.device)
         self._target = target
-        self._penalties = penalties
+        self._steps = ModelSteps(target.forward, target.graphs(128), target.penalties, target.vocabulary)
 
     @torch.inference_mode()
     def propose(
@@ -67,26 +64,11 @@ class PassDrafter(Drafter):
     ) -> Draft:
         """One token for each position; q is kept unless every row is greedy."""
         lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
-        steps, device = max(lengths), self._target.device
+        steps = max(lengths)
         predicted = self._predict(rows, steps)
-        settings = SamplingRows.of([row.request.sampling for row in rows], device)
-        seeds, numbers = [row.seed for row in rows], [row.rounds for row in rows]
-        u = to_device(uniforms(seeds, numbers, Stream.DRAFT, steps), device)
-        adjustment = self._penalties.of(rows)
-        tokens = torch.empty(len(rows), 0, dtype=torch.long, device=device)
-        distributions: list[Tensor] = []
-        for step in range(steps):
-            logits = predicted[:, step : step + 1]
-            if adjustment is not None:
-                logits = adjustment.apply(logits, tokens, first=step)
-            if settings.flags.all_greedy:
-                token = most_likely(logits)[:, 0]
-            else:
-                distributions.append(standardise(logits, settings)[:, 0])
-                token = draw(distributions[-1], u[:, step])
-            tokens = torch.cat([tokens, token[:, None]], dim=1)
-        chains = [chain(length) for length in lengths]
-        return Draft(tokens, chains, torch.stack(distributions, 1) if distributions else None)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
+        tokens, q = self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps, u)
+        return Draft(tokens, [chain(length) for length in lengths], q)
 
     def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:
         """Logits [B, positions, V], float32, of the tokens that follow each row; the cache is left as it was."""
@@ -139,12 +121,8 @@ def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: 
         EngineError: the disk is full, or not to be written.
     """
     card = {"format": _FORMAT, "target": target, "fingerprint": fingerprint, **about}
-    with disk_errors(folder, "saving the look-ahead embeddings"):
-        make_folder(folder)
-        with replacing(folder / WEIGHTS) as part:
-            save_file({_NAME: embeddings.detach().float().contiguous().cpu()}, part)
-        with replacing(folder / CARD) as part:
-            part.write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
+    tensors = {_NAME: embeddings.detach().float().contiguous().cpu()}
+    write_folder(folder, "the look-ahead embeddings", WEIGHTS, tensors, CARD, card)
 
 
 def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhead:
@@ -169,7 +147,7 @@ def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhea
         )
     try:
         embeddings = load_file(folder / WEIGHTS)[_NAME]
-        if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != _hidden(target):
+        if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != hidden_size(target):
             raise ValueError(f"a shape of {list(embeddings.shape)} is none of this target's")
         if not bool(embeddings.isfinite().all()):
             raise ValueError("some of its numbers are none")
@@ -179,13 +157,6 @@ def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhea
             "distill --kind pass"
         ) from None
     return LookAhead(embeddings.float(), f"look-ahead for {name}")
-
-
-def _hidden(target: LoadedModel | PackedModel) -> int:
-    """d, of the target."""
-    if isinstance(target, PackedModel):
-        return target.shape.hidden
-    return int(target.model.config.get_text_config().hidden_size)
 
 
 def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001
@@ -201,4 +172,4 @@ def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001
         raise EngineError(
             f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"
         )
-    return PassDrafter(context.parts["look_ahead"].embeddings, target, target.penalties)
+    return PassDrafter(context.parts["look_ahead"].embeddings, target)

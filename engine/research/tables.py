@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter
@@ -25,11 +25,10 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.drafters.context import BuildContext
+from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.files import make_folder, replacing
-from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
@@ -114,15 +113,8 @@ class BigramNetwork:
         self.likeliest: list[int] = tokens[:, 0].tolist()
         """[V]: what follows each token most often."""
         self._tokens, self._logits = tokens.to(device), logits.to(device)
-
-    def graphs(self, most: int) -> Graphs:
-        """Functions on its device, called eagerly."""
-        return Graphs(self.device, 1, None, most)
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = tokens.nbytes + logits.nbytes
         """Memory of the tables."""
-        return self._tokens.nbytes + self._logits.nbytes
 
     def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
         """Logits [B, 1, V], float32, after the last of tokens [B, T]: logarithms of counts."""
@@ -149,15 +141,8 @@ class UnigramNetwork:
         self.likeliest = [int(counts.most_frequent[0])] * vocabulary
         """[V]: the most frequent token, after each."""
         self._logits = logits.to(device)
-
-    def graphs(self, most: int) -> Graphs:
-        """Functions on its device, called eagerly."""
-        return Graphs(self.device, 1, None, most)
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = logits.nbytes
         """Memory of the table."""
-        return self._logits.nbytes
 
     def forward(self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor:  # noqa: ARG002 no cache
         """Logits [B, 1, V], float32, after the last of tokens [B, T]: logarithms of counts."""
@@ -186,7 +171,7 @@ class TableDrafter(Drafter):
         self.name = name
         self.weight_bytes = network.bytes
         self._likeliest = network.likeliest
-        self._steps = ModelSteps(network, penalties, vocabulary)
+        self._steps = ModelSteps(network.forward, Graphs(network.device, 1, None), penalties, vocabulary)
         self._ends = ends
 
     def propose(
@@ -255,12 +240,7 @@ def save_tables(folder: Path, counts: Counts, card: TableCard) -> None:
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    with disk_errors(folder, "saving the tables"):
-        make_folder(folder)
-        with replacing(folder / TABLES) as part:
-            save_file(vars(counts), part)
-        with replacing(folder / CARD) as part:
-            part.write_text(json.dumps({"format": _FORMAT, **asdict(card)}, indent=2) + "\n", encoding="utf-8")
+    write_folder(folder, "the tables", TABLES, vars(counts), CARD, {"format": _FORMAT, **asdict(card)})
 
 
 def load_tables(folder: Path, model: LoadedModel | PackedModel) -> LoadedTables:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _DRAWS_PER_ROUND = np.uint64(1 << 16)
-_STEP, _MASK = int(_GOLDEN), (1 << 64) - 1
 
 
 class Stream(IntEnum):
@@ -51,19 +50,6 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
         counter = first[:, None] + np.arange(1, count + 1, dtype=np.uint64)
         bits = (key[:, None] + counter * _GOLDEN).astype(np.uint64)
         return (_mix(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def uniform(seed: int, number: int, stream: Stream, index: int) -> float:
-    """One of the draws of `uniforms`, faster for a single draw."""
-    key = _mix_one((_mix_one((seed + _STEP) & _MASK) + stream * _STEP) & _MASK)
-    counter = number * int(_DRAWS_PER_ROUND) + index + 1
-    return float(_mix_one((key + counter * _STEP) & _MASK) >> 11) * 2.0**-53
-
-
-def _mix_one(z: int) -> int:
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -50,13 +50,13 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     return list(ids)
 
 
-def check_source(request: Request, name: str) -> None:
-    """Check that a request to the encoder-decoder `name` is a single text.
+def check_conversation(request: Request, name: str, *, conversations: bool) -> None:
+    """Check that a request to the model `name` is a single text, unless the model holds conversations.
 
     Raises:
         EngineError: it is a conversation.
     """
-    if request.messages:
+    if request.messages and not conversations:
         raise EngineError(
             f"{name} reads one text and holds no conversation: give it a prompt, as specchat ask and /v1/completions "
             "do, or choose a model that continues text"
@@ -119,16 +119,6 @@ def check_length(prompt: int, context: int) -> None:
             f"the prompt has {prompt} tokens and the context holds {context}: "
             "shorten it, start a new chat or raise --context"
         )
-
-
-def check_source_length(source: int, context: int) -> None:
-    """Check that a source of `source` tokens fits the encoder.
-
-    Raises:
-        EngineError: it does not.
-    """
-    if source > context:
-        raise EngineError(f"the prompt has {source} tokens and the encoder reads {context} at most: shorten it")
 
 
 def left_out(request: Request, length: Length, given: int, context: int) -> range:

@@ -36,7 +36,7 @@ class Slot:
     @property
     def content(self) -> list[int]:
         """Tokens whose keys and values are valid."""
-        return self.tokens if self.row is None else self.row.shareable
+        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,15 @@ class Placement:
 
 
 class Scheduler(Generic[Waiting]):
-    """Queue of waiting requests, and assignment of slots with reuse of cached prefixes."""
+    """Queue of waiting requests, and assignment of slots with reuse of cached prefixes.
 
-    def __init__(self, slots: int) -> None:
+    Args:
+        slots: of the cache.
+        prefixes: whether cached prefixes can be reused (`Capabilities.prefixes`).
+    """
+
+    def __init__(self, slots: int, *, prefixes: bool = True) -> None:
+        self._prefixes = prefixes
         self.waiting: deque[Waiting] = deque()
         self._slots = [Slot() for _ in range(slots)]
         self._clock = 0
@@ -86,13 +92,17 @@ class Scheduler(Generic[Waiting]):
         The last token of a prompt is fed by a round and never counts as cached. A slot with more than twice the shared
         prefix belongs to another conversation: the prefix is copied, and the slot is not overwritten.
         """
-        shared = [common_prefix(slot.content, prompt[:-1]) for slot in self._slots]
+        shared = self._shared(prompt[:-1])
         source = max(range(len(self._slots)), key=shared.__getitem__)
         length = shared[source]
         holder = self._slots[source]
         if holder.free and 2 * length >= len(holder.tokens):
             return Placement(source, source, length)
         return Placement(self._least_useful(), source, length)
+
+    def _shared(self, tokens: list[int]) -> list[int]:
+        """Per slot, how many of these tokens it holds."""
+        return [common_prefix(slot.content, tokens) if self._prefixes else 0 for slot in self._slots]
 
     def _least_useful(self) -> int:
         """An empty free slot, else the least recently used one."""
@@ -101,7 +111,7 @@ class Scheduler(Generic[Waiting]):
 
     def longer_prefix(self, row: SequenceState) -> Placement | None:
         """A slot with a longer prefix of a running sequence's prompt than its own slot has, or None."""
-        shared = [common_prefix(slot.content, row.tokens[: row.prompt_length - 1]) for slot in self._slots]
+        shared = self._shared(row.tokens[: row.prompt_length - 1])
         source = max(range(len(self._slots)), key=shared.__getitem__)
         return Placement(row.slot, source, shared[source]) if shared[source] > row.cached else None
 
@@ -140,7 +150,7 @@ class Scheduler(Generic[Waiting]):
                 together.append(row)
 
         for row in rows[1:]:
-            shared = max(_shared_unread(other, row) for other in together)
+            shared = max(_shared_unread(other, row) for other in together) if self._prefixes else 0
             if shared:
                 later.append(row)
                 saved += shared
@@ -159,7 +169,7 @@ class Scheduler(Generic[Waiting]):
         """Remove a sequence from its slot; its cached tokens stay reusable if `keep`."""
         self._clock += 1
         slot = self._slots[row.slot]
-        slot.tokens = row.shareable if keep else []
+        slot.tokens = row.tokens[: row.cached] if keep else []
         slot.row = None
         slot.used = self._clock
 
@@ -172,7 +182,7 @@ def _left(row: SequenceState) -> int:
 def _shared_unread(other: SequenceState, row: SequenceState) -> int:
     """Number of prompt tokens that two rows share and that neither has prefilled."""
     read, end = max(row.cached, other.cached), min(len(row.tokens), len(other.tokens)) - 1
-    if row.source or read >= end or other.tokens[read] != row.tokens[read]:  # the common case, without a comparison
+    if read >= end or other.tokens[read] != row.tokens[read]:  # the common case, without a comparison
         return 0
     return max(0, min(common_prefix(other.tokens, row.tokens), end) - read)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request
@@ -17,7 +17,7 @@ class SequenceState:
     outbox: Outbox
     slot: int
     tokens: list[int]
-    """Token ids of prompt and reply; for an encoder-decoder those of the decoder, with its start token."""
+    """Token ids of prompt and reply."""
     prompt_length: int
     cached: int
     """Leading tokens whose keys and values are in the slot; when decoding, all but the last."""
@@ -29,35 +29,12 @@ class SequenceState:
     rounds: int = 0
     continued: int = 0
     """Number of trailing prompt tokens that are the beginning of the reply."""
-    source: tuple[int, ...] = ()
-    """Source tokens of an encoder-decoder; empty for other models."""
-    encoded: bool = field(init=False)
-    """Whether the target has encoded the source; true without a source."""
-
     room: int = 0
     """Largest useful draft length of the round being planned."""
     undrafted: int = 0
     """Tokens that the drafter has to read before the row's next round."""
     has_draft: bool = False
     """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
-
-    def __post_init__(self) -> None:
-        self.encoded = not self.source
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Number of prompt tokens for display: the source, without the start token."""
-        return self.prompt_length + self._elsewhere
-
-    @property
-    def position(self) -> int:
-        """Number of tokens of prompt and reply so far, for display."""
-        return len(self.tokens) + self._elsewhere
-
-    @property
-    def shareable(self) -> list[int]:
-        """Tokens whose cached keys and values other rows can reuse; none with a source, which they depend on."""
-        return [] if self.source else self.tokens[: self.cached]
 
     @property
     def emitted(self) -> int:
@@ -66,8 +43,8 @@ class SequenceState:
 
     @property
     def prefilled(self) -> bool:
-        """Whether the target has processed the source and all tokens except the last, which a round feeds."""
-        return self.encoded and self.cached == len(self.tokens) - 1
+        """Whether the target has processed all tokens except the last, which a round feeds."""
+        return self.cached == len(self.tokens) - 1
 
     @property
     def repeatable(self) -> bool:
@@ -80,14 +57,9 @@ class SequenceState:
         return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.repeatable
 
     def draft_room(self, context: int) -> int:
-        """Largest useful draft length: the requested γ, limited by `context` (tokens per slot) and the token limit."""
+        """Largest useful draft length: the requested γ, limited by `context` (tokens per row) and the token limit."""
         if self.drafter == NO_DRAFTER:
             return 0
         free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
         requested = free if self.request.gamma is None else self.request.gamma
         return max(0, min(requested, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))
-
-    @property
-    def _elsewhere(self) -> int:
-        """Number of prompt tokens that are not in `tokens`: the source, minus one for the start token."""
-        return max(len(self.source) - 1, 0)

@@ -10,22 +10,19 @@ from typing import Any
 
 import torch
 
-from specchat.engine.backends.batch_invariance_check import BatchInvarianceCheck, check_batch_invariance
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
+from specchat.engine.backends.batch_invariant import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import pick_device
-from specchat.engine.drafters.context import BuildContext
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
-from specchat.engine.drafters.registry import Drafters, DraftPart, Tapping, load_part
+from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_part
 from specchat.engine.errors import EngineError
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.worker.model_notices import INEXACT, notices_of
-from specchat.engine.worker.obtain import Model, make_runner, obtain_model
-from specchat.engine.worker.obtain_drafts import obtain_drafts
+from specchat.engine.worker.notices import INEXACT, notices_of
+from specchat.engine.worker.obtain import Model, make_runner, obtain_drafts, obtain_model
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts next to long ones."""
@@ -70,6 +67,27 @@ class Assembly:
         # Where attention is torch's, its last bits can turn an activation's code before a quantised layer.
         coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
         return coarse and not (self.exact and self.exact.equal)
+
+    def warm_up(self) -> None:
+        """Choose, compile and capture kernels before a round is timed.
+
+        Raises:
+            torch.OutOfMemoryError: there is not enough memory for it.
+        """
+        supports = {id(support): support for drafter in self.drafters.built.values() for support in drafter.supports}
+        self.target.warm_up(tuple(supports.values()))
+        for backend in self.draft_runners:
+            backend.warm_up()
+        self.drafters.warm_up()
+
+    def performance_warnings(self) -> list[str]:
+        """What has kept the models from being as fast as they could be here, a sentence each."""
+        models, backends = (self.model, *self.drafts), (self.target, *self.draft_runners)
+        return [
+            f"{model.name}: {warning}: it runs slower than it could"
+            for model, backend in zip(models, backends, strict=True)
+            for warning in backend.performance_warnings
+        ]
 
 
 _LEAST_CONTEXT = 512
@@ -192,7 +210,7 @@ def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], As
         parts=loaded.parts,
         drafters=drafters,
         weight_bytes=sum(part.weight_bytes for part in (model, *drafts, *loaded.parts.values(), *made)),
-        cache_bytes=sum(map(_cache_bytes, (target, *runners))) + sum(each.cache_bytes for each in made),
+        cache_bytes=sum(each.cache.bytes for each in (target, *runners)) + sum(each.cache_bytes for each in made),
         score_bytes=sum(each.score_bytes for each in made),
         smaller=smaller,
         datastore=built.datastore,
@@ -203,11 +221,6 @@ def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], As
         ),
         exact=exact,
     )
-
-
-def _cache_bytes(runner: Backend) -> int:
-    """Memory of its cache, and of what it keeps of sources."""
-    return runner.cache.bytes + (runner.source_bytes if isinstance(runner, EncoderDecoderBackend) else 0)
 
 
 def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:

@@ -1,25 +1,33 @@
-"""Notices of an engine, such as performance warnings; each is emitted once."""
+"""Notices for users: what should be known about loaded models, and performance warnings. Each is emitted once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.events import Notice
 from specchat.engine.outbox import Outbox
-from specchat.engine.worker.assembly import Assembly
+from specchat.engine.worker.obtain import Model
+
+INEXACT = (
+    "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
+    "greedy texts may differ where two tokens are close; --dtype float32 makes that rare"
+)
+UNREPEATABLE = (
+    "in {dtype} a greedy reply may differ from run to run: gamma adapts to measured times, and a pass of another width "
+    "rounds otherwise; a fixed --gamma or --dtype float32 repeats"
+)
 
 
 class Notices:
-    """Emits notices to the users of an engine.
+    """Emits notices to the users of an engine, each of them once.
 
     Args:
-        made: what the engine runs with.
         outbox: for events that concern the engine as a whole.
         clock: seconds since the engine started.
     """
 
-    def __init__(self, made: Assembly, outbox: Outbox, clock: Callable[[], float]) -> None:
-        self._made = made
+    def __init__(self, outbox: Outbox, clock: Callable[[], float]) -> None:
         self._outbox = outbox
         self._clock = clock
         self._told: set[str] = set()
@@ -31,16 +39,38 @@ class Notices:
                 self._told.add(text)
                 self._outbox.put(Notice(None, text, self._clock()))
 
-    def tell_warnings(self) -> None:
-        """Say what keeps passes from being fast: a shape may be met late."""
-        self.tell(performance_warnings(self._made))
+
+def notices_of(
+    model: Model, target: Backend, drafts: Sequence[Model], runners: Sequence[Backend], reduced: tuple[int, int] | None
+) -> list[str]:
+    """Notices about a target and its draft models.
+
+    Args:
+        model: the target.
+        target: its passes.
+        drafts: draft models.
+        runners: the passes of each.
+        reduced: slots and context, if less than requested.
+    """
+    notices = []
+    if reduced:
+        notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
+    if not model.has_chat_template and model.start is None:
+        notices.append(f"{model.name} has no chat template: using a plain one")
+    notices += [
+        f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
+        f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"
+        for draft in drafts
+        if draft.weight_bytes >= model.weight_bytes
+    ]
+    named = ((each.name, passes) for each, passes in zip((model, *drafts), (target, *runners), strict=True))
+    return [*notices, *(notice for name, passes in named for notice in _long_factors(name, passes))]
 
 
-def performance_warnings(made: Assembly) -> list[str]:
-    """What has kept the models from being as fast as they could be here, a sentence each."""
-    models, runners = (made.model, *made.drafts), (made.target, *made.draft_runners)
+def _long_factors(name: str, runner: Backend) -> list[str]:
+    if runner.short_context is None:
+        return []
     return [
-        f"{model.name}: {warning}: it runs slower than it could"
-        for model, passes in zip(models, runners, strict=True)
-        for warning in passes.performance_warnings
+        f"{name} reads every text with its factors for long ones, as the context is {runner.context}: with --context "
+        f"{runner.short_context} it uses those it was first trained with"
     ]

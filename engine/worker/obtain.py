@@ -1,19 +1,20 @@
-"""A model as this machine runs it best: quantised on our kernels where they fit, else by its modelling code."""
+"""Models as this machine runs them best: quantised on our kernels where they fit, else by their modelling code."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
-from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
+from specchat.engine.drafters.registry import MOST_MODELS, names_part
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import KernelError, library, missing
+from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_model
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
@@ -21,6 +22,7 @@ from specchat.engine.models.packed.find import gguf_file, packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
+from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
 
 Model = LoadedModel | PackedModel
@@ -80,17 +82,9 @@ def make_runner(
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be exact.
     """
-    if isinstance(model, PackedModel):
-        return PackedBackend(model, slots, context, overhang, taps)
-    if model.start is not None:
-        if exact:
-            raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
-        return EncoderDecoderBackend(model.model, slots, context, overhang)
-    from specchat.engine.backends.transformers_backend import (
-        TransformersBackend,  # with transformers' modelling code: seconds
-    )
-
-    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact)
+    module = import_module(model.backend)  # where it needs transformers' modelling code: seconds
+    made: Backend = module.build(model, slots, context, overhang, taps, exact=exact)
+    return made
 
 
 def _quantized_network(
@@ -111,3 +105,38 @@ def _quantized_network(
 
 def _may_be_quantised(spec: str, quantize: str, store: ModelStore) -> bool:
     return quantize in ("q8", "q4") or (quantize == "auto" and is_gguf(spec, store))
+
+
+def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> list[Obtained]:
+    """The draft models that are named.
+
+    Raises:
+        EngineError: one is unavailable, cannot be loaded or run, or does not fit the target; or they cannot be merged.
+    """
+    several = len(config.drafts) > 1
+    if several:
+        _check_several(config, progress)
+    return [_obtain_draft(spec, config, target, progress, several=several) for spec in config.drafts]
+
+
+def _obtain_draft(spec: str, config: EngineConfig, target: Model, progress: Progress, *, several: bool) -> Obtained:
+    draft = obtain_model(spec, config, target.device, progress, stage="draft")
+    try:
+        check_same_kind(target, draft.model)
+        check_vocabularies(target.tokenizer, draft.model.tokenizer, target.eos_ids, draft.model.eos_ids)
+    except EngineError as error:
+        if several:
+            raise EngineError(f"{spec} cannot be one of the drafts: {error}") from error
+        raise
+    return draft
+
+
+def _check_several(config: EngineConfig, progress: Progress) -> None:
+    """Refuse drafts that cannot be merged before any is loaded."""
+    if len(config.drafts) > MOST_MODELS:
+        raise EngineError(
+            f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
+        )
+    for spec in config.drafts:
+        if names_part(spec, ModelStore(config.models), progress):
+            raise EngineError(f"{spec} is no draft model, and only those are merged: name it alone or leave it out")

@@ -12,7 +12,7 @@ import torch
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import merge
-from specchat.engine.device.stopwatch import Stopwatch
+from specchat.engine.device.device import Stopwatch
 from specchat.engine.sequence.sequence import SequenceState
 
 WARM_UP_PASSES = 5

@@ -12,7 +12,7 @@ from specchat.engine.device.to_device import to_device
 from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.open_requests import Faults
+from specchat.engine.worker.requests import Faults
 
 
 class Prefill:
@@ -73,10 +73,6 @@ class Prefill:
         if rows[0].prefilled:
             self._planner.drafters.prefill(rows)
             return
-        if not rows[0].encoded:
-            self._encode(rows[0])
-            return
-        rows = [row for row in rows if row.encoded]
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
         rows = self._scheduler.prefill_batch(rows, limit, room, self._borrow, ragged=self._ragged)
         reading = [row for row in rows if not row.prefilled]  # others were lent all that was left
@@ -92,20 +88,7 @@ class Prefill:
         now = self._clock()
         for row in rows:
             if not row.rounds:  # else a drafter that was changed to had to see it
-                self._tell(row, now - started, now)
-
-    def _encode(self, row: SequenceState) -> None:
-        """The source of an encoder-decoder, in one pass."""
-        started = self._clock()
-        self._target.encode(row.slot, row.source)  # type: ignore[attr-defined]
-        row.encoded, now = True, self._clock()
-        self._tell(row, now - started, now)
-
-    def _tell(self, row: SequenceState, seconds: float, now: float) -> None:
-        """Emit how far the prompt has been read."""
-        left = row.prompt_length - row.cached - bool(row.source)  # a start token is no part of the prompt
-        done = row.prompt_tokens - left
-        row.outbox.put(Prefilled(row.request.request_id, done, row.prompt_tokens, seconds, now))
+                row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
 
     def _borrow(self, row: SequenceState) -> None:
         """Copy the prefix of the row's prompt that another slot has read since admission."""

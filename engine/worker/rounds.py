@@ -15,8 +15,8 @@ from specchat.engine.round import Detail, Fate, Proposer, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.notices import Notices
-from specchat.engine.worker.open_requests import Faults, OpenRequests, sentence
 from specchat.engine.worker.plain_passes import PlainPasses
+from specchat.engine.worker.requests import Faults, OpenRequests, sentence
 
 
 class Rounds:
@@ -64,7 +64,8 @@ class Rounds:
             plain = not any(plan.proposal.lengths)
             self._plain_passes.learn(len(rows), plain, timing.verify, timing.draft + timing.verify + _rest(timing))
         self._faults.passed()
-        self._notices.tell_warnings()
+        if warnings := self._made.performance_warnings():  # a slow shape may be met late
+            self._notices.tell(warnings)
         for row, outcome, sources in zip(rows, outcomes, plan.sources, strict=True):
             try:
                 self._conclude(row, outcome, sources, timing, len(rows), plain_s)
@@ -87,7 +88,7 @@ class Rounds:
             message = f"{model.name} computed something that is not a number: try another --dtype"
             self._requests.finish(row, FinishReason.ERROR, message, keep=False)
             return
-        added, pieces, reason = commit(row, outcome, model.eos_ids, target.context)
+        added, pieces, reason = commit(row, outcome, model.eos_ids, target.limit(row))
         proposers = tuple(source.proposer(outcome.drafted) for source in sources if outcome.drafted)
         self._planner.drafters.on_accepted(row, added)
         row.outbox.put(
@@ -173,7 +174,7 @@ def record(
     return Round(
         request_id=row.request.request_id,
         number=row.rounds,
-        position=row.position - len(added),
+        position=len(row.tokens) - len(added),
         drafter=row.drafter,
         gamma=outcome.gamma,
         drafted=tuple(drafted),

@@ -35,15 +35,13 @@ from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
-from specchat.engine.worker.admission import Admission
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory
 from specchat.engine.worker.notices import Notices
-from specchat.engine.worker.open_requests import Faults, OpenRequests
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
+from specchat.engine.worker.requests import Faults, OpenRequests
 from specchat.engine.worker.rounds import Rounds
 from specchat.engine.worker.side_work import SideWork
-from specchat.engine.worker.warm_up import warm_up
 
 
 class Worker:
@@ -91,7 +89,7 @@ class Worker:
         self._load(assemble)
         while not self._closed:
             self._take_commands()
-            self._admission.run()
+            self._requests.admit()
             try:
                 self._prefill.run()
                 self._round()
@@ -138,22 +136,21 @@ class Worker:
             ),
             made,
         )
-        for text in made.notices:
-            self._outbox.put(Notice(None, text, self._clock()))
-        self._notices.tell_warnings()
+        self._notices.tell([*made.notices, *made.performance_warnings()])
         return made
 
     def _put_to_work(self, made: Assembly) -> None:
         """Create the parts that serve requests."""
         clock = self._clock
         self._made, self._target = made, made.target
-        self._notices = Notices(made, self._outbox, clock)
+        self._notices = Notices(self._outbox, clock)
         self._planner = Planner(made.drafters, made.target, self._drop_drafter)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         self._scheduler = self._make_scheduler(made)
-        self._requests = OpenRequests(self._scheduler, self._planner, self._config.queue, clock, self._on_end)
-        self._admission = Admission(made, self._scheduler, self._planner, self._requests, self._notices, clock)
+        self._requests = OpenRequests(
+            made, self._scheduler, self._planner, self._notices, self._config.queue, clock, self._on_end
+        )
         faults = Faults(self._requests)
         self._prefill = Prefill(self._config, self._scheduler, self._planner, made.target, faults, clock)
         plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
@@ -162,14 +159,14 @@ class Worker:
         self._loaded = True
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
-        return Scheduler(made.target.cache.slots)
+        return Scheduler(made.target.cache.slots, prefixes=made.target.capabilities.prefixes)
 
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
         on_gpu = made.target.device.type == "cuda"
         self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
         try:
-            warm_up(made)
+            made.warm_up()
         except torch.OutOfMemoryError:
             return False
         return True

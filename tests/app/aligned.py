@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from specchat.engine.tools.evaluate import Alignment
-from specchat.engine.tools.evaluate.figures import Figures
+from specchat.engine.tools.evaluate.drafters import Figures
 from specchat.engine.tools.evaluate.rounds import Place
 
 FILE = Path(__file__).parent / "alignment.json"

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
-from textual.widgets import TextArea
 
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.side_by_side.set_up import lanes
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.engine import Comparison, LaneReady, Order, Ready, Record, Request, Round
-from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
-from tests.app.stage import NOW
+from tests.app.stage import NOW, Stage
 
 QUESTION = "Write a short list of what to see in Lisbon in two days."
 FOLLOW_UP = "Write the same list again, with one more place at the end."
@@ -54,7 +52,7 @@ def differing(records: list[Record], number: int = 20) -> list[Record]:
     ]
 
 
-class SideStage:
+class SideStage(Stage):
     """The app, its lanes, and everything around them. With the address of a `server`, the right one is of llama.cpp."""
 
     def __init__(
@@ -93,13 +91,6 @@ class SideStage:
         )
         self.app.animation_level = "none"
 
-    @asynccontextmanager
-    async def started(self, size: tuple[int, int]) -> AsyncIterator[Pilot[None]]:
-        """Run the app until the models are loaded."""
-        async with self.app.run_test(size=size) as pilot:
-            await self.ready(pilot)
-            yield pilot
-
     def store_again(self) -> Store:
         """What is stored, once the app has closed its own store."""
         return Store(self.store.path)
@@ -110,15 +101,9 @@ class SideStage:
         assert isinstance(found, SideScreen)
         return found
 
-    async def settle(self, pilot: Pilot[None]) -> None:
-        """Wait until everything that has been said is on screen."""
-        await self.app.prepared.wait()
-        await show_all(pilot.app, self.app.pump)
-        if isinstance(self.app.screen, SideScreen):
-            await show_all(pilot.app, self.app.screen.pump)
-        for field in self.app.screen.query("TextArea").results(TextArea):
-            field.cursor_blink = False
-        await all_done(pilot.app)
+    @property
+    def pumps(self) -> list[Pump]:
+        return [self.app.screen.pump] if isinstance(self.app.screen, SideScreen) else []
 
     async def ready(self, pilot: Pilot[None]) -> None:
         """Load the models of the chat and of the lanes."""
@@ -129,23 +114,12 @@ class SideStage:
         await self.settle(pilot)
 
     async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
-        """Put a prompt into the composer and send it."""
-        await self.app.prepared.wait()
-        await all_done(pilot.app)
-        self.app.screen.query_one(TextArea).load_text(text)
-        await pilot.press("enter")
-        await self.settle(pilot)
+        await super().send(pilot, text)
 
-    async def give(self, pilot: Pilot[None], left: int | None, right: int | None) -> None:
+    async def give(  # type: ignore[override]
+        self, pilot: Pilot[None], left: int | None, right: int | None
+    ) -> None:
         """So many events of each lane's reply; None gives all."""
         self.left.give(left)
         self.right.give(right)
-        await self.settle(pilot)
-
-    async def press(self, pilot: Pilot[None], *keys: str) -> None:
-        """Press keys one by one, each after what the one before did, and wait for what they do."""
-        await self.app.prepared.wait()
-        for key in keys:
-            await all_done(pilot.app)
-            await pilot.press(key)
         await self.settle(pilot)

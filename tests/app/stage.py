@@ -10,10 +10,11 @@ from types import EllipsisType
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.pump import Pump
 from specchat.app.ui.widgets.composer import Composer
 from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
@@ -71,6 +72,11 @@ class Stage:
             yield pilot
 
     @property
+    def pumps(self) -> list[Pump]:
+        """Pumps of other screens than the chat."""
+        return []
+
+    @property
     def said(self) -> list[str]:
         """All notices, the newest last."""
         return [notice.message for notice in self.app._notifications]
@@ -91,7 +97,7 @@ class Stage:
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
         await self.app.prepared.wait()
-        await show_all(pilot.app, self.app.pump)
+        await show_all(pilot.app, self.app.pump, *self.pumps)
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False
         await all_done(pilot.app)

@@ -8,31 +8,35 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat import store_writer as module
+from specchat.app.chat import archive as module
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
 from specchat.app.storage.store import Store
 from specchat.engine import Finished, FinishReason, Record
 from tests.stress.numbered import numbered, word
 
 
+def answering(folder: Path) -> tuple[Store, Archive, list[str], Reply]:
+    """A store, its archive, what that says, and a running reply."""
+    store, said, reply = Store(folder / "specchat.db"), list[str](), Reply("r")
+    archive, turn = Archive(store, said.append), Turn("question", reply)
+    conversation = Conversation(turns=[turn])
+    archive.prompt(conversation, turn)
+    wait([archive.begin(conversation, turn, [reply])])
+    return store, archive, said, reply
+
+
 def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
-    store, said = Store(tmp_path / "specchat.db"), list[str]()
-    archive, turn = Archive(store, said.append), Turn("question", Reply("r"))
-    conversation = Conversation(turns=[turn])
-    assert turn.reply is not None
-    archive.prompt(conversation, turn)
-    archive.begin(conversation, turn, turn.replies)
-    pages = archive._writer.do(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result()
+    store, archive, said, reply = answering(tmp_path)
+    pages = archive.do(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result()
     for number in range(60):
         limit = pages if 10 <= number < 40 else 1_000_000  # SQLite then fails as on a full disk
-        archive._writer.do(partial(store._file._db.execute, f"PRAGMA max_page_count = {limit}"))
-        archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])])
+        archive.do(partial(store._file._db.execute, f"PRAGMA max_page_count = {limit}"))
+        archive.append([(reply, [numbered("r", number, 1, 0.0, word(number))])])
     end: list[Record] = [Finished("r", FinishReason.EOS, "the end", "", 0.0)]
-    wait([archive.append([(turn.reply, end)])])
+    wait([archive.append([(reply, end)])])
     assert len(said) == 1
     assert "is full" in said[0]
     archive.close()
@@ -44,16 +48,11 @@ def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) -> None:
-    store, said = Store(tmp_path / "specchat.db"), list[str]()
-    archive, turn = Archive(store, said.append), Turn("question", Reply("r"))
-    assert turn.reply is not None
-    conversation = Conversation(turns=[turn])
-    archive.prompt(conversation, turn)
-    archive.begin(conversation, turn, turn.replies)
-    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
-    wait([archive.append([(turn.reply, [numbered("r", number, 1, 0.0, word(number))])]) for number in range(5)])
+    store, archive, said, reply = answering(tmp_path)
+    archive.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
+    wait([archive.append([(reply, [numbered("r", number, 1, 0.0, word(number))])]) for number in range(5)])
     assert len(said) == 1
-    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
+    archive.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
     archive.close()
     with Store(tmp_path / "specchat.db") as again:
         assert again.messages(1)[1].content == "".join(f"and {word(number)}" for number in range(5))
@@ -68,7 +67,7 @@ def test_a_prompt_that_could_not_be_stored_is_stored_later_with_its_reply_and_wh
     turns = [Turn(f"question {number}") for number in range(3)]
     for number, turn in enumerate(turns):
         locked = number == 1
-        archive._writer.do(partial(store._file._db.execute, f"PRAGMA query_only = {int(locked)}"))
+        archive.do(partial(store._file._db.execute, f"PRAGMA query_only = {int(locked)}"))
         conversation.append(turn)
         archive.prompt(conversation, turn)
         reply = Reply(f"r{number}")
@@ -100,12 +99,12 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
     conversation = Conversation(turns=[turn])
     archive.prompt(conversation, turn)
     wait([archive.begin(conversation, turn, replies)])
-    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
+    archive.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
     later = Turn("and then?")
     conversation.append(later)
     wait([archive.prompt(conversation, later)])
     conversation.show_reply(turn, replies[1])
-    archive._writer.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
+    archive.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
     wait([archive.choose(replies[1])])
     archive.close()
     with Store(tmp_path / "specchat.db") as again:
@@ -113,16 +112,11 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
 
 
 def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
-    store, said = Store(tmp_path / "specchat.db"), list[str]()
-    archive, turn = Archive(store, said.append), Turn("question", Reply("r"))
-    assert turn.reply is not None
-    conversation = Conversation(turns=[turn])
-    archive.prompt(conversation, turn)
-    wait([archive.begin(conversation, turn, turn.replies)])
+    _store, archive, said, reply = answering(tmp_path)
     gone = Reply("gone")
     gone.message_id = 99
     archive.append([(gone, [numbered("gone", 0, 1, 0.0, word(0))])])
-    archive.append([(turn.reply, [numbered("r", 0, 1, 0.0, word(1))])])
+    archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
     archive.close()
     assert ["message 99 is not in" in sentence for sentence in said] == [True]
     with Store(tmp_path / "specchat.db") as again:

@@ -10,8 +10,7 @@ import pytest
 from specchat.app.chat.branches import examine
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.settings.settings import Settings
 from specchat.engine import Candidate, Detail, Engine, Fate
 from tests.engine.tiny import VOCABULARY, tiny_engine, tiny_model

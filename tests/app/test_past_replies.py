@@ -13,7 +13,7 @@ import pytest
 from specchat.app.chat import past_replies as module
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.past_replies import PastReplies
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.replies import ReplyTokens, text_digest
 from specchat.app.storage.store import Chat, Store
@@ -86,15 +86,15 @@ def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
     assert chats.keys == {row}
     assert on_disk(store, tokens)
 
-    archive.delete(chat).result()
+    archive.change(chat, deleted=True).result()
     done(past)
     assert chats.keys == set()
     assert not on_disk(store, tokens)
 
-    archive.restore(chat).result()
+    archive.change(chat, deleted=False).result()
     done(past)
     assert chats.keys == {row}
-    archive.delete(chat)
+    archive.change(chat, deleted=True)
     archive.close()
     assert chats.keys == set()
     assert not on_disk(store, tokens)

@@ -47,10 +47,3 @@ def test_pictures_and_exports_have_a_folder_of_their_own(monkeypatch: pytest.Mon
     assert paths.exports_folder() == tmp_path / "Documents" / "specchat"
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
     assert paths.exports_folder() == tmp_path / "home" / "exports"
-
-
-def test_asking_for_a_folder_creates_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
-    for folder in FOLDERS:
-        folder()
-    assert not (tmp_path / "home").exists()

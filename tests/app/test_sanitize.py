@@ -60,11 +60,6 @@ def _is_drawn(sign: str) -> bool:
     return unicodedata.bidirectional(sign) in ("AN", "AL", "L")
 
 
-@given(anything, anything)
-def test_pieces_can_be_made_visible_one_by_one(one: str, two: str) -> None:
-    assert escape_controls(one) + escape_controls(two) == escape_controls(one + two)
-
-
 @given(st.text(st.sampled_from("\x1b[]0;123mHJABC\x07\x9b\x9d\x90\x08\x0e\x0f\x1bc ab"), max_size=40))
 def test_a_terminal_only_ever_draws_it(text: str) -> None:
     screen = pyte.Screen(80, 2)

@@ -10,12 +10,11 @@ import pytest
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.chat.second_reading import AlignedReply, Had, SecondReading, said_texts
-from specchat.app.chat.session import Session
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
-from specchat.app.sources.stepper import Stepper
+from specchat.app.sources.source import Stepper
 from specchat.engine import Engine, EngineConfig, TraceWriter
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
 from tests.app.test_examination import answered

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.export import as_json, as_markdown
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.exchange import as_json, as_markdown
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Record, Request, Round, Thinking, to_json
 from tests.app.thinking import MARKERS, thinking_trace
 

@@ -13,7 +13,7 @@ import pytest
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
-from specchat.app.chat.web_page.data import render, trace_data
+from specchat.app.chat.web_page import render, trace_data
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.themes import FATES_ON_DARK, FATES_ON_LIGHT
 from specchat.engine import Fate, Finished, Metrics, Record, Request, Round

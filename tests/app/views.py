@@ -10,7 +10,7 @@ from typing import Self
 from textual.pilot import Pilot
 
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen

@@ -16,15 +16,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from specchat.engine.backends import flex
+from specchat.engine.backends import attention
 from specchat.engine.backends import transformers_backend as cached_model
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device.graphs import GraphPool
-from specchat.engine.drafters.head.captured_steps import CapturedSteps
 from specchat.engine.drafters.head.folder import LoadedHead
+from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.tables import LoadedTables
 
@@ -34,27 +33,8 @@ _NEEDED_ON_THE_HOST = {"item", "tolist", "__bool__", "__int__", "__float__", "__
 _INDEXING = {"__getitem__", "__setitem__"}
 
 
-_NO_KERNEL = {"alias", "detach", "empty", "empty_like", "empty_strided", "new_empty", "_unsafe_view", "lift_fresh"}
-"""Operations that launch nothing, beside views."""
-
-
 class OnGpu(Tensor):
     """A tensor of the pretended device."""
-
-
-class _Launches(TorchDispatchMode):
-    """Tells of each operation that would launch a kernel or a copy."""
-
-    def __init__(self, launched: Callable[[str], None]) -> None:
-        super().__init__()
-        self._launched = launched
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        is_view = any(part.alias_info is not None and not part.alias_info.is_write for part in func._schema.returns)
-        if not is_view and name not in _NO_KERNEL:
-            self._launched(name)
-        return func(*args, **(kwargs or {}))
 
 
 class PretendedGpu(TorchFunctionMode):
@@ -64,14 +44,10 @@ class PretendedGpu(TorchFunctionMode):
         super().__init__()
         self.waits: list[str] = []
         """What the host has waited for."""
-        self.launches: list[str] = []
-        """Kernels, copies and graphs that the host has launched: operations of ATen but for views, graphs as one."""
         self.graphs = 0
         """Graphs captured."""
         self._capturing = False
         self._lent: list[Tensor] = []
-        self._working = False
-        self._counter = _Launches(self._launch)
 
     def captured(self, run: Callable[[], object]) -> Callable[[], object]:
         """`run`, which may not cross between the devices: a CUDA graph cannot. What it returns is there until the next
@@ -80,7 +56,6 @@ class PretendedGpu(TorchFunctionMode):
         self.graphs += 1
 
         def replay() -> object:
-            self.launches.append("graph")
             for tensor in self._lent:
                 tensor.fill_(float("nan") if tensor.is_floating_point() else 0)
             self._capturing = True
@@ -119,19 +94,8 @@ class PretendedGpu(TorchFunctionMode):
         return self._run(func, args, kwargs) if on_gpu else func(*args, **kwargs)
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call what works on the device, and count what it launches."""
-        func = _ON_THE_CPU.get(func, func)
-        if self._capturing or self._working:
-            return func(*args, **kwargs)
-        self._working = True
-        try:
-            with self._counter:
-                return func(*args, **kwargs)
-        finally:
-            self._working = False
-
-    def _launch(self, name: str) -> None:
-        self.launches.append(name)
+        """Call what works on the device."""
+        return _ON_THE_CPU.get(func, func)(*args, **kwargs)
 
     def _move(self, name: str, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Copies between the devices, and what makes tensors of numbers."""
@@ -168,7 +132,6 @@ class PretendedGpu(TorchFunctionMode):
     def _note(self, to_device: bool, asynchronous: bool) -> None:
         if self._capturing:
             raise RuntimeError("operation not permitted when stream is capturing")
-        self._launch("copy between host and device")
         if not asynchronous:
             self.waits.append("to the device" if to_device else "to the host")
 
@@ -267,10 +230,10 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
-    monkeypatch.setattr(flex, "is_available", lambda *_: False)
+    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: False)
     if not capture:
         monkeypatch.setattr(TransformersBackend, "_capture", lambda *_: None)
-        monkeypatch.setattr(CapturedSteps, "capture", lambda *_: None)
+        monkeypatch.setattr(HeadSteps, "capture", lambda *_: None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
     threads = torch.get_num_threads()

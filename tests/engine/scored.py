@@ -8,7 +8,7 @@ from typing import Any
 
 from specchat.engine import Sampling
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.proposal import Proposal
+from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
 
 
@@ -20,4 +20,5 @@ def scored(
         SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, request=SimpleNamespace(sampling=Sampling()))
         for tokens, slot, start in zip(fed, slots, starts, strict=True)
     ]
-    return backend.score(rows, Proposal([list(tokens[1:]) for tokens in fed], list(trees)))
+    draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))
+    return backend.score(rows, merge([(list(range(len(rows))), draft)], len(rows), backend.device))

@@ -17,7 +17,7 @@ from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
 from specchat.engine.research.pass_drafter import LookAhead
-from specchat.engine.tools.distill.initial import head_shape
+from specchat.engine.tools.distill.eagle import head_shape
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
 EOS = 256

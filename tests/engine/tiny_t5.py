@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
+from specchat.engine.models.encoder_decoder import MODULES
 from specchat.engine.models.load import LoadedModel
 
 PAD, END = 0, 1
@@ -83,6 +84,7 @@ def tiny_t5(seed: int = 3, *, gated: bool = False, **config: Any) -> LoadedModel
         weight_bytes=sum(weight.nbytes for weight in network.parameters()),
         has_chat_template=False,
         start=PAD,
+        backend=MODULES["t5"],
     )
 
 

@@ -1,63 +1,26 @@
 """Requests that no client should send, to a running `specchat serve`: each is refused with a 4xx, and nothing breaks.
 
-Run from the repository: python -m tests.stress.fuzz_server --requests 10000 --vanish 1000
-
-It starts a server on the default model, sends it requests drawn from a seed (values of wrong types and sizes, text in
-every encoding, deep nesting, bodies that break off, bytes that are no HTTP, slow senders), lets clients go away in the
-middle, and says what came back, and how the server's memory grew.
+They are drawn from a seed: values of wrong types and sizes, text in every encoding, deep nesting, incomplete bodies,
+bytes that are no HTTP, slow senders.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
 import socket
-import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
+from specchat.app.server.protocol import IGNORED, NEUTRAL, ChatBody, CompletionBody
 
 PATIENCE_S = 60
 PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize")
-FIELDS = (
-    "model",
-    "messages",
-    "prompt",
-    "n",
-    "stop",
-    "seed",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "max_tokens",
-    "max_completion_tokens",
-    "logprobs",
-    "top_logprobs",
-    "stream",
-    "stream_options",
-    "speculation",
-    "drafter",
-    "gamma",
-    "tools",
-    "response_format",
-    "echo",
-    "best_of",
-    "suffix",
-    "user",
-    "unheard_of",
-)
+FIELDS = sorted({*ChatBody.model_fields, *CompletionBody.model_fields, *NEUTRAL, *IGNORED, "unheard_of"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +38,8 @@ class Attempt:
 def attempts(seed: int, key: str | None) -> Iterator[Attempt]:
     """Endless attempts."""
     draw = random.Random(seed)
-    kinds: list[Callable[[random.Random, str | None], Attempt]] = [
-        _value,
-        _value,
-        _value,
-        _body,
-        _frame,
-        _partial,
-        _slow,
-    ]
     while True:
-        yield draw.choice(kinds)(draw, key)
+        yield draw.choice((_value, _value, _value, _body, _frame, _partial, _slow))(draw, key)
 
 
 def send(port: int, attempt: Attempt) -> int | None:
@@ -116,28 +70,6 @@ def verdict(attempt: Attempt, status: int | None) -> str | None:
     if status is None:
         return f"{attempt.kind}: no reply" if attempt.whole else None
     return f"{attempt.kind}: status {status}" if status >= 500 or status < 200 else None
-
-
-def vanish(port: int, key: str | None, seed: int) -> None:
-    """Ask for a long reply, and leave at some moment."""
-    draw = random.Random(seed)
-    body = json.dumps(
-        {
-            "messages": [{"role": "user", "content": "Tell me a long story."}],
-            "max_tokens": 200,
-            "stream": draw.random() < 0.7,
-            "n": draw.choice((1, 1, 2)),
-        }
-    ).encode()
-    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
-        connection.sendall(_head(PATHS[0], len(body), key) + body)
-        if draw.random() < 0.3:
-            connection.settimeout(draw.random() * 0.3)
-            with suppress(TimeoutError, ConnectionResetError):
-                connection.recv(draw.choice((1, 1000)))
-
-
-# ---- kinds
 
 
 def _value(draw: random.Random, key: str | None) -> Attempt:
@@ -258,52 +190,3 @@ def _head(path: str, length: int, key: str | None) -> bytes:
     if key:
         lines.append(f"Authorization: Bearer {key}")
     return "\r\n".join([*lines, "", ""]).encode()
-
-
-# ---- the program
-
-
-def main() -> int:
-    """Run the attempts; the exit code says whether all was well."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--vanish", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("options", nargs="*", help="options of specchat serve, behind --")
-    options = parser.parse_args()
-    from tests.app.server.served import Served
-
-    with Served(*options.options, key="fuzz") as served:
-        process = psutil.Process(served.process.pid)
-        statuses: Counter[str] = Counter()
-        wrong: list[str] = []
-        memory = []
-        for number, attempt in zip(range(options.requests), attempts(options.seed, served.key), strict=False):
-            if number % max(1, options.requests // 10) == 0:
-                memory.append(process.memory_info().rss >> 20)
-            try:
-                status = send(served.port, attempt)
-            except TimeoutError:
-                status = None
-            statuses[f"{attempt.kind:8} {status or 'closed'}"] += 1
-            if sentence := verdict(attempt, status):
-                wrong.append(f"request {number}, {sentence}: {attempt.parts[0][:300]!r}")
-        served.wait_until_idle()
-        for kind, count in sorted(statuses.items()):
-            print(f"{kind:20} {count:6}")
-        for number in range(options.vanish):
-            vanish(served.port, served.key, options.seed + number)
-        served.wait_until_idle()
-        memory.append(process.memory_info().rss >> 20)
-        ended = {name: value for name, value in served.metrics().items() if name.startswith("specchat_requests_total")}
-        print(f"{options.vanish} clients vanished; every slot is free again; {ended}")
-        print(f"memory of the server in MiB, from tenth to tenth: {memory}")
-        code = served.stop()
-        print(f"exit code {code}; said on stderr: {served.errors.strip() or 'nothing'}")
-    for sentence in wrong[:20]:
-        print(sentence)
-    return 1 if wrong or code else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

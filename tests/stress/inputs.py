@@ -122,7 +122,7 @@ def _write_head(model: Path, folder: Path) -> None:
     from specchat.engine.drafters.head.network import DraftHead
     from specchat.engine.models.load import fingerprint, load_model
     from specchat.engine.progress import ignore_progress
-    from specchat.engine.tools.distill.initial import head_shape
+    from specchat.engine.tools.distill.eagle import head_shape
 
     target = load_model(model, torch.device("cpu"), torch.float32, ignore_progress)
     shape = head_shape(target.model, target.name)

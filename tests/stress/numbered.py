@@ -12,16 +12,17 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.cli.commands.chat import open_store
 from specchat.app.paths import settings_file
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
+from specchat.app.sources.source import Source
 from specchat.app.ui.app import SpecChat
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Ready, Record, Request, Round
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Ready, Record, Request, Round
 
 SLOTS = 4
 READY = Ready("smollm2-135m", None, ("ngram", "none"), "cpu", "cpu", "float32", 4096, SLOTS, 0, 0, 0.0)
@@ -41,15 +42,7 @@ def numbered(request_id: str, number: int, rows: int, at: float, last: str) -> R
     )  # fmt: skip
 
 
-@dataclass
-class _Open:
-    """A reply that is being written."""
-
-    number: int = 0
-    """Of its next round."""
-
-
-class NumberedSource:
+class NumberedSource(Source):
     """Answers all requests at once, a batch of rounds every 1/`rate` seconds, without end or `rounds` long."""
 
     def __init__(self, rate: float, rounds: int | None, pieces: Sequence[str]) -> None:
@@ -60,31 +53,23 @@ class NumberedSource:
         self._steps = 0
         self._due = 0.0
         self._out: list[Record] = []
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, int] = {}
+        """Number of the next round of each reply that is being written."""
 
     def start(self) -> None:
         self._out.append(READY)
 
     def submit(self, request: Request) -> None:
         self._due = self._due if self._open else time.monotonic()
-        self._open[request.request_id] = _Open()
+        self._open[request.request_id] = 0
         self._out.append(Admitted(request.request_id, 40, 0, 0.0, time.monotonic()))
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
         """Does nothing."""
 
     def cancel(self, request_id: str) -> None:
-        if self._open.pop(request_id, None):
+        if self._open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", time.monotonic()))
-
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
-        """Every round is the same."""
-
-    def set_detail(self, request_id: str, detail: int) -> None:
-        """No round has any."""
-
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Does nothing: there is no tokenizer."""
 
     def pause(self) -> None:
         self._paused = True
@@ -113,11 +98,11 @@ class NumberedSource:
             self.cancel(request_id)
 
     def _batch(self, at: float) -> None:
-        for request_id, reply in list(self._open.items()):
-            last = self._pieces[reply.number % len(self._pieces)] if self._pieces else word(reply.number)
-            self._out.append(numbered(request_id, reply.number, len(self._open), at, last))
-            reply.number += 1
-            if reply.number == self._rounds:
+        for request_id, number in list(self._open.items()):
+            last = self._pieces[number % len(self._pieces)] if self._pieces else word(number)
+            self._out.append(numbered(request_id, number, len(self._open), at, last))
+            self._open[request_id] = number + 1
+            if number + 1 == self._rounds:
                 del self._open[request_id]
                 self._out.append(Finished(request_id, FinishReason.EOS, "", "", at))
 

@@ -1,7 +1,5 @@
 """Many requests through one engine, some of them bad: each must end exactly once, greedy ones with the right text.
 
-Run from the repository: python -m tests.stress.requests --requests 10000
-
 Models are tiny, of random weights, in float32. Prompts, lengths, drafters, γ, cancels and adjustments are drawn from a
 seed; one request in twenty is bad. Greedy replies are compared with decoding token by token without a cache. A reply
 that differs where the reference's two best logits are closer than `TIE` is counted apart: padding changes last bits.
@@ -9,15 +7,11 @@ that differs where the reference's two best logits are closer than `TIE` is coun
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import torch
 
 from specchat.engine import (
@@ -60,7 +54,6 @@ class Expected:
     """Round after which it is cancelled."""
     adjust_at: int | None = None
     bad: str = ""
-    ends: int = 0
 
 
 @dataclass(slots=True)
@@ -70,18 +63,6 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     """What must not be, a line each."""
-    memory: list[int] = field(default_factory=list)
-    """Resident bytes after each tenth of the requests."""
-    seconds: float = 0.0
-
-    def text(self) -> str:
-        """The table."""
-        lines = [f"{name:<44} {count:>8,}" for name, count in sorted(self.counts.items())]
-        lines += [f"{'faults':<44} {len(self.faults):>8,}", *(f"  {fault}" for fault in self.faults[:20])]
-        if len(self.memory) > 1:
-            tenths = " ".join(f"{held / 2**20:.0f}" for held in self.memory)
-            lines.append(f"{'resident MiB after each tenth':<44} {tenths}")
-        return "\n".join([*lines, f"{'seconds':<44} {self.seconds:>8.0f}"])
 
 
 class Reference:
@@ -137,13 +118,11 @@ class Stress:
         self._engine = Engine(config, lambda config, _: put_together(config, self._target, draft, head))
         self._engine.start()
         self._engine.wait_ready(PATIENCE_S)
-        began, submitted = time.perf_counter(), 0
+        submitted = 0
         while submitted < self._requests or self._open:
             while submitted < self._requests and len(self._open) < OUTSTANDING:
                 self._submit(f"r{submitted}")
                 submitted += 1
-                if submitted % max(1, self._requests // 10) == 0:
-                    self._tally.memory.append(psutil.Process().memory_info().rss)
             event = self._outbox.get(PATIENCE_S) if self._open else None
             if event is not None:
                 self._take(event)
@@ -153,7 +132,6 @@ class Stress:
         self._engine.close()
         for event in self._outbox.drain():
             self._take(event)
-        self._tally.seconds = time.perf_counter() - began
         return self._tally
 
     def _submit(self, name: str) -> None:
@@ -272,19 +250,3 @@ class Stress:
     def _sentence(self, name: str, message: str) -> None:
         if not message or "\n" in message or "internal error" in message:
             self._tally.faults.append(f"{name}: no sentence for people: {message!r}")
-
-
-def main() -> None:
-    """Run, print the table, and exit with 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    tally = Stress(options.requests, options.seed).run()
-    print(tally.text())
-    sys.exit(bool(tally.faults))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,183 @@
 """A chat or a trace as one HTML file, which replays it in a browser without a network."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.sanitize import escape_controls
+from specchat.app.sources.observed import drawn_text, resolve_rounds
+from specchat.app.sources.player import IDLE_S, schedule
+from specchat.engine import Admitted, Candidate, Finished, Metrics, Ready, Record, Request, Round, Totals
+
+Data = dict[str, Any]
+_PARTS = ("TITLE", "STYLE", "DATA", "SCRIPT")
+
+
+def render(data: dict[str, Any]) -> str:
+    """One HTML file with style, data and script. No text in the data can end the script element."""
+    held = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026")
+    values = {"TITLE": html.escape(data["title"]), "STYLE": _file("page.css"), "SCRIPT": _file("page.js"), "DATA": held}
+    page, rest = "", _file("page.html")
+    for name in _PARTS:
+        before, _, rest = rest.partition(f"@{name}@")
+        page += before + values[name]
+    return page + rest
+
+
+@cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text("utf-8")
+
+
+def trace_data(records: Sequence[Record], title: str) -> Data:
+    """A trace: replies run at their recorded times, concurrent ones side by side."""
+    records = resolve_rounds(records)
+    times = schedule(records)
+    ready = next((r for r in records if isinstance(r, Ready)), None)
+    replies: dict[str, Data] = {}
+    metrics: dict[str, Metrics] = {}
+    for due, record in zip(times, records, strict=True):
+        match record:
+            case Request():
+                prompt = record.messages[-1].content if record.messages else record.prompt or "token ids"
+                replies[record.request_id] = _reply(prompt, due)
+                metrics[record.request_id] = Metrics()
+            case Admitted() if record.request_id in replies:
+                metrics[record.request_id].add(record)
+                _begin(replies[record.request_id], record, due)
+            case Round() if record.request_id in replies:
+                metrics[record.request_id].add(record)
+                replies[record.request_id]["rounds"].append(_round(record, metrics[record.request_id], due))
+            case Totals() if record.request_id in replies:
+                metrics[record.request_id].add(record)
+                for last in replies[record.request_id]["rounds"][-1:]:
+                    last["figures"] = _figures(metrics[record.request_id])
+            case Finished() if record.request_id in replies:
+                _end(replies[record.request_id], record.tail, record.message or ENDINGS[record.reason], due)
+    return _page(title, ready.target if ready else None, list(replies.values()))
+
+
+def chat_data(conversation: Conversation, model: str | None = None) -> Data:
+    """A stored chat: the chosen replies one after the other, each at its own speed."""
+    replies: list[Data] = []
+    due = 0.0
+    for turn in conversation.turns:
+        shown = _reply(turn.content, due)
+        replies.append(shown)
+        if turn.reply is not None:
+            due = _stored(turn.reply, shown, due)
+        due += IDLE_S
+    return _page(conversation.title, model, replies)
+
+
+def _stored(reply: Reply, shown: Data, start: float) -> float:
+    """Fill in a stored reply and return the time of its end."""
+    metrics, due = Metrics(), start
+    before: Round | None = None
+    for index, record in enumerate(reply.rounds):
+        gap = record.seconds if before is None else record.at - before.at  # may be of another clock
+        due += min(max(gap, 0.0), max(record.seconds, IDLE_S))
+        if index >= reply.numbered.given:
+            metrics.add(record)
+        shown["rounds"].append(_round(record, metrics, due))
+        before = record
+    ending = "interrupted" if reply.stage is Stage.INTERRUPTED else ENDINGS[reply.reason] if reply.reason else ""
+    _end(shown, reply.tail, reply.message or ending, due)
+    return due
+
+
+def _page(title: str, model: str | None, replies: list[Data]) -> Data:
+    ends = [round_["t"] for reply in replies for round_ in reply["rounds"]]
+    ends += [reply["end"] for reply in replies if reply["end"] is not None]
+    return {
+        "title": escape_controls(" ".join(title.split())),
+        "model": escape_controls(model) if model else None,
+        "duration": max(ends, default=0.0),
+        "replies": replies,
+    }
+
+
+def _reply(prompt: str, due: float) -> Data:
+    return {
+        "prompt": escape_controls(prompt.strip()),
+        "start": _s(due),
+        "given": "",
+        "rounds": [],
+        "tail": "",
+        "ending": "",
+        "end": None,
+    }
+
+
+def _begin(shown: Data, admitted: Admitted, due: float) -> None:
+    shown["given"] = escape_controls("".join(token.text for token in admitted.given))
+    shown["begun"] = _s(due)
+
+
+def _end(shown: Data, tail: str, ending: str, due: float) -> None:
+    shown["tail"], shown["ending"], shown["end"] = escape_controls(tail), escape_controls(ending), _s(due)
+
+
+def _round(record: Round, metrics: Metrics, due: float) -> Data:
+    """A round; `metrics` includes it, unless the reply started with it."""
+    shown: Data = {
+        "t": _s(due),
+        "n": record.number + 1,
+        "drafter": record.drafter,
+        "gamma": record.gamma,
+        "rows": record.rows,
+        "ms": [round(1000 * s, 2) for s in (record.draft_s, record.verify_s, record.rest_s)],
+        "tokens": [
+            [escape_controls(drawn_text(record, token)), token.fate.value, token.id] for token in record.tokens()
+        ],
+        "tested": [
+            [_p(value) for value in values] for values in zip(record.p, record.q, record.u, record.beta, strict=True)
+        ],
+        "figures": _figures(metrics),
+    }
+    if any(record.refused):
+        shown["refused"] = [
+            [[escape_controls(other.text), _p(other.p), _p(other.q), _p(other.u)] for other in others]
+            for others in record.refused
+        ]
+    if record.detail:
+        shown["detail"] = [
+            {"target": _list(each.target), "draft": _list(each.draft), "residual": _list(each.residual)}
+            for each in record.detail
+        ]
+    return shown
+
+
+def _figures(s: Metrics) -> Data:
+    """The panel's figures after a round, as `engine.Metrics` defines them."""
+    return {
+        "rounds": s.rounds,
+        "tokens": s.emitted,
+        "tested": s.tested,
+        "accepted": s.accepted,
+        "wasted": s.wasted,
+        "tau": _p(s.mean_emitted_length),
+        "alpha": _p(s.alpha),
+        "speed": _p(s.recent_tokens_per_second),
+        "mean": _p(s.tokens_per_second),
+        "positions": [round(share, 3) for share in s.per_position],
+    }
+
+
+def _list(candidates: Sequence[Candidate]) -> list[list[Any]]:
+    return [[escape_controls(each.text), _p(each.probability)] for each in candidates]
+
+
+def _p(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _s(seconds: float) -> float:
+    return round(seconds, 4)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from specchat.app.cli import options
-from specchat.app.cli.options import opt, option
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import AUTO, DRAFTERS
@@ -21,36 +21,33 @@ if TYPE_CHECKING:
 
 _MODELS = options.settings(*options.MODELS)
 _OF_BEAMS = {
-    "gammas": option(list[str], "--gamma", "N|auto", "Draft length; may be repeated; default: auto."),
-    "prompts": options.PROMPTS,
-    "limit": options.LIMIT,
+    **options.table(gammas=(list[str], "N|auto", "Draft length; may be repeated; default: auto.")),
+    **options.PROMPT_SETS,
     **options.settings("max_tokens"),
 }
 _OPTIONS = {
     **_MODELS,
-    "drafters": option(list[str], "--drafter", "NAME|all", "May be repeated; default: the drafter of a chat."),
+    **options.table(drafters=(list[str], "NAME|all", "May be repeated; default: the drafter of a chat.")),
     **_OF_BEAMS,
-    "batches": option(list[int], "--batch", "N", "Concurrent requests; may be repeated."),
-    "temperatures": option(list[float], "--temperature", "T", "0 is greedy; may be repeated."),
-    "passes": option(int, "--passes", "N", "Passes of which each time is the median."),
-    "peers": option(list[str], "--peer", "loop|transformers|llama.cpp", "May be repeated."),
-    "llama_cpp": option(
-        Path,
-        "--llama-cpp",
-        "FOLDER",
-        "For --peer llama.cpp: where `pip install --target FOLDER xllamacpp` put it (or SPECCHAT_LLAMA_CPP); this "
-        "environment by default.",
+    **options.table(
+        batches=(list[int], "N", "Concurrent requests; may be repeated."),
+        temperatures=(list[float], "T", "0 is greedy; may be repeated."),
+        passes=(int, "N", "Passes of which each time is the median."),
+        peers=(list[str], "loop|transformers|llama.cpp", "May be repeated."),
+        llama_cpp=(
+            Path,
+            "FOLDER",
+            "For --peer llama.cpp: where `pip install --target FOLDER xllamacpp` put it (or SPECCHAT_LLAMA_CPP); this "
+            "environment by default.",
+        ),
+        threads=(int, "N", "CPU threads, also of the peers."),
+        prompt_tokens=(int, "N", "Also measure how fast a prompt of N tokens is read."),
+        crossover=(bool, None, "Increase the batch until drafting stops paying."),
+        synthetic=(float, "ALPHA", "Use a random-weight pair of which ALPHA of all tokens are equal."),
+        shape=(str, "TARGET/DRAFT", "Model shapes for --synthetic."),
     ),
-    "threads": option(int, "--threads", "N", "CPU threads, also of the peers."),
-    "prompt_tokens": option(int, "--prompt-tokens", "N", "Also measure how fast a prompt of N tokens is read."),
-    "crossover": option(bool, "--crossover", None, "Increase the batch until drafting stops paying."),
-    "synthetic": option(
-        float, "--synthetic", "ALPHA", "Use a random-weight pair of which ALPHA of all tokens are equal."
-    ),
-    "shape": option(str, "--shape", "TARGET/DRAFT", "Model shapes for --synthetic."),
     **options.settings("slots"),
 }
-_FLAGS = {"batches": "batch", "temperatures": "temperature", "peers": "peer"}
 
 
 @options.collect(given=_OPTIONS)
@@ -125,7 +122,7 @@ def _measure_beams(beams: int, given: options.Given, *, as_json: bool) -> None:
 
     for name in given:
         if name not in (*_MODELS, *_OF_BEAMS, "drafters"):
-            raise UsageError(f"--{_FLAGS.get(name, name.replace('_', '-'))} does not go with --beams")
+            raise UsageError(f"{options.flag(name)} does not go with --beams")
     drafters = given.get("drafters", (AUTO,))
     if len(drafters) > 1:
         raise UsageError("--beams measures one drafter: name it once")

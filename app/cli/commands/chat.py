@@ -20,7 +20,7 @@ SWITCH_S = 0.0005
 """Python's thread switch interval: how long drawing may delay the engine after a pass. The default is 5 ms."""
 
 if TYPE_CHECKING:
-    from specchat.app.chat.session import Session
+    from specchat.app.chat.request_manager import Session
     from specchat.app.side_by_side.duet import Duet, SideOptions
     from specchat.app.sources.source import Source
     from specchat.app.storage.store import Store
@@ -73,7 +73,7 @@ def attached_duets(
 ) -> Callable[[Settings], Duet]:
     """A factory of duets of a lane on this machine and the model of this name at a server."""
     from specchat.app.cli.commands.ask import attached
-    from specchat.app.side_by_side.attached_duet import attached_duet
+    from specchat.app.side_by_side.duet import attached_duet
 
     own = options if model is None else {**options, "target": None}
     here, _ = load_settings(settings_file(), own)
@@ -93,7 +93,7 @@ def open_replay(file: Path) -> int:
     need_terminal("a replay is drawn on it")
     settings, notice = load_settings(settings_file())
 
-    from specchat.app.chat.session import Session
+    from specchat.app.chat.request_manager import Session
     from specchat.app.sources.player import Player
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
@@ -114,7 +114,7 @@ def prepare(
     settings: Settings, notice: str | None, database: Path | None = None, engine: Source | None = None
 ) -> Session:
     """Open the store and make the engine, unless one is given. Called after the first frame is on screen."""
-    from specchat.app.chat.session import Session
+    from specchat.app.chat.request_manager import Session
 
     store, notices = open_store(notice, database)
     source = engine or _engine(settings)

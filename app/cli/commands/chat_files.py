@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specchat.app.chat.export import FORMATS, as_json, as_markdown
+from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import StoreError, UsageError
@@ -110,7 +110,7 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
 
         return chat_svg(conversation, _WIDTH, known_theme(theme))
     if form == "html":
-        from specchat.app.chat.web_page.data import chat_data, render
+        from specchat.app.chat.web_page import chat_data, render
 
         return render(chat_data(conversation))
     if form == _PERFETTO:
@@ -130,7 +130,7 @@ def import_chats(
     ],
 ) -> None:
     """Import chats from exports of this and other programs. Damaged chats are reported and left out."""
-    from specchat.app.chat.chat_import import read_chats
+    from specchat.app.chat.exchange import read_chats
     from specchat.app.storage.store import Store
 
     read = []

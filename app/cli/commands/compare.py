@@ -19,7 +19,7 @@ from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
-from specchat.app.side_by_side.attached_lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
+from specchat.app.side_by_side.lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.engine import LaneEngine, Message, Notice, Order, Request
 from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line

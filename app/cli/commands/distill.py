@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specchat.app.cli import options
-from specchat.app.cli.options import opt, option
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import pull_progress
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
@@ -19,34 +19,32 @@ if TYPE_CHECKING:
 
 _OPTIONS = {
     **options.settings("target"),
-    "kind": option(
-        str,
-        "--kind",
-        "eagle|medusa|pass|bigram",
-        "A one-layer head (default), Medusa heads, look-ahead embeddings, or bigram tables.",
-    ),
-    "begin": option(
-        str,
-        "--from",
-        "HEAD",
-        "A finished draft of the same target and kind to start from: its folder, which is not changed, or smollm2-135m "
-        "for the head that comes with specchat.",
-    ),
-    "minutes": option(float, "--minutes", "M", "Time for text and training, over all calls."),
-    "prompts": option(
-        Path,
-        "--prompts",
-        "FILE",
-        "Prompts for training, one per line; in a .jsonl file the user turns of a conversation per line, as "
-        '{"turns": ["Hello", "Tell me more"]}.',
-    ),
-    "text": option(
-        list[Path],
-        "--text",
-        "FILE|FOLDER",
-        "For --kind bigram, the text to count: plain text, or the replies in chats and traces (.json, .jsonl). For "
-        "other kinds, the folder of an earlier distillation whose text is used: alone, or with --prompts in addition "
-        "to new text. May be repeated.",
+    **options.table(
+        kind=(
+            str,
+            "eagle|medusa|pass|bigram",
+            "A one-layer head (default), Medusa heads, look-ahead embeddings, or bigram tables.",
+        ),
+        begin=(
+            str,
+            "HEAD",
+            "A finished draft of the same target and kind to start from: its folder, which is not changed, or "
+            "smollm2-135m for the head that comes with specchat.",
+        ),
+        minutes=(float, "M", "Time for text and training, over all calls."),
+        prompts=(
+            Path,
+            "FILE",
+            "Prompts for training, one per line; in a .jsonl file the user turns of a conversation per line, as "
+            '{"turns": ["Hello", "Tell me more"]}.',
+        ),
+        text=(
+            list[Path],
+            "FILE|FOLDER",
+            "For --kind bigram, the text to count: plain text, or the replies in chats and traces (.json, .jsonl). For "
+            "other kinds, the folder of an earlier distillation whose text is used: alone, or with --prompts in "
+            "addition to new text. May be repeated.",
+        ),
     ),
     **options.settings("slots", "context", "dtype", "device"),
 }

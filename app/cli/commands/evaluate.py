@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from specchat.app.cli import options
-from specchat.app.cli.options import opt, option
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
@@ -17,28 +17,28 @@ from specchat.engine.models import DEFAULT_PRESET
 
 _OPTIONS = {
     **options.settings(*options.MODELS),
-    "drafters": option(list[str], "--drafter", "NAME", "A drafter; may be repeated; default: all."),
-    "gammas": option(list[int], "--gamma", "N", "A draft length; may be repeated; default: 4."),
-    "temperature": option(
-        float,
-        "--temperature",
-        "T",
-        "Temperature that the texts were sampled at (default: 0). Above 0, α is the mean of Σ min(p, q) over all "
-        "positions, and τ follows from it.",
+    **options.table(
+        drafters=(list[str], "NAME", "A drafter; may be repeated; default: all."),
+        gammas=(list[int], "N", "A draft length; may be repeated; default: 4."),
+        temperature=(
+            float,
+            "T",
+            "Temperature that the texts were sampled at (default: 0). Above 0, α is the mean of Σ min(p, q) over all "
+            "positions, and τ follows from it.",
+        ),
+        limit=(int, "N", "Maximum number of texts; default: 100."),
+        max_tokens=(int, "N", "Tokens of each text that are used; default: 500."),
     ),
-    "limit": option(int, "--limit", "N", "Maximum number of texts; default: 100."),
-    "max_tokens": option(int, "--max-tokens", "N", "Tokens of each text that are used; default: 500."),
 }
-_AGAINST = {
-    "target": option(
+_AGAINST = options.table(
+    against=(
         str,
-        "--against",
         "MODEL",
         "Instead of drafters, compare the target with this one: where their choices differ, top-2 gaps, KL.",
     ),
-    "dtype": option(str, "--against-dtype", "TYPE", "Type of the other target; without --against, of the same."),
-    "quantize": option(str, "--against-quantize", "auto|q8|q4|none", "Weights of the other target."),
-}
+    against_dtype=(str, "TYPE", "Type of the other target; without --against, of the same."),
+    against_quantize=(str, "auto|q8|q4|none", "Weights of the other target."),
+)
 
 
 @options.collect(given=_OPTIONS, against=_AGAINST)
@@ -66,14 +66,16 @@ def evaluate(
     for name in ("draft", "drafters", "gammas", "temperature") if against else ():
         if given.get(name):
             raise UsageError(
-                f"--{name.removesuffix('s')} contradicts --against, which compares targets: leave one of them out"
+                f"{options.flag(name)} contradicts --against, which compares targets: leave one of them out"
             )
     from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_targets
     from specchat.engine.tools.evaluate import evaluate as run
 
     chosen = EvaluateOptions(models=models_folder(), files=tuple(files), **{"target": DEFAULT_PRESET, **given})
-    formats = against if "dtype" in against or "quantize" in against else given
-    other = Against(against.get("target", chosen.target), formats.get("dtype", "auto"), formats.get("quantize", "auto"))
+    formats = [against.get(f"against_{name}") for name in ("dtype", "quantize")]
+    if not any(formats):
+        formats = [given.get(name) for name in ("dtype", "quantize")]
+    other = Against(against.get("against", chosen.target), *(each or "auto" for each in formats))
     with StatusLine(sys.stderr) as line:
         found = compare_targets(chosen, other, line.say) if against else run(chosen, line.say)
     print(found.json() if as_json else found.csv().rstrip("\n") if as_csv else found.text())

@@ -30,6 +30,8 @@ from specchat.engine.models import (
 app = typer.Typer(help="List and download models.", rich_markup_mode=None)
 Listed = tuple[Preset, StoredModel | None]
 """A preset, and its model on this machine, if any."""
+_FIELDS = ("name", "parameters", "memory_bytes", "draft", "licence", "note")
+"""Fields of a preset in the JSON object."""
 
 
 @app.command("list")
@@ -76,13 +78,8 @@ def _as_json(presets: Sequence[Listed], others: Sequence[StoredModel]) -> dict[s
         "default": DEFAULT_PRESET,
         "presets": [
             {
-                "name": preset.name,
+                **{name: getattr(preset, name) for name in _FIELDS},
                 "source": preset.origin,
-                "parameters": preset.parameters,
-                "memory_bytes": preset.memory_bytes,
-                "draft": preset.draft,
-                "licence": preset.licence,
-                "note": preset.note,
                 "local": None if local is None else {"folder": str(local.folder), "bytes": local.bytes},
             }
             for preset, local in presets

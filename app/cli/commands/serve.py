@@ -7,11 +7,11 @@ import socket
 import sys
 from typing import Annotated
 
-from specchat.app.addresses import is_this_machine
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
+from specchat.app.sanitize import is_this_machine
 from specchat.engine import EngineError, models_folder
 
 _HOST = "127.0.0.1"

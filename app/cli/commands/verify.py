@@ -7,7 +7,6 @@ import sys
 import typer
 
 from specchat.app.cli import options
-from specchat.app.cli.options import option
 from specchat.app.cli.progress import StatusLine
 from specchat.engine import models_folder
 
@@ -17,13 +16,16 @@ INTERRUPTED = 130
 """Exit code if ctrl+c ended it and nothing differs so far."""
 _OPTIONS = {
     **options.settings(*options.MODELS, "slots", "seed", "max_tokens"),
-    "drafters": option(list[str], "--drafter", "NAME", "May be repeated; default: all."),
-    "gamma": option(str, "--gamma", "N|auto", "Draft length."),
-    "prompts": options.PROMPTS,
-    "limit": options.LIMIT,
-    "samples": option(int, "--samples", "N", "Replies sampled at each place."),
-    "contexts": option(int, "--contexts", "N", "Places to sample at per drafter; default: 2, or --limit if less."),
-    "temperature": option(float, "--temperature", "T", "Temperature of the sampled replies."),
+    **options.table(
+        drafters=(list[str], "NAME", "May be repeated; default: all."),
+        gamma=(str, "N|auto", "Draft length."),
+    ),
+    **options.PROMPT_SETS,
+    **options.table(
+        samples=(int, "N", "Replies sampled at each place."),
+        contexts=(int, "N", "Places to sample at per drafter; default: 2, or --limit if less."),
+        temperature=(float, "T", "Temperature of the sampled replies."),
+    ),
 }
 
 
@@ -38,8 +40,8 @@ def verify(given: options.Given, as_json: options.Json = False) -> None:
     command = options.command_line()
     with StatusLine(sys.stderr, as_lines=True) as line:
         found = run(LosslessOptions(models=models_folder(), command=command, **given), line.say)
-    print(found.report.json() if as_json else found.text())
-    if not found.report.passed:
+    print(found.json() if as_json else found.text())
+    if not found.passed:
         raise typer.Exit(DIFFERS)
-    if found.report.stopped:
+    if found.stopped:
         raise typer.Exit(INTERRUPTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,12 +11,8 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from specchat.app.sources.servers.llama_cpp import find_llama_cpp
-from specchat.app.sources.servers.plain import find_lm_studio, find_plain
-from specchat.app.sources.servers.server import Listing, Server
-from specchat.app.sources.servers.sglang import find_sglang
-from specchat.app.sources.servers.specchat import find_specchat
-from specchat.app.sources.servers.vllm import find_vllm
+from specchat.app.sources.servers.kinds import KINDS
+from specchat.app.sources.servers.protocol import Listing, Server
 from specchat.engine import EngineError
 
 KEEP_S = 1.0
@@ -24,15 +20,6 @@ KEEP_S = 1.0
 CONNECT_S = 10.0
 SILENCE_S = 600.0
 """Seconds without data until a reply counts as lost; a request may wait for a slot."""
-KINDS: tuple[Callable[[Listing], Server | None], ...] = (
-    find_specchat,
-    find_llama_cpp,
-    find_vllm,
-    find_sglang,
-    find_lm_studio,
-    find_plain,
-)
-"""The first that recognises a server serves as its adapter."""
 REFUSED = (401, 403)
 LOST = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, RuntimeError)
 """Raised by a connection that breaks or is closed."""

@@ -12,14 +12,25 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specchat.app.sources.servers.protocol import ReplyStream, count, path, read_chunk
-from specchat.app.sources.servers.server import Ask, Call, Listing, ObservedReader, ObservedServer, observed_ready
+from specchat.app.sources.servers.protocol import (
+    Ask,
+    Call,
+    Clock,
+    Listing,
+    Reader,
+    Server,
+    count,
+    observed_ready,
+    path,
+    standard_body,
+)
 from specchat.engine import MOST_DRAFTED, Event, Prefilled, Request, Step
 
-_EXTENSIONS = {"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repeat_penalty"}
+_OPTIONS = {"timings_per_token": True, "return_progress": True, "reasoning_format": "none"}
+"""Counters in every chunk, and thinking as part of the text."""
 
 
-def find_llama_cpp(listing: Listing) -> ObservedServer | None:
+def find_llama_cpp(listing: Listing) -> Server | None:
     """The server, if it has `/props`. Its model's name is a file path, unless it was started with another name."""
     props = listing.ask("/props", None) if listing.owned_by("llamacpp") else None
     if not isinstance(props, Mapping):
@@ -27,22 +38,21 @@ def find_llama_cpp(listing: Listing) -> ObservedServer | None:
     context, slots = count(props.get("default_generation_settings"), "n_ctx"), count(props, "total_slots")
     model = listing.model()
     ready = observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
-    return ObservedServer(ready, model, LlamaCppReader, _EXTENSIONS, _prepare)
+
+    def call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
+        return Call(path(request), standard_body(request, model, "repeat_penalty") | _OPTIONS)
+
+    return Server(ready, call, LlamaCppReader)
 
 
-def _prepare(request: Request, body: dict[str, Any], ask: Ask) -> Call:  # noqa: ARG001
-    """Request counters in every chunk, and thinking as part of the text."""
-    return Call(path(request), body | {"timings_per_token": True, "return_progress": True, "reasoning_format": "none"})
-
-
-class LlamaCppReader(ObservedReader):
+class LlamaCppReader(Reader):
     """Makes rounds of chunks and counters.
 
     A round is held until all its tokens have arrived, which is immediately, since they are sent together.
     """
 
-    def __init__(self, stream: ReplyStream) -> None:
-        super().__init__(stream)
+    def __init__(self, request_id: str, clock: Clock) -> None:
+        super().__init__(request_id, clock)
         self._prefilled_s = 0.0
         self._drafted = self._accepted = 0
         """The counters as of the last chunk."""
@@ -54,42 +64,42 @@ class LlamaCppReader(ObservedReader):
 
     def read(self, values: dict[str, Any]) -> Iterator[Event]:
         """The rounds that this chunk completes."""
-        chunk = read_chunk(values)
+        chunk = self.parse(values)
         timings = values.get("timings")
-        yield from self._prefilled(values.get("prompt_progress"))
-        text = self._stream.text_of(chunk)
+        yield from self._progress(values.get("prompt_progress"))
+        text = self.text_of(chunk)
         if text or chunk.tokens is not None:
             known = count(timings, "prompt_n"), count(timings, "cache_n")
-            yield from self._stream.admit((known[0] or 0) + (known[1] or 0), known[1] or 0)
+            yield from self.admit((known[0] or 0) + (known[1] or 0), known[1] or 0)
             yield from self._count(timings, text)
-        self._stream.finish(chunk.reason)
+        self.finish(chunk.reason)
         if chunk.tokens is not None:
             yield from self.close()
             counted = count(timings, "predicted_n") is not None
             drafted, accepted = (self._drafted, self._accepted) if counted else (None, None)
-            yield self._stream.totals(chunk, drafted=drafted, accepted=accepted)
+            yield self.totals(chunk, drafted=drafted, accepted=accepted)
 
     def close(self) -> Iterator[Event]:
         """The current round with the tokens so far."""
         if self._step is not None and self._pieces:
-            yield self._stream.round(self._step, self._pieces)
+            yield self.round(self._step, self._pieces)
         self._step, self._pieces = None, []
 
-    def _prefilled(self, progress: object) -> Iterator[Event]:
+    def _progress(self, progress: object) -> Iterator[Event]:
         total = count(progress, "total")
         if total is None or not isinstance(progress, Mapping):
             return
-        yield from self._stream.admit(total, count(progress, "cache") or 0)
+        yield from self.admit(total, count(progress, "cache") or 0)
         seconds = (count(progress, "time_ms") or 0) / 1000
         done, spent = count(progress, "processed") or 0, max(seconds - self._prefilled_s, 0.0)
         self._prefilled_s = seconds
-        yield Prefilled(self._stream.request_id, done, total, spent, self._stream.clock())
+        yield Prefilled(self.request_id, done, total, spent, self.clock())
 
     def _count(self, timings: object, text: str) -> Iterator[Event]:
         """Assign the text to rounds by the counters."""
         predicted = count(timings, "predicted_n")
         if predicted is None:  # no counters: fates are unknown
-            yield from self._stream.unknown(text, (), None)
+            yield from self.unknown(text, (), None)
             return
         drafted, accepted = count(timings, "draft_n") or 0, count(timings, "draft_n_accepted") or 0
         new = predicted - self._predicted

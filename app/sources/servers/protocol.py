@@ -1,19 +1,21 @@
-"""The OpenAI protocol of a client: requests, the common fields of chunks, and the records made of a stream."""
+"""The OpenAI protocol of a client: interface of an adapter, requests, and the records that are made of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from specchat.app.sources.observed import observed_round
+from specchat.app.sources.observed import OBSERVED, observed_round
 from specchat.engine import (
     MOST_DRAFTED,
     Admitted,
     EngineError,
+    Event,
     Finished,
     FinishReason,
     Message,
+    Ready,
     Request,
     Round,
     Step,
@@ -29,8 +31,71 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 NO_CHUNK = "the server sent something that is no chunk of a reply: it may be of another version"
 _LARGEST = 1 << 40
 """Larger counts are invalid."""
+_SHOWN = 8
+"""Models named in an error message."""
 Clock = Callable[[], float]
 """Seconds since the app attached."""
+Ask = Callable[[str, Mapping[str, Any] | None], Any]
+"""GET of a path, or POST of a body to it. Returns the JSON of an answer with status 200, otherwise None. Raises
+EngineError if the server refuses the key."""
+
+
+class Call(NamedTuple):
+    """A streamed request: path and body."""
+
+    path: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The adapter of one server."""
+
+    ready: Ready
+    """The model under the server's name, and its properties."""
+    call: Callable[[Request, Ask], Call]
+    """Returns the request in the format of this server, which may send others first; raises EngineError if the server
+    does not support a part of it."""
+    reader: Callable[[str, Clock], Reader]
+    """Makes a reader for the reply to a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The answer to `GET /v1/models`, and a function for further requests."""
+
+    url: str
+    models: Sequence[Mapping[str, Any]]
+    wanted: str | None
+    """The requested model; None for the first."""
+    ask: Ask
+
+    def owned_by(self, owner: str) -> bool:
+        """Whether the server's models have this owner."""
+        return self.models[0].get("owned_by") == owner
+
+    def model(self, usual: str | None = None) -> str:
+        """The name of the model to use: the requested one, else the usual one, else the first.
+
+        Raises:
+            EngineError: there is no such model.
+        """
+        names = [str(model["id"]) for model in self.models]
+        if self.wanted is None:
+            return usual if usual in names else names[0]
+        if self.wanted not in names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            raise EngineError(f"{self.url} has no model {self.wanted}: it has {', '.join(names[:_SHOWN])}{more}")
+        return self.wanted
+
+    def entry(self, name: str) -> Mapping[str, Any]:
+        """The entry of a model."""
+        return next(model for model in self.models if model["id"] == name)
+
+
+def observed_ready(server: str, model: str, *, context: int | None = None, slots: int | None = None) -> Ready:
+    """A `Ready` for a model at another server."""
+    return Ready(model, None, (OBSERVED,), "", "", "", context or 0, slots or 0, 0, 0, 0.0, observed=server)
 
 
 def check(request: Request) -> None:
@@ -55,13 +120,13 @@ def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": turn.role, "content": turn.content} for turn in messages]
 
 
-def standard_body(request: Request, model: str, extensions: Mapping[str, str] | None = None) -> dict[str, Any]:
+def standard_body(request: Request, model: str, penalty: str | None) -> dict[str, Any]:
     """The body of a streamed request, with the fields of OpenAI's API; settings that are off are left out.
 
     Args:
         request: the request.
         model: the server's name of the model.
-        extensions: the server's names of top_k, min_p and repetition_penalty, if it supports them.
+        penalty: the server's name of repetition_penalty, if it supports that, top_k and min_p.
 
     Raises:
         EngineError: the server does not support a setting.
@@ -84,13 +149,11 @@ def standard_body(request: Request, model: str, extensions: Mapping[str, str] | 
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}} if s.logit_bias else {}
     penalties = {"presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty}
     body |= {name: value for name, value in penalties.items() if value}
-    names = extensions or {}
-    own = (("top_k", s.top_k, 0), ("min_p", s.min_p, 0.0), ("repetition_penalty", s.repetition_penalty, 1.0))
-    for name, value, off in own:
-        if name in names:
-            body[names[name]] = value  # sent even if off, as servers have other defaults
-        elif value != off:
-            raise EngineError(f"this server does not take --{name.replace('_', '-')}: leave it out")
+    if penalty is not None:  # sent even if off, as servers have other defaults
+        return body | {"top_k": s.top_k, "min_p": s.min_p, penalty: s.repetition_penalty}
+    for name, on in (("top-k", s.top_k), ("min-p", s.min_p), ("repetition-penalty", s.repetition_penalty != 1)):
+        if on:
+            raise EngineError(f"this server does not take --{name}: leave it out")
     return body
 
 
@@ -108,6 +171,8 @@ class Chunk:
     """Why the reply ended; None before the end."""
     prompt_tokens: int | None
     tokens: int | None
+    last: bool
+    """Whether it comes after the text, with the counts of the whole reply."""
 
 
 def read_chunk(values: Mapping[str, Any]) -> Chunk:
@@ -128,7 +193,9 @@ def read_chunk(values: Mapping[str, Any]) -> Chunk:
         if not all(isinstance(each, str) for each in (text, thought, *pieces)):
             raise TypeError
         ended = None if reason is None else REASONS.get(reason, FinishReason.EOS)
-        return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), count(usage, "completion_tokens"))
+        tokens = count(usage, "completion_tokens")
+        last = tokens is not None and not (text or thought)
+        return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), tokens, last)
     except (AttributeError, LookupError, TypeError, ValueError):
         raise EngineError(NO_CHUNK) from None
 
@@ -144,13 +211,18 @@ def count(values: object, *names: str) -> int | None:
     return None
 
 
-class ReplyStream:
-    """Makes the records of a reply at another server: counts tokens and measures times while it streams.
+class Reader:
+    """Makes records of the chunks of one reply: a token of unknown fate of each, and `Totals` of the counts at the end.
+
+    Adapters override `parse` and `counts`, or `read`, for what their server reports.
 
     Args:
         request_id: the request.
         clock: of the records.
     """
+
+    knows_tokens = False
+    """Whether every chunk has the number of tokens of the reply so far."""
 
     def __init__(self, request_id: str, clock: Clock) -> None:
         self.request_id = request_id
@@ -164,6 +236,33 @@ class ReplyStream:
         self._thinking = False
         self._rounds = 0
         self._last_at: float | None = None
+
+    def read(self, values: dict[str, Any]) -> Iterator[Event]:
+        """The records of one more chunk.
+
+        Raises:
+            EngineError: it is not a chunk of this server.
+        """
+        chunk = self.parse(values)
+        text = self.text_of(chunk)
+        if text or chunk.prompt_tokens is not None:
+            yield from self.admit(chunk.prompt_tokens, count(values.get("meta_info"), "cached_tokens") or 0)
+            yield from self.unknown(text, chunk.pieces, chunk.tokens if self.knows_tokens else None)
+        self.finish(chunk.reason)
+        if chunk.last:
+            yield self.counts(values, chunk)
+
+    def close(self) -> Iterator[Event]:
+        """Records that were held back, at the end of the stream or where it broke off: none."""
+        yield from ()
+
+    def parse(self, values: dict[str, Any]) -> Chunk:
+        """The common fields of a chunk; errors as for `read`."""
+        return read_chunk(values)
+
+    def counts(self, values: dict[str, Any], chunk: Chunk) -> Totals:  # noqa: ARG002
+        """The counts of the last chunk: none about drafts."""
+        return self.totals(chunk)
 
     def admit(self, prompt_tokens: int | None, reused: int = 0) -> Iterator[Admitted]:
         """An `Admitted` at the first call."""
@@ -220,6 +319,8 @@ class ReplyStream:
         accepted: int | None = None,
         steps: tuple[Step, ...] | None = None,
     ) -> Totals:
-        """The counts that the server reports at the end."""
+        """The counts that the server reports at the end; without `passes`, each emitted one token beyond the draft."""
         at, tokens = self.clock(), chunk.tokens
+        if passes is None and tokens is not None and accepted is not None:
+            passes = tokens - accepted
         return Totals(self.request_id, at, chunk.prompt_tokens, tokens, passes, drafted, accepted, steps)

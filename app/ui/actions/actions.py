@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.screen import Screen
 
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.export import FORMATS
+from specchat.app.chat.exchange import FORMATS
 from specchat.app.chat.past_replies import PastReplies
-from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.preferences import Preferences
+from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, REJECTED, THINKING
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions
-from specchat.app.ui.actions.comparison import ComparisonActions, MakeDuet
 from specchat.app.ui.actions.messages import CandidateActions, MessageActions
-from specchat.app.ui.actions.models import MakeSource, ModelActions
+from specchat.app.ui.actions.models import ModelActions
 from specchat.app.ui.actions.prompt import PromptActions
 from specchat.app.ui.actions.replies import ReplyActions
-from specchat.app.ui.actions.scope import ActionScope
+from specchat.app.ui.actions.scope import NOT_LOADED, ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
-from specchat.app.ui.actions.views import Views
+from specchat.app.ui.actions.views import ComparisonActions, Views
 from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat import ChatScreen
@@ -39,71 +37,47 @@ from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.engine import WHEN_FULL, EngineError
 
 
-class Actions:
-    """The objects that the paths in the table of actions begin with.
+@dataclass
+class Actions(ActionScope):
+    """The objects that the paths in the table of actions begin with."""
 
-    Args:
-        app: Shows screens and notices, and runs the workers.
-        screen: Shows the conversation.
-        requests: Sends prompts and stops replies.
-        now: The time of day, for the ages of chats.
-        pictures: The folder for pictures and exported chats; specchat's own by default.
-        make_duet: Makes the lanes of the side-by-side mode; None if it is not available.
-        make_source: Makes an engine for settings; None if the models cannot be chosen.
-        replaying: Whether the app shows a replay.
-    """
-
-    def __init__(
-        self,
-        app: App[None],
-        screen: ChatScreen,
-        requests: RequestManager,
-        now: Callable[[], float],
-        pictures: Path | None,
-        make_duet: MakeDuet | None,
-        make_source: MakeSource | None,
-        *,
-        replaying: bool,
-    ) -> None:
-        self.app = app
-        self.screen = screen
-        self.scope = scope = ActionScope(app, screen, requests)
-        self.chats = ChatActions(scope, now, lambda chat: self.models.compare_with(chat))
-        self.settings = SettingsActions(scope)
-        self.messages = MessageActions(scope, self.chats.open)
-        self.candidates = CandidateActions(scope, self.settings, self.messages.ask)
-        self.replies = ReplyActions(scope, pictures)
-        self.models = ModelActions(scope, self.settings, make_source)
-        self.prompt = PromptActions(scope, self.settings)
-        self.comparison = ComparisonActions(scope, make_duet, self._return)
-        self.views = Views(scope, self.settings, replaying=replaying)
-        self._place = REPLAY if replaying else CHAT
+    def __post_init__(self) -> None:
+        self.controls = SettingsActions(self)
+        self.models = ModelActions(self, self.controls)
+        self.chats = ChatActions(self, self.models)
+        self.messages = MessageActions(self, self.chats)
+        self.candidates = CandidateActions(self, self.controls, self.messages)
+        self.replies = ReplyActions(self)
+        self.prompt = PromptActions(self, self.controls)
+        self.comparison = ComparisonActions(self, self.chats)
+        self.views = Views(self, self.controls)
         self._past: PastReplies | None = None
-        screen.widgets.composer.words = self._words()
+        self.screen.widgets.composer.words = self._words()
 
     def connect(self, session: Session) -> None:
         """Use the session's store, settings and engine."""
         if session.store is not None:
             self._past = PastReplies(session.store)
             self._past.refresh()
-            self.scope.archive = Archive(session.store, self._store_failed, self._past)
+            self.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
             self.prompt.store_in(session.settings_file.parent)
-            self.settings.preferences = Preferences(session.settings_file, self._store_failed)
+            self.preferences = Preferences(session.settings_file, self._store_failed)
         self.models.source = session.source
         if session.settings is not None:
-            self.scope.models.target = Path(session.settings.target).name
-            self.settings.show(session.settings)
+            self.loaded = replace(NOT_LOADED, target=Path(session.settings.target).name)
+            self.controls.show(session.settings)
 
     def draft_from_chats(self) -> None:
         """Let the engine, which is ready, also draft from replies of other chats."""
         if self._past is not None and self.models.source is not None:
-            self._past.use(self.models.source, self.scope.requests.model)
+            self._past.use(self.models.source, self.requests.model)
 
     def available(self, name: str) -> bool:
         """Whether an action can be used now; its keys are hidden otherwise."""
         action = ACTIONS[name]
-        return action.place in (ANYWHERE, self._place) and (not action.when or bool(attrgetter(action.when)(self)))
+        place = REPLAY if self.replaying else CHAT
+        return action.place in (ANYWHERE, place) and (not action.when or bool(attrgetter(action.when)(self)))
 
     def press(self, name: str) -> None:
         """Run an action whose key was pressed. Actions of the chat do nothing while another screen covers it."""
@@ -117,7 +91,7 @@ class Actions:
         try:
             return method(*action.args, *([argument] if action.takes else [])) is not False
         except (AppError, EngineError) as error:
-            self.scope.report(error)
+            self.report(error)
             return False
 
     def enter(self, text: str, attachments: tuple[Attachment, ...]) -> None:
@@ -130,10 +104,10 @@ class Actions:
 
     def _for_model(self, word: str) -> bool:
         """Whether the chat template of the model looks for a word, and no command has it."""
-        return word in self.scope.models.template_words and word[1:] not in slash.BY_NAME
+        return word in self.loaded.template_words and word[1:] not in slash.BY_NAME
 
     def _run_line(self, line: str) -> bool:
-        with self.scope.reporting():
+        with self.reporting():
             return self.run(*slash.parse(line))
         return False
 
@@ -162,10 +136,10 @@ class Actions:
         return {
             **{c.command: partial(list, [word for _, word in c.words]) for c in CONTROLS if c.words},
             "gamma": lambda: (AUTO, *map(str, range(17))),
-            "drafter": lambda: (AUTO, *self.scope.models.drafters),
+            "drafter": lambda: (AUTO, *self.loaded.drafters),
             "rejected": lambda: REJECTED,
             "context": lambda: WHEN_FULL,
-            "preset": lambda: self.settings.presets,
+            "preset": lambda: self.controls.presets,
             "theme": lambda: sorted(self.app.available_themes),
             "copy": lambda: COPIES,
             "export": lambda: FORMATS,
@@ -178,9 +152,3 @@ class Actions:
     def _store_failed(self, sentence: str) -> None:
         """Say that the chat is not stored; it continues. Called in the writing thread."""
         say(self.app, sentence, "error")
-
-    def _return(self, conversation: Conversation | None) -> None:
-        """Return from the side-by-side mode, and continue a lane's conversation, if any."""
-        if conversation is not None:
-            self.screen.show(conversation)
-        self.chats.show_list()

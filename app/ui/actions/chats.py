@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Stage
-from specchat.app.chat.turn import Turn
+from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
-from specchat.app.ui.rendering.found_line import found_word
+from specchat.app.ui.actions.models import ModelActions
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
+from specchat.app.ui.rendering.block_stack import found_word
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.lists import SearchScreen
-from specchat.engine import Record
 
 
-class ChatActions:
-    """Actions on stored chats; without an archive they do nothing.
+@dataclass(eq=False)
+class ChatActions(ActionGroup):
+    """Actions on stored chats; without an archive they do nothing."""
 
-    Args:
-        scope: Shared by all actions.
-        now: The time of day in seconds since 1970, for the ages of chats.
-        opened: Called with each stored chat that is shown.
-    """
-
-    def __init__(self, scope: ActionScope, now: Callable[[], float], opened: Callable[[Conversation], None]) -> None:
-        self._scope = scope
-        self._now = now
-        self._opened = opened
-        self.deleted: list[Chat] = []
-        """Chats that can be restored, the last one first."""
-        self._listed = 0
-        """`RequestManager.changes` when the list of chats was last shown."""
-
-    # The pump's source of records
-
-    def drain(self) -> Iterable[Record]:
-        """Pass new records to their replies; returns those about the engine as a whole."""
-        return self._scope.requests.drain()
-
-    @property
-    def stage(self) -> Stage | None:
-        """The most advanced stage of the running replies; None if none runs."""
-        return self._scope.requests.running.stage
+    _models: ModelActions
+    deleted: list[Chat] = field(default_factory=list)
+    """Chats that can be restored, the last one first."""
+    _listed = 0
+    """`RequestManager.changes` when the list of chats was last shown."""
 
     # The list
 
@@ -63,7 +43,7 @@ class ChatActions:
         if chats is not None:
             if self._scope.conversation.chat is not None:
                 self._scope.requests.active.seen(self._scope.conversation.chat)
-            self._scope.screen.widgets.show_chats(chats, self._scope.requests.active.marks, self._now())
+            self._scope.screen.widgets.show_chats(chats, self._scope.requests.active.marks, self._scope.now())
 
     def new(self) -> None:
         """Show an empty conversation; replies of the old one continue."""
@@ -75,31 +55,36 @@ class ChatActions:
         """Show a chat, also while it is being answered."""
         await self._open(chat)
 
+    def rename(self, chat: Chat | None = None) -> None:
+        """Ask for another title of a chat, by default of the open one."""
+        self._rename(chat or self._shown)
+
     @in_background("rename")
-    async def rename(self, chat: Chat) -> None:
-        """Ask for another title and store it."""
+    async def _rename(self, chat: Chat) -> None:
         title = await self._scope.ask(RenameScreen(chat.title))
         if title and self._scope.archive is not None:
-            await asyncio.wrap_future(self._scope.archive.rename(chat, title))
+            await asyncio.wrap_future(self._scope.archive.change(chat, title=title))
             self._change_shown(chat, title=title)
             self.show_list()
 
-    def pin(self, chat: Chat) -> None:
-        """Pin a chat to the top of the list, or unpin it."""
+    def pin(self, chat: Chat | None = None) -> None:
+        """Pin a chat to the top of the list, or unpin it; by default the open one."""
+        chat = chat or self._shown
         if self._scope.archive is not None:
-            self._scope.archive.pin(chat, not chat.pinned)
+            self._scope.archive.change(chat, pinned=not chat.pinned)
             self._change_shown(chat, pinned=not chat.pinned)
             self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
             self.show_list()
 
-    def delete(self, chat: Chat) -> None:
-        """Delete a chat, and say how to undo it."""
+    def delete(self, chat: Chat | None = None) -> None:
+        """Delete a chat, by default the open one, and say how to undo it."""
+        chat = chat or self._shown
         if self._scope.archive is None:
             return
         conversation = self._scope.requests.active.of_chat(chat.id)
         if conversation is not None:
             self._scope.requests.abandon(conversation)
-        self._scope.archive.delete(chat)
+        self._scope.archive.change(chat, deleted=True)
         self.deleted.append(chat)
         self._scope.screen.leave(chat)
         self._scope.say(f"deleted “{escape_controls(chat.title)}” · u in the list restores it")
@@ -108,20 +93,8 @@ class ChatActions:
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
         if self._scope.archive is not None and self.deleted:
-            self._scope.archive.restore(self.deleted.pop())
+            self._scope.archive.change(self.deleted.pop(), deleted=False)
             self.show_list()
-
-    def pin_shown(self) -> None:
-        """Pin or unpin the open chat."""
-        self.pin(self._shown)
-
-    def rename_shown(self) -> None:
-        """Rename the open chat."""
-        self.rename(self._shown)
-
-    def delete_shown(self) -> None:
-        """Delete the open chat."""
-        self.delete(self._shown)
 
     # Unsent text
 
@@ -145,7 +118,7 @@ class ChatActions:
         """Ask what to search for, and open the hit that was chosen."""
         if self._scope.archive is None:
             raise UnavailableError("nothing is stored here: there is nothing to search")
-        self._scope.app.push_screen(SearchScreen(self._scope.archive.find), self._found)
+        self._search(self._scope.archive)
 
     @in_background("history")
     async def index(self) -> None:
@@ -155,27 +128,26 @@ class ChatActions:
             prompts = await asyncio.wrap_future(self._scope.archive.prompts())
             self._scope.screen.writing.remember_asked(prompts or [])
 
-    def _found(self, hit: Hit | None) -> None:
-        if hit is not None:
-            self._open_hit(hit)
-
-    @in_background("open")
-    async def _open_hit(self, hit: Hit) -> None:
+    @in_background("asking")
+    async def _search(self, archive: Archive) -> None:
+        hit: Hit | None = await self._scope.ask(SearchScreen(archive.find))
+        if hit is None:
+            return
         shown = self._scope.conversation
         if shown.chat is None or shown.chat.id != hit.chat_id:
             chat = next((chat for chat in await self._chats() or () if chat.id == hit.chat_id), None)
             opened = None if chat is None else await self._open(chat)
         else:
             opened = shown
-        if opened is None or self._scope.archive is None or hit.message_id is None:
+        if opened is None or hit.message_id is None:
             return
         turn, changed = opened.reveal(hit.message_id)
         for one in changed:
-            self._scope.archive.choose(one)
+            archive.choose(one)
         if turn is not None:
             self._scope.screen.path_changed()
             part = turn.reply if hit.role == "assistant" and turn.reply is not None else turn
-            found = found_word(hit.excerpt, part.prompt if isinstance(part, Turn) else part.text)
+            found = found_word(hit.excerpt, part.text if isinstance(part, Reply) else part.prompt)
             # After the next refresh, because the chat may have no layout yet.
             self._scope.screen.call_after_refresh(self._scope.screen.go_to, turn, part, found)
 
@@ -205,6 +177,6 @@ class ChatActions:
             conversation = await asyncio.wrap_future(self._scope.archive.open(chat))
         if conversation is not None:
             self._scope.screen.show(conversation)
-            self._opened(conversation)
+            self._models.compare_with(conversation)
             self.show_list()
         return conversation

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from specchat.app.chat import branches
+from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Alternative, TokenFork
-from specchat.app.chat.turn import Turn
 from specchat.app.errors import UsageError
 from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
-from specchat.app.storage.store import Chat
 from specchat.app.ui import slash
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_cursor import Spot
@@ -46,17 +45,11 @@ def warmed(settings: Settings) -> Settings:
     return replace(settings, temperature=WARM, top_k=0 if settings.top_k == 1 else settings.top_k)
 
 
-class MessageActions:
-    """Actions on the messages of the open chat.
+@dataclass(eq=False)
+class MessageActions(ActionGroup):
+    """Actions on the messages of the open chat."""
 
-    Args:
-        scope: Shared by all actions.
-        open_chat: Shows another chat.
-    """
-
-    def __init__(self, scope: ActionScope, open_chat: Callable[[Chat], None]) -> None:
-        self._scope = scope
-        self._open_chat = open_chat
+    _chats: ChatActions
 
     def send(self, line: str, attachments: tuple[Attachment, ...] | None = None) -> bool:
         """Send a prompt, or the edited version of one; returns whether its attachments can be read."""
@@ -98,8 +91,7 @@ class MessageActions:
         """Show the messages as a list."""
         if not self._scope.conversation.turns:
             raise UnavailableError(NO_MESSAGES)
-        screen = MessagesScreen(self._scope.conversation, self.show_reply, self.show_version)
-        self._scope.app.push_screen(screen, self._chosen)
+        self._choose()
 
     def command(self, action: str, argument: str = "") -> None:
         """`/edit`, `/regenerate`, `/continue`, `/fork`, with the number of a message; by default the last one."""
@@ -124,10 +116,11 @@ class MessageActions:
             branches.show_version(self._scope.requests, self._scope.conversation, turn, number)
             self._scope.screen.path_changed()
 
-    def _chosen(self, chosen: tuple[str, Turn] | None) -> None:
+    @in_background("messages")
+    async def _choose(self) -> None:
+        chosen = await self._scope.ask(MessagesScreen(self._scope.conversation, self.show_reply, self.show_version))
         if chosen is not None:
-            with self._scope.reporting():
-                self._do(*chosen)
+            self._do(chosen[0], self._scope.conversation.turns[chosen[1]])
 
     def _do(self, action: str, turn: Turn) -> None:
         match action:
@@ -181,7 +174,7 @@ class MessageActions:
             self._scope.archive.fork(turns, title, conversation.system or "", conversation.thinking)
         )
         if chat is not None:
-            self._open_chat(chat)
+            self._chats.open(chat)
             self._scope.say(f"forked at message {len(turns)}: the other chat stays as it is")
 
     @in_background("asking")
@@ -249,19 +242,12 @@ def continued(reply: Reply) -> tuple[list[Round], str]:
     return rounds, text
 
 
-class CandidateActions:
-    """Actions on several replies to one prompt.
+@dataclass(eq=False)
+class CandidateActions(ActionGroup):
+    """Actions on several replies to one prompt."""
 
-    Args:
-        scope: Shared by all actions.
-        settings: Changed if they would make all replies the same.
-        send: Sends a prompt that requests so many replies; returns whether its attachments can be read.
-    """
-
-    def __init__(self, scope: ActionScope, settings: SettingsActions, send: Callable[[str, int], bool]) -> None:
-        self._scope = scope
-        self._send = send
-        self._settings = settings
+    _controls: SettingsActions
+    _messages: MessageActions
 
     @property
     def turns(self) -> list[Turn]:
@@ -287,7 +273,7 @@ class CandidateActions:
         if not self.turns:
             raise UnavailableError("this chat has no prompt with several replies: /candidates 4 PROMPT requests four")
         turn = self.turns[-1]
-        screen = CandidatesScreen(turn, self._scope.requests, self._scope.models.slots, self._scope.screen.pace)
+        screen = CandidatesScreen(turn, self._scope.requests, self._scope.loaded.slots, self._scope.screen.pace)
         self._scope.app.push_screen(screen, partial(self._picked, turn))
 
     @in_background("asking")
@@ -305,9 +291,9 @@ class CandidateActions:
             changed = [BY_COMMAND["temp"], BY_COMMAND["top-k"]][: 2 if settings.top_k == 1 else 1]
             if chosen == 1:
                 count = 1
-            elif not self._settings.use(warmed(settings), changed):
+            elif not self._controls.use(warmed(settings), changed):
                 return
-        if not self._send(prompt, count):
+        if not self._messages.ask(prompt, count):
             self._scope.screen.put(line)
         elif self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one
             self.show()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
-from specchat.app.sources.probe import Probe
 from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import NOTHING, NoSource, Source
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.screens.models import ModelsScreen
@@ -29,34 +27,23 @@ from specchat.engine import (
 )
 from specchat.engine.models import KnownModel, ModelStore, known_models, vocabulary_misfit
 
-MakeSource = Callable[[Settings], Source]
 FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
 OF_ANY_MODEL = (AUTO, "none", "ngram", "suffix")
 """Drafters that every target has."""
 
 
-class ModelActions:
-    """Actions on models.
+@dataclass(eq=False)
+class ModelActions(ActionGroup):
+    """Actions on models, and what the engine's own records change."""
 
-    Args:
-        scope: Shared by all actions.
-        settings: Stores the choice.
-        make: Makes an engine for settings; None if the models cannot be chosen here.
-    """
-
-    def __init__(self, scope: ActionScope, settings: SettingsActions, make: MakeSource | None) -> None:
-        self._scope = scope
-        self.use: Callable[[Source], Source] = lambda source: source
-        """Wraps a source in a `Stepper`, once the session is connected."""
-        self.pulls: dict[str, Pull] = {}
-        """Downloads of this run, by model."""
-        self.source: Source | None = None
-        """The present engine."""
-        self._settings = settings
-        self._make = make
-        self._unloaded = False
-        self._switching = False
+    _controls: SettingsActions
+    source: Source | None = None
+    """The present engine."""
+    pulls: dict[str, Pull] = field(default_factory=dict)
+    """Downloads of this run, by model."""
+    _unloaded = False
+    _switching = False
 
     @property
     def chosen(self) -> tuple[str, str]:
@@ -73,7 +60,7 @@ class ModelActions:
     @property
     def loaded_bytes(self) -> int:
         """Memory that loading another model frees."""
-        return 0 if self._unloaded else self._scope.models.weight_bytes
+        return 0 if self._unloaded else self._scope.loaded.weight_bytes
 
     def command(self, argument: str = "") -> bool:
         """`/model` lists the models, `/model TARGET` and `/model TARGET DRAFT` load them."""
@@ -81,7 +68,7 @@ class ModelActions:
             is_path = Path(argument).expanduser().exists()  # a path may contain spaces
             target, _, draft = (argument, "", "") if is_path else argument.partition(" ")
             return self.load(target, draft.strip() or None)
-        if self._make is None:
+        if self._scope.make_source is None:
             raise UnavailableError(FIXED)
         if self._scope.requests.settings is None:
             raise UnavailableError(STILL_STARTING)
@@ -152,7 +139,7 @@ class ModelActions:
         """Show a notice if the last reply of a chat came from another model than the loaded one."""
         models = [turn.reply.model for turn in conversation.turns if turn.reply is not None and turn.reply.model]
         target = self.chosen[0]
-        if self._make is None or not models or models[-1] == target:
+        if self._scope.make_source is None or not models or models[-1] == target:
             return
         before, now = (Path(name).name for name in (models[-1], target))
         gone = Path(models[-1]).is_absolute() and not Path(models[-1]).exists()
@@ -167,7 +154,7 @@ class ModelActions:
         Raises:
             UnavailableError: the models cannot be changed now.
         """
-        if self._make is None:
+        if self._scope.make_source is None:
             raise UnavailableError(FIXED)
         if self.source is None:
             raise UnavailableError(STILL_STARTING)
@@ -178,27 +165,27 @@ class ModelActions:
 
     @in_background("models")
     async def _switch(self, before: Source | None, settings: Settings) -> None:
-        assert self._make is not None
+        assert self._scope.make_source is not None
         await _close(before)
         try:
-            source = self._make(settings)
+            source = self._scope.make_source(settings)
         except EngineError as error:
             self._switching = False
             self._scope.screen.widgets.show_loading(str(error), failed=True)
             self._scope.requests.fail(str(error))
             return
         self.source, self._unloaded, self._switching = source, False, False
-        self._scope.requests.switch(self.use(source), settings)
+        self._scope.requests.switch(self._scope.screen.stepping.through(source), settings)
         source.start()
-        if self._settings.preferences is not None:
-            self._settings.preferences.remember(settings, ["target", "draft", "drafter"])
+        if self._scope.preferences is not None:
+            self._scope.preferences.remember(settings, ["target", "draft", "drafter"])
 
     @in_background("models")
     async def _unload(self, before: Source | None, settings: Settings) -> None:
         await _close(before)
         self._unloaded, self._switching = True, False
         self.source = NoSource()
-        self._scope.requests.switch(self.use(self.source), settings)
+        self._scope.requests.switch(self._scope.screen.stepping.through(self.source), settings)
         self._scope.screen.widgets.show_loading(NOTHING)
         self._scope.say(f"unloaded · the next prompt loads {Path(settings.target).name} again")
 
@@ -206,35 +193,13 @@ class ModelActions:
         """Stop using the engine; returns it, still to be closed."""
         before, self._switching = self.source, True
         self._scope.requests.switch(None, settings)
-        self._scope.models.clear(Path(settings.target).name)
-        self._settings.show(settings)
+        loaded = self._scope.loaded
+        self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
+        self._controls.show(settings)
         self._scope.screen.widgets.show_loading(Loading("close", "closing the engine", None, 0.0))
         return before
 
-
-async def _close(source: Source | None) -> None:
-    """Close an engine, which frees its memory."""
-    if source is not None:
-        await asyncio.to_thread(source.close)
-
-
-class EngineRecords:
-    """Updates the app from the engine's own records.
-
-    Args:
-        scope: Shared by all actions.
-        settings: Shows drafter and γ.
-        on_ready: Called with the engine's device once the models are loaded.
-        probe: Measures the load of the GPU that the engine runs on; None if nothing is measured.
-    """
-
-    def __init__(
-        self, scope: ActionScope, settings: SettingsActions, on_ready: Callable[[str], None], probe: Probe | None
-    ) -> None:
-        self._scope = scope
-        self._settings = settings
-        self._on_ready = on_ready
-        self._probe = probe
+    # Records of the engine that belong to no reply
 
     def handle(self, record: Record) -> None:
         """Process one record."""
@@ -252,7 +217,7 @@ class EngineRecords:
             case Died():
                 self.fail(record.message)
             case Request():
-                self._settings.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
+                self._controls.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
                 self._scope.requests.running.follow(self._scope.conversation, record)
 
     def fail(self, sentence: str) -> None:
@@ -263,11 +228,15 @@ class EngineRecords:
         self._scope.requests.fail(sentence)
 
     def _become_ready(self, ready: Ready) -> None:
-        self._scope.models.update(ready)
-        self._on_ready(ready.device)
-        self._settings.show_drafting()
+        slots = ready.slots or self._scope.loaded.slots  # another server may not say
+        self._scope.loaded = replace(ready, slots=slots)
+        self._controls.show_drafting()
         self._scope.screen.widgets.show_ready(ready)
-        if self._probe is not None and ready.device == "cuda":
-            self._probe.find_gpu(ready.device_name)
         self._scope.requests.ready(ready.target)
         self._scope.screen.writing.gauge.begin(ready.context)
+
+
+async def _close(source: Source | None) -> None:
+    """Close an engine, which frees its memory."""
+    if source is not None:
+        await asyncio.to_thread(source.close)

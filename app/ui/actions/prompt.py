@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from textual.app import SuspendNotSupported
@@ -17,7 +18,7 @@ from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.named_files import NamedTexts, filled, variables
 from specchat.app.storage.attachments import PASTE, Attachment
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
 from specchat.app.ui.event_loop import release_core
 from specchat.app.ui.screens.dialogs import ContextScreen, SystemScreen, TemplateScreen
@@ -29,19 +30,13 @@ EDITOR_VARIABLES = ("VISUAL", "EDITOR")
 NO_EDITOR = "no editor is set: set VISUAL or EDITOR, for example with export EDITOR=nano"
 
 
-class PromptActions:
-    """Actions on the prompt that is being written, and on the system prompt of the chat.
+@dataclass(eq=False)
+class PromptActions(ActionGroup):
+    """Actions on the prompt that is being written, and on the system prompt of the chat."""
 
-    Args:
-        scope: Shared by all actions.
-        settings: Stores the default system prompt and the behaviour when the context is full.
-    """
-
-    def __init__(self, scope: ActionScope, settings: SettingsActions) -> None:
-        self._scope = scope
-        self._settings = settings
-        self._systems: NamedTexts | None = None
-        self._templates: NamedTexts | None = None
+    _controls: SettingsActions
+    _systems: NamedTexts | None = None
+    _templates: NamedTexts | None = None
 
     def store_in(self, folder: Path) -> None:
         """Use the system prompts and templates in this folder."""
@@ -88,7 +83,7 @@ class PromptActions:
     def context(self, when_full: str = "") -> None:
         """`/context`: choose what happens when the context is full; without an argument, show how full it is."""
         if when_full:
-            self._settings.change(BY_NAME["when_full"], when_full)
+            self._controls.change(BY_NAME["when_full"], when_full)
         else:
             self._show_context()
 
@@ -97,7 +92,7 @@ class PromptActions:
         gauge = self._scope.screen.writing.gauge
         chosen = await self._scope.ask(ContextScreen(gauge.usage, gauge.when_full))
         if chosen is not None and WHEN_FULL[chosen] != gauge.when_full:
-            self._settings.change(BY_NAME["when_full"], WHEN_FULL[chosen])
+            self._controls.change(BY_NAME["when_full"], WHEN_FULL[chosen])
             gauge.show()
 
     # An external editor
@@ -163,7 +158,7 @@ class PromptActions:
 
     def make_default(self) -> None:
         """Use this chat's system prompt for new chats."""
-        preferences, text = self._settings.preferences, self._present_system
+        preferences, text = self._scope.preferences, self._present_system
         if preferences is None:
             raise UnavailableError(NOT_KEPT)
         changed = self._scope.settings.with_system(text)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from functools import partial
 from itertools import chain, count
-from pathlib import Path
 
-from specchat.app.chat.export import FORMATS, as_json, as_markdown, file_stem
+from specchat.app.chat.exchange import FORMATS, as_json, as_markdown, file_stem
 from specchat.app.chat.markdown import code_blocks, links
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.web_page.data import chat_data, render
+from specchat.app.chat.web_page import chat_data, render
 from specchat.app.errors import UsageError
 from specchat.app.paths import exports_folder, state_folder
 from specchat.app.sanitize import escape_controls, opens_safely
 from specchat.app.settings.settings import NO_SWITCH, THINKING
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError, in_background
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.rendering.line_painter import conversation_svg
 from specchat.engine import make_folder
 
@@ -25,24 +24,24 @@ COPIED = "clipboard.txt"
 NOTHING_YET = "there is no reply to copy yet"
 
 
-class ReplyActions:
-    """Actions on the replies of the open chat. No exported file is ever overwritten.
+class ReplyActions(ActionGroup):
+    """Actions on the replies of the open chat. No exported file is ever overwritten."""
 
-    Args:
-        scope: Shared by all actions.
-        folder: The folder for exported files; specchat's own for None.
-    """
-
-    def __init__(self, scope: ActionScope, folder: Path | None) -> None:
-        self._scope = scope
-        self._folder = folder
-        self._explained_selection = False
+    _explained_selection = False
 
     # Copying
 
-    def keep_copy(self, text: str) -> None:
+    @in_background("copy")
+    async def keep_copy(self, text: str) -> None:
         """Also write a copied text to a file: a terminal does not report whether it took the text."""
-        self._scope.app.run_worker(partial(self._keep_copy, text), thread=True, group="copy", exit_on_error=False)
+        path = state_folder() / COPIED
+        size = f"{len(text):,} character{'' if len(text) == 1 else 's'}".replace(",", " ")
+        try:
+            await asyncio.to_thread(write_over, path, text)
+        except OSError as error:
+            self._scope.say(f"copied {size} (and not to {path}: {error.strerror or error})")
+        else:
+            self._scope.say(f"copied {size} · if your terminal did not take them: {path}")
 
     def explain_selection(self) -> None:
         """Say once which key copies text that was selected with the mouse."""
@@ -120,8 +119,8 @@ class ReplyActions:
             if self._scope.archive is not None:
                 self._scope.archive.set_options(conversation)
         kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
-        if self._scope.models.target and not self._scope.models.thinking_switch:
-            self._scope.say(NO_SWITCH.format(self._scope.models.target), "warning")
+        if self._scope.loaded.target and not self._scope.loaded.thinking_switch:
+            self._scope.say(NO_SWITCH.format(self._scope.loaded.target), "warning")
         elif conversation.thinking is None:
             default = self._scope.requests.settings.thinking if self._scope.requests.settings else kept
             self._scope.say(f"thinking {default}, from the settings · /thinking on|off for this chat")
@@ -136,7 +135,7 @@ class ReplyActions:
 
     def export(self, form: str) -> None:
         """`/export`: write the chat in one of `FORMATS`."""
-        conversation, target = self._scope.conversation, self._scope.models.target
+        conversation, target = self._scope.conversation, self._scope.loaded.target
         if form not in FORMATS:
             raise UsageError(f"/export {form} is not understood: it takes {', '.join(FORMATS)}")
         if not conversation.turns:
@@ -161,7 +160,7 @@ class ReplyActions:
 
     def _write(self, names: Iterable[str], text: str, done: str, failed: str) -> None:
         """Write a text to the first of these names that is free."""
-        folder = self._folder or exports_folder()
+        folder = self._scope.pictures or exports_folder()
         try:
             make_folder(folder)
             path = write_first_free(folder, names, text)
@@ -169,17 +168,6 @@ class ReplyActions:
             self._scope.say(f"{failed}: {folder} cannot be written ({error.strerror or error})", "error")
         else:
             self._scope.say(f"{done} as {path}")
-
-    def _keep_copy(self, text: str) -> None:
-        path = state_folder() / COPIED
-        size = f"{len(text):,} character{'' if len(text) == 1 else 's'}".replace(",", " ")
-        try:
-            write_over(path, text)
-        except OSError as error:
-            sentence = f"copied {size} (and not to {path}: {error.strerror or error})"
-        else:
-            sentence = f"copied {size} · if your terminal did not take them: {path}"
-        self._scope.app.call_from_thread(self._scope.say, sentence)
 
     def _copy_thinking(self) -> None:
         replies = [turn.reply for turn in self._scope.conversation.turns if turn.reply and turn.reply.has_text]
@@ -227,7 +215,7 @@ class ReplyActions:
         return list(code_blocks(self._last_text()))
 
     def _chat_text(self) -> str:
-        return as_markdown(self._scope.conversation, self._scope.models.target)
+        return as_markdown(self._scope.conversation, self._scope.loaded.target)
 
     @property
     def _links(self) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from textual.app import App
 from textual.notifications import SeverityLevel
@@ -17,43 +18,36 @@ from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.errors import AppError
+from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import Settings
+from specchat.app.side_by_side.duet import Duet
+from specchat.app.sources.source import Source
 from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import EngineError, Ready
+
+MakeDuet = Callable[[Settings], Duet]
+MakeSource = Callable[[Settings], Source]
 
 
 class UnavailableError(AppError):
     """An action is not possible at the moment; shown as a warning, not as an error."""
 
 
-@dataclass
-class LoadedModels:
-    """Properties of the loaded engine."""
-
-    target: str = ""
-    drafters: tuple[str, ...] = ()
-    """Drafters of the loaded models, the best one first; empty until they are loaded."""
-    slots: int = 4
-    """Maximum number of concurrent replies."""
-    thinking_switch: bool = False
-    """Whether the model's chat template can switch thinking on and off."""
-    template_words: tuple[str, ...] = ()
-    """Words with a slash that the chat template looks for in a conversation."""
-    weight_bytes: int = 0
-
-    def clear(self, target: str) -> None:
-        """Forget the models; this target is to be loaded."""
-        self.target, self.drafters, self.weight_bytes = target, (), 0
-        self.thinking_switch, self.template_words = False, ()
-
-    def update(self, ready: Ready) -> None:
-        """Take over the properties of the engine that became ready."""
-        self.thinking_switch, self.template_words = ready.thinking_switch, ready.template_words
-        self.weight_bytes = ready.weight_bytes
-        self.target, self.drafters = ready.target, ready.drafters
-        self.slots = ready.slots or self.slots  # another server may not say
+NOT_LOADED = Ready(
+    "",
+    None,
+    drafters=(),
+    device="",
+    device_name="",
+    dtype="",
+    context=0,
+    slots=4,
+    weight_bytes=0,
+    cache_bytes=0,
+    at=0.0,
+)
 
 
 @dataclass
@@ -64,9 +58,21 @@ class ActionScope:
     screen: ChatScreen
     """The chat; it stays below all other screens."""
     requests: RequestManager
-    models: LoadedModels = field(default_factory=LoadedModels)
+    now: Callable[[], float]
+    """The time of day in seconds since 1970, for the ages of chats."""
+    pictures: Path | None
+    """The folder for pictures and exported chats; specchat's own for None."""
+    make_duet: MakeDuet | None
+    """Makes the lanes of the side-by-side mode; None if it is not available."""
+    make_source: MakeSource | None
+    """Makes an engine for settings; None if the models cannot be chosen."""
+    replaying: bool
+    loaded: Ready = NOT_LOADED
+    """The engine that is ready; before that only the name of its target is known."""
     archive: Archive | None = None
     """None if nothing is stored."""
+    preferences: Preferences | None = None
+    """None if settings are not stored."""
 
     @property
     def conversation(self) -> Conversation:
@@ -120,12 +126,14 @@ class ActionScope:
         self.app.run_worker(typed, group=group, exclusive=True, exit_on_error=False)
 
 
-class _Scoped(Protocol):
-    @property
-    def _scope(self) -> ActionScope: ...
+@dataclass(eq=False)
+class ActionGroup:
+    """Some of the actions; subclasses add fields for other groups that they use."""
+
+    _scope: ActionScope
 
 
-_Self = TypeVar("_Self", bound=_Scoped)
+_Self = TypeVar("_Self", bound=ActionGroup)
 _Given = ParamSpec("_Given")
 _Method = Callable[Concatenate[_Self, _Given], Coroutine[None, None, None]]
 
@@ -134,10 +142,10 @@ def in_background(group: str) -> Callable[[_Method[_Self, _Given]], Callable[Con
     """Decorator: a call of the method starts it as a worker of this group and returns at once."""
 
     def decorate(method: _Method[_Self, _Given]) -> Callable[Concatenate[_Self, _Given], None]:
+        @wraps(method)
         def start(self: _Self, /, *args: _Given.args, **kwargs: _Given.kwargs) -> None:
             self._scope.start(partial(method, self, *args, **kwargs), group)
 
-        start.__doc__ = method.__doc__
         return start
 
     return decorate

@@ -6,26 +6,22 @@ from collections.abc import Callable, Sequence
 
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, CONTROLS, Control
-from specchat.app.settings.preferences import Preferences
+from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, THINKING, Settings
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
 from specchat.engine import EngineError
 
 NOT_KEPT = "presets are not kept here"
 
 
-class SettingsActions:
+class SettingsActions(ActionGroup):
     """Actions on the settings, an immutable value that each change replaces.
 
     Methods that return a bool show a notice and return False if the change is invalid.
     """
 
-    def __init__(self, scope: ActionScope) -> None:
-        self._scope = scope
-        self.preferences: Preferences | None = None
-        """None if settings are not stored."""
-        self._drafting: tuple[str, int | None, bool] = ("", 0, True)
-        """Drafter, γ and whether replies are exact, as last shown."""
+    _drafting: tuple[str, int | None, bool] = ("", 0, True)
+    """Drafter, γ and whether replies are exact, as last shown."""
 
     @property
     def settings(self) -> Settings | None:
@@ -35,14 +31,14 @@ class SettingsActions:
     @property
     def controls(self) -> Sequence[Control]:
         """Controls that apply to the loaded models."""
-        return [control for control in CONTROLS if self._scope.models.thinking_switch or not control.by_template]
+        return [control for control in CONTROLS if self._scope.loaded.thinking_switch or not control.by_template]
 
     @property
     def presets(self) -> list[str]:
         """The names of the saved presets."""
-        return self.preferences.presets.names() if self.preferences else []
+        return self._scope.preferences.presets.names() if self._scope.preferences else []
 
-    def set_control(self, command: str, text: str) -> bool:
+    def set(self, command: str, text: str) -> bool:
         """A slash command that sets a control."""
         return self.change(BY_COMMAND[command], text)
 
@@ -53,7 +49,7 @@ class SettingsActions:
     def change_by(self, control: Control, by: int) -> None:
         """Set a control to a neighbouring value, without a notice: the list of controls shows the value."""
         if self.settings is not None:
-            value = control.step(getattr(self.settings, control.name), by, self._scope.models.drafters)
+            value = control.step(getattr(self.settings, control.name), by, self._scope.loaded.drafters)
             self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
 
     def use(self, settings: Settings, controls: Sequence[Control]) -> bool:
@@ -62,13 +58,13 @@ class SettingsActions:
 
     def use_preset(self, name: str) -> bool:
         """Set all controls as saved in a preset."""
-        preferences = self._stored(self.preferences)
+        preferences = self._stored
         return self._apply(lambda settings: preferences.presets.apply(name, settings), CONTROLS, f"preset {name}")
 
     def save_preset(self, name: str) -> bool:
         """Save all controls as a preset."""
         try:
-            path = self._stored(self.preferences).presets.save(name, self._scope.settings)
+            path = self._stored.presets.save(name, self._scope.settings)
         except AppError as error:
             self._scope.report(error)
             return False
@@ -84,9 +80,9 @@ class SettingsActions:
         if drafter is not None:
             self._drafting = (drafter, gamma, lossless)
         drafter, gamma, lossless = self._drafting
-        if drafter == AUTO and self._scope.models.drafters:
-            drafter = self._scope.models.drafters[0]
-        self._scope.screen.widgets.show_models(self._scope.models.target, drafter, gamma, lossless=lossless)
+        if drafter == AUTO and self._scope.loaded.drafters:
+            drafter = self._scope.loaded.drafters[0]
+        self._scope.screen.widgets.show_models(self._scope.loaded.target, drafter, gamma, lossless=lossless)
 
     def _apply(
         self,
@@ -110,8 +106,8 @@ class SettingsActions:
         self.show(after)
         if before.rejected != after.rejected:
             self._scope.screen.transcript.rejected = after.rejected
-        if self.preferences is not None:
-            self.preferences.remember(after, [control.name for control in controls])
+        if self._scope.preferences is not None:
+            self._scope.preferences.remember(after, [control.name for control in controls])
         own = self._scope.conversation.thinking
         if before.thinking != after.thinking and own is not None:
             kept = next(word for word, value in THINKING.items() if value is own)
@@ -121,14 +117,15 @@ class SettingsActions:
         return True
 
     def _check_drafter(self, drafter: str) -> None:
-        known = (AUTO, *self._scope.models.drafters)
+        known = (AUTO, *self._scope.loaded.drafters)
         if len(known) > 1 and drafter not in known:
             raise EngineError(f"the loaded models have no drafter {drafter!r}: choose one of {', '.join(known)}")
 
-    def _stored(self, preferences: Preferences | None) -> Preferences:
-        if preferences is None:
+    @property
+    def _stored(self) -> Preferences:
+        if self._scope.preferences is None:
             raise UnavailableError(NOT_KEPT)
-        return preferences
+        return self._scope.preferences
 
 
 def _sentence(control: Control, settings: Settings, *, running: bool) -> str:

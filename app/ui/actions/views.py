@@ -1,19 +1,26 @@
-"""What is on screen: the app's own screens, how replies are drawn, and the theme."""
+"""What is on screen: other screens, how replies are drawn, the theme; and comparisons of drafters and set-ups."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.lessons import lessons
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
-from specchat.app.errors import UsageError
+from specchat.app.chat.second_reading import SecondReading, said_texts
+from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import TOUR
-from specchat.app.ui.actions.scope import ActionScope, UnavailableError
+from specchat.app.side_by_side.duet import Duet
+from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
@@ -22,26 +29,24 @@ from specchat.app.ui.screens.help import DefinitionsScreen, KeysScreen, chat_hel
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import read_trace
+from specchat.engine import EngineError, read_trace, unknown_drafter
 
 
-class Views:
+@dataclass(eq=False)
+class Views(ActionGroup):
     """Opens screens that need no input, and changes how replies are drawn."""
 
-    def __init__(self, scope: ActionScope, settings: SettingsActions, *, replaying: bool) -> None:
-        self._scope = scope
-        self._settings = settings
-        self._replaying = replaying
+    _controls: SettingsActions
 
     def controls(self) -> None:
         """The panel of controls."""
         if self._scope.requests.settings is None:
             raise UnavailableError(STILL_STARTING)
-        self._scope.app.push_screen(ControlsScreen(self._settings))
+        self._scope.app.push_screen(ControlsScreen(self._controls))
 
     def help(self) -> None:
         """Keys, fates, commands."""
-        self._scope.app.push_screen(chat_help(replaying=self._replaying))
+        self._scope.app.push_screen(chat_help(replaying=self._scope.replaying))
 
     def keys(self) -> None:
         """The keys of the focused widget."""
@@ -102,14 +107,97 @@ class Views:
     def jump(self) -> None:
         """Show a letter next to each visible message, and go to the message whose letter is pressed."""
         self._scope.screen.panes.select("chat")
-        if places := self._transcript.letter(LETTERS):
+        if places := self._transcript.painter.letter(LETTERS):
             self._scope.app.push_screen(JumpScreen(), partial(self._jump, places))
 
     def _jump(self, places: Mapping[str, Turn | Reply], letter: str | None) -> None:
-        self._transcript.letter("")
+        self._transcript.painter.letter("")
         if letter is not None and letter in places:
             self._transcript.go_to(places[letter])
 
     @property
     def _transcript(self) -> Transcript:
         return self._scope.screen.transcript
+
+
+@dataclass(eq=False)
+class ComparisonActions(ActionGroup):
+    """Opens the comparison of drafters and the side-by-side mode."""
+
+    _chats: ChatActions
+    _duet: Duet | None = None
+    _alignment: AlignmentScreen | None = None
+    """The screen as it was last shown, with its two drafters."""
+
+    # Two drafters on one reply
+
+    def pairs(self) -> list[str]:
+        """Possible arguments of `/drafts`."""
+        return [" ".join(two) for two in permutations(self._drafters(), 2)]
+
+    def drafts(self, argument: str = "") -> None:
+        """`/drafts A B`: compare these drafters; by default the last pair, or the reply's and the next best."""
+        screen, names, drafters = self._scope.screen, argument.split(), self._drafters()
+        try:
+            reading = SecondReading(self._scope.requests, screen.conversation, screen.reply)
+            if names and len(names) != 2:
+                raise UsageError("/drafts takes two drafters, as in /drafts combined suffix, or none to choose them")
+            for name in names:
+                if name not in drafters:
+                    raise UsageError(unknown_drafter(name, drafters))
+            if len(drafters) < 2:
+                raise UsageError("there is only one drafter: load a draft model (--draft, /draft NAME) to compare with")
+            if names and names[0] == names[1]:
+                raise UsageError(f"both drafters are {names[0]}: name two different ones")
+        except AppError as error:
+            raise error if argument else UnavailableError(str(error)) from None
+        first, second = names or self._default_pair(screen.reply.drafter)
+        self._alignment = AlignmentScreen(
+            said_texts(screen.reply), drafters, (first, second), reading.gamma, reading.begin
+        )
+        self._scope.app.push_screen(self._alignment)
+
+    def _drafters(self) -> list[str]:
+        return [name for name in self._scope.loaded.drafters if name != "none"]
+
+    def _default_pair(self, of_reply: str) -> tuple[str, str]:
+        """The last pair if it is still available, else the reply's drafter and the best of the others."""
+        drafters = self._drafters()
+        if self._alignment is not None and set(self._alignment.chosen) <= set(drafters):
+            return self._alignment.chosen
+        first = of_reply if of_reply in drafters else drafters[0]
+        return first, next(name for name in drafters if name != first)
+
+    # Side by side
+
+    @property
+    def can_compare(self) -> bool:
+        """Whether the side-by-side mode is available."""
+        return self._scope.make_duet is not None
+
+    def side_by_side(self) -> None:
+        """Open the side-by-side mode, unless a reply is being written: that would slow both lanes."""
+        if self._scope.make_duet is None or self._duet is not None:
+            return
+        settings = self._scope.settings
+        if self._scope.requests.replies:
+            raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
+        try:
+            self._duet = self._scope.make_duet(settings)
+        except (AppError, EngineError) as error:
+            raise UnavailableError(str(error)) from None
+        self._scope.app.push_screen(SideScreen(self._duet, self._scope.archive), self._leave)
+
+    async def close(self) -> None:
+        """End both lanes and store their replies. Must run before the store is closed."""
+        duet, self._duet = self._duet, None
+        if duet is not None:
+            await asyncio.to_thread(duet.end)
+
+    @in_background("side")
+    async def _leave(self, conversation: Conversation | None) -> None:
+        """Return from the side-by-side mode, and continue a lane's conversation, if any."""
+        await self.close()
+        if conversation is not None:
+            self._scope.screen.show(conversation)
+        self._chats.show_list()

@@ -1,16 +1,22 @@
-"""Blocks of a transcript: a prompt or a reply as cached lines."""
+"""Blocks of a transcript: a prompt or a reply as lines; here what they share, and prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
 from textual.strip import Strip
 
+from specchat.app.chat.attachments import label
+from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
+from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.styles import TranscriptStyles
+from specchat.app.ui.rendering.token_lines import TokenLines
+from specchat.engine import Fate
 
 INDENT = 4
 """Empty cells at the left of every text; the mark of a prompt is there."""
@@ -33,7 +39,7 @@ class Look(NamedTuple):
 
 
 class Block:
-    """Lines of one width, drawn once and cached. `update` returns the first line that changed since the last call."""
+    """Lines of one width. `update` returns the first line that changed since the last call."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -42,34 +48,23 @@ class Block:
         """False for a message that the model did not receive for the last reply: it is grey."""
         self.gap = ""
         """Text of the last line, which is empty otherwise."""
-        self._strips: dict[int, Strip] = {}
 
     def update(self) -> int | None:
         """Read the changes; returns the first line that changed, or None."""
         raise NotImplementedError
 
     def strip(self, y: int, styles: TranscriptStyles) -> Strip:
-        """One line, drawn once."""
-        strip = self._strips.get(y)
-        if strip is None:
-            strip = self._draw(y, styles)
-            if not self.told:
-                strip = Strip([Segment(text, (style or styles.base) + styles.untold) for text, style, _ in strip])
-            if self.gap and y == self.height - 1:
-                strip = Strip([Segment(" " * INDENT, styles.base), Segment(self.gap, styles.figures)])
-            self._strips[y] = strip
-        return strip
+        """One line."""
+        if self.gap and y == self.height - 1:
+            return Strip([Segment(" " * INDENT, styles.base), Segment(self.gap, styles["figures"])])
+        strip = self._draw(y, styles)
+        if self.told:
+            return strip
+        return Strip([Segment(text, (style or styles.base) + styles["untold"]) for text, style, _ in strip])
 
     def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
         """The text in these cells of a line, for the clipboard, and what joins it to the next line."""
         return self.strip(y, styles).crop(start, end).text.rstrip(), "\n"
-
-    def forget(self, first: int = 0) -> None:
-        """Discard the cached lines from `first` on."""
-        if first == 0:
-            self._strips.clear()
-        else:
-            self._strips = {y: strip for y, strip in self._strips.items() if y < first}
 
     def mark_left_out(self, part: TurnOrReply, turns: Sequence[Turn], left_out: Container[Turn]) -> None:
         """Make the block grey if its turn did not fit into the context; the last of several in a row counts them.
@@ -93,3 +88,85 @@ class Block:
 
     def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
         raise NotImplementedError
+
+
+MARK = "▌ "
+QUEUED = " queued "
+"""Prompts leave room for it at their right."""
+
+
+class PromptBlock(Block):
+    """The prompt on its own background, with an empty line below it."""
+
+    def __init__(self, turn: Turn, width: int) -> None:
+        super().__init__(width)
+        self._turn = turn
+        self._shown: tuple[object, ...] | None = None
+        """Whether it waits, and which of several versions and replies are shown."""
+        self._text = TokenLines(width - INDENT - len(QUEUED))
+        self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
+        self._lines = self._text.lines
+        self._chips: tuple[str, ...] = ()
+        """What was sent along, a line each."""
+        self.height = len(self._lines) + len(turn.attachments) + 1
+
+    def update(self) -> int | None:
+        """Only the text at its right and below it can change."""
+        turn = self._turn
+        self._chips = tuple(escape_controls(label(each)) for each in turn.attachments)
+        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies), self._chips)
+        if shown == self._shown:
+            return None
+        self._shown = shown
+        return 0
+
+    def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
+        """Prompts as they were typed."""
+        if y >= len(self._lines):
+            return super().plain(y, start, end, styles)
+        return self._text.plain(y, start - INDENT, end - INDENT)
+
+    def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
+        if y >= len(self._lines):
+            chip = y - len(self._lines)
+            return self._chip(chip, styles) if chip < len(self._chips) else self._versions(styles)
+        queued = self._turn.reply is None
+        style = styles["queued"] if queued else styles["prompt"]
+        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
+        text = "".join(piece.text for piece in self._lines[y])
+        line = Strip([margin, Segment(MARK, styles["mark"]), Segment(text, style)])
+        line = line.adjust_cell_length(self.width, style)
+        if queued and y == len(self._lines) - 1:
+            line = Strip.join([line.crop(0, self.width - len(QUEUED)), Strip([Segment(QUEUED, styles["mark"])])])
+        return line
+
+    def _chip(self, number: int, styles: TranscriptStyles) -> Strip:
+        """Below the prompt: a text that was sent along; a click opens it."""
+        link = Style(meta={"@click": f"request('attachment', {id(self._turn)}, ({number},))"})
+        margin = Segment(" " * (INDENT - len(MARK)), styles.base)
+        text = set_cell_size(f"▤ {self._chips[number]}", min(cell_len(self._chips[number]) + 2, self.width - INDENT))
+        parts = [margin, Segment(MARK, styles["mark"]), Segment(text, styles["prompt"] + styles["link"] + link)]
+        return Strip(parts).adjust_cell_length(self.width, styles["prompt"])
+
+    def _versions(self, styles: TranscriptStyles) -> Strip:
+        """Below the prompt, at the right: which of several versions of it and of the reply are shown."""
+        turn = self._turn
+        places = ("prompt", False, turn.version, len(turn.versions)), ("reply", True, turn.place, len(turn.replies))
+        figures, linked = styles["figures"], styles["link"]
+        parts: list[Segment] = []
+        for name, of_reply, place, of in places:
+            if of < 2:
+                continue
+            back, forth = (
+                Style(meta={"@click": f"request('version', {id(turn)}, ({of_reply}, {step}))"}) for step in (-1, 1)
+            )
+            count = Style(meta={"@click": "app.run('candidates')"}) if of_reply else Style()
+            parts += [
+                Segment(f"  {name} ", figures),
+                Segment("‹ ", linked + back),
+                Segment(f"{place} / {of}", figures + count),
+                Segment(" ›", linked + forth),
+                *([Segment(" · ", figures), Segment("/candidates", linked + count)] if of_reply else ()),
+            ]
+        room = self.width - sum(len(part.text) for part in parts) - 1
+        return Strip([Segment(" " * max(room, 0), styles.base), *parts]) if parts else Strip([])

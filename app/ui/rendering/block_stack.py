@@ -1,16 +1,17 @@
-"""The blocks of a transcript from top to bottom, with the first line of each."""
+"""The blocks of a transcript from top to bottom, with the first line of each; their text, and a found word in it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
+from textual.selection import Selection
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
+from specchat.app.storage.search_index import BEGIN, END
 from specchat.app.ui.rendering.block import Block, TurnOrReply
 from specchat.app.ui.rendering.reply_block import ReplyBlock
 from specchat.app.ui.rendering.styles import TranscriptStyles
@@ -19,16 +20,6 @@ TOP = 1
 """Empty lines above the first block."""
 EMPTY = Strip([])
 """A line where there is no block."""
-
-
-def all_parts(conversation: Conversation) -> list[TurnOrReply]:
-    """Every prompt and the reply to it, from top to bottom."""
-    parts: list[TurnOrReply] = []
-    for turn in conversation.turns:
-        parts.append(turn)
-        if turn.reply is not None:
-            parts.append(turn.reply)
-    return parts
 
 
 class BlockStack:
@@ -77,39 +68,35 @@ class BlockStack:
         self.tops = list(accumulate((block.height for block in self.blocks), initial=TOP))
         return dirty, max(before, self.height) + 1
 
-    def top_of(self, part: TurnOrReply) -> int | None:
-        """The first line of a part; None if it is not shown."""
-        number = next((n for n, shown in enumerate(self.parts) if shown is part), None)
-        return None if number is None else self.tops[number]
+    def block_of(self, part: TurnOrReply) -> tuple[int, Block] | None:
+        """The first line and the block of a part; None if it is not shown."""
+        shown = zip(self.parts, self.tops, self.blocks, strict=False)
+        return next(((top, block) for each, top, block in shown if each is part), None)
+
+    def reply_block(self, reply: Reply) -> tuple[int, ReplyBlock] | None:
+        """The first line and the block of a reply; None if it is not shown."""
+        top, block = self.block_of(reply) or (0, None)
+        return (top, block) if isinstance(block, ReplyBlock) else None
 
     def parts_between(self, first: int, end: int) -> list[tuple[int, TurnOrReply]]:
         """The parts with a line in this range, each with its first line."""
         ends = zip(self.parts, self.tops, self.tops[1:], strict=False)
         return [(top, part) for part, top, below in ends if top < end and below > first]
 
-    def number_at(self, line: int) -> int | None:
-        """Index of the block that has this line; None above the first and below the last."""
+    def block_at(self, line: int) -> tuple[int, Block | None]:
+        """The first line and the block of this line; no block above the first and below the last."""
         number = bisect_right(self.tops, line) - 1
-        return number if 0 <= number < len(self.blocks) else None
+        return (self.tops[number], self.blocks[number]) if 0 <= number < len(self.blocks) else (line, None)
 
     def strip(self, line: int, styles: TranscriptStyles) -> Strip:
         """One line as its block draws it; empty where there is no block."""
-        number = self.number_at(line)
-        return EMPTY if number is None else self.blocks[number].strip(line - self.tops[number], styles)
+        top, block = self.block_at(line)
+        return EMPTY if block is None else block.strip(line - top, styles)
 
     def unfold(self, line: int, column: int) -> bool:
         """Unfold the stretch whose mark is in this cell, with the next `update`; whether there is one."""
-        number = self.number_at(line)
-        block = None if number is None else self.blocks[number]
-        return number is not None and isinstance(block, ReplyBlock) and block.unfold(line - self.tops[number], column)
-
-    def line_of(self, reply: Reply, token: int) -> int | None:
-        """The line a token begins on; None if it is not shown."""
-        for number, block in enumerate(self.blocks):
-            if isinstance(block, ReplyBlock) and block.reply is reply and number < len(self.tops):
-                line = block.line_of(token)
-                return None if line is None else self.tops[number] + line
-        return None
+        top, block = self.block_at(line)
+        return isinstance(block, ReplyBlock) and block.unfold(line - top, column)
 
     def _sync(self, parts: list[TurnOrReply], make: Callable[[TurnOrReply], Block]) -> int | None:
         """One block for each part; the line from which on blocks came or went, or None."""
@@ -127,35 +114,52 @@ class BlockStack:
         return self.tops[kept]
 
 
-FIRST_CHARACTERS = 12_000
-"""A chat is opened with its last prompts and replies of this length."""
-PartsOf = Callable[[Conversation], list[TurnOrReply]]
+def selected_text(stack: BlockStack, selection: Selection, width: int, styles: TranscriptStyles) -> str:
+    """The selected text, for the clipboard: as it was written, not as it is wrapped."""
+    text = ""
+    for y in range(selection.start.y if selection.start else 0, stack.height):
+        span = selection.get_span(y)
+        if span is None:
+            break
+        top, block = stack.block_at(y)
+        if block is not None:
+            text += "".join(block.plain(y - top, span[0], width if span[1] == -1 else span[1], styles))
+    return text.removesuffix("\n")
 
 
-class ShownParts:
-    """The end of a list of prompts and replies; `parts_of` gives all of them, from top to bottom."""
+@dataclass(frozen=True, slots=True)
+class FoundWord:
+    """One occurrence of a word in a text."""
 
-    def __init__(self, parts_of: PartsOf) -> None:
-        self.hidden = 0
-        """Prompts and replies at the beginning that have no block yet."""
-        self._parts_of = parts_of
+    word: str
+    before: int
+    """Number of occurrences before it."""
 
-    def of(self, conversation: Conversation) -> list[TurnOrReply]:
-        """The parts with blocks, at least two."""
-        parts = self._parts_of(conversation)
-        self.hidden = min(self.hidden, max(len(parts) - 2, 0))
-        return parts[self.hidden :]
 
-    def hide_above_end(self, conversation: Conversation) -> None:
-        """Restrict the blocks to the last parts, which fill a few screens."""
-        parts, room = self._parts_of(conversation), FIRST_CHARACTERS
-        while parts and room > 0:
-            part = parts.pop()
-            room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
-        self.hidden = len(parts)
+def found_word(excerpt: str, text: str) -> FoundWord | None:
+    """The first match of a search excerpt, as an occurrence in its text; None if the text lacks it."""
+    first, begins, rest = excerpt.partition(BEGIN)
+    if not begins:
+        return None
+    plain = f"{first}{rest}".replace(BEGIN, "").replace(END, "")
+    cut = plain.startswith("…") and not text.startswith("…")
+    at = text.find(plain.removeprefix("…").removesuffix("…") if cut else plain.removesuffix("…"))
+    if at < 0:
+        return None
+    word = rest.partition(END)[0].casefold()
+    return FoundWord(word, text[: at + len(first) - cut].casefold().count(word))
 
-    def reach(self, conversation: Conversation, part: TurnOrReply) -> None:
-        """Include a part and everything below it."""
-        parts = self._parts_of(conversation)
-        if part in parts[: self.hidden]:
-            self.hidden = parts.index(part)
+
+def line_of_word(found: FoundWord, block: Block, styles: TranscriptStyles) -> int:
+    """The line of the word in a block, or of the nearest occurrence before it; 0 without any."""
+    text, starts = "", []
+    for y in range(block.height):
+        starts.append(len(text))
+        text += "".join(block.plain(y, 0, block.width, styles)).casefold()
+    at, last = -1, 0
+    for _ in range(found.before + 1):
+        at = text.find(found.word, at + 1)
+        if at < 0:
+            break
+        last = at
+    return max(bisect_right(starts, last) - 1, 0)

@@ -1,8 +1,12 @@
-"""Formats figures as text; `app.ui.rendering.definitions` defines them."""
+"""Formats figures as text, and reads from `definitions.toml` what each of them means."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
@@ -10,7 +14,8 @@ from textual.content import Content
 from specchat.app.chat.context_meter import Usage
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
-from specchat.engine import Fate, Metrics, Ready
+from specchat.engine import CLOCKS, WINDOW_S, Fate, Metrics, Ready
+from specchat.engine.tools.lane_figures import SAMPLED
 
 NOTHING = "–"
 """Shown for a figure without a value yet."""
@@ -176,3 +181,20 @@ def change(factor: float) -> str:
     """0.92 as −8 %."""
     share = round((factor - 1) * 100)
     return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"
+
+
+class Figure(NamedTuple):
+    """A figure: its label, its definition, and an explanation for beginners, which side-by-side figures lack."""
+
+    label: str
+    definition: str
+    sentence: str = ""
+    picture: str = ""
+
+
+@cache
+def definitions(group: str) -> list[Figure]:
+    """The "figures" of a reply, or those of two lanes "side_by_side"."""
+    groups = tomllib.loads(Path(__file__).with_name("definitions.toml").read_text(encoding="utf-8"))
+    texts = {"window_s": f"{WINDOW_S:g}", "clocks": CLOCKS, "sampled": SAMPLED}
+    return [Figure(**row | {"definition": row["definition"].format(**texts)}) for row in groups[group]]

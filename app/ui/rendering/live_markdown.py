@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from time import thread_time as processor_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from textual.app import App
 from textual.strip import Strip
 
 from specchat.app.chat.markdown import Part, parts
+from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.styles import TranscriptStyles
 
 if TYPE_CHECKING:
     from specchat.app.ui.rendering.markdown import MarkdownRenderer
@@ -32,7 +35,7 @@ class LiveMarkdown:
         pace: How often the screen is drawn; the text is rendered no more often than the view follows its end.
     """
 
-    def __init__(self, renderer: MarkdownRenderer, pace: Callable[[], Pace]) -> None:
+    def __init__(self, renderer: MarkdownRenderer, pace: Pace) -> None:
         self.strips: list[Strip] = []
         self.behind = False
         """Whether some text is not rendered yet."""
@@ -61,9 +64,8 @@ class LiveMarkdown:
         if complete:
             self._settled_text, self._settled, self._settled_codes = 0, [], 0
         self._render(escape_controls(text().lstrip("\n"))[self._settled_text :], keep=0 if complete else OPEN)
-        pace = self._pace()
-        spent = math.ceil((processor_time() - started) / (SHARE * pace.frame_s))
-        self._wait = max(pace.follow_every, spent)
+        spent = math.ceil((processor_time() - started) / (SHARE * self._pace.frame_s))
+        self._wait = max(self._pace.follow_every, spent)
         return _first_difference(before, self.strips)
 
     def _render(self, tail: str, keep: int) -> None:
@@ -86,6 +88,17 @@ class LiveMarkdown:
         self._settled += _below(self._settled, lines)
         self._settled_text += len(part.source)
         self._settled_codes = codes
+
+
+def markdown_of(reply: Reply, app: App[Any], pace: Pace, width: int, styles: TranscriptStyles) -> LiveMarkdown:
+    """The Markdown of a reply; a click above a code block copies it."""
+    from specchat.app.ui.rendering.markdown import MarkdownRenderer  # slow to import, and not needed at the start
+
+    def copy(number: int) -> str:
+        return f"request('code', {id(reply)}, ({number},))"
+
+    renderer = MarkdownRenderer(app.console, width, styles, dark=app.current_theme.dark, copy=copy)
+    return LiveMarkdown(renderer, pace)
 
 
 def _below(above: list[Strip], lines: list[Strip]) -> list[Strip]:

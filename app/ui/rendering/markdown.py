@@ -102,7 +102,7 @@ class MarkdownRenderer:
         """The lines of a block, whose code blocks are numbered from here on; without the empty ones around it."""
         document = _Markdown(part.tokens, self._code_theme, first_code, self._label)
         with self._console.use_theme(self._theme):
-            lines = self._console.render_lines(document, self._options, style=self._styles.text, pad=False)
+            lines = self._console.render_lines(document, self._options, style=self._styles["text"], pad=False)
         strips = [Strip(Segment.simplify(map(_clickable, line))) for line in lines]
         while strips and self._is_empty(strips[-1]):
             strips.pop()
@@ -112,11 +112,11 @@ class MarkdownRenderer:
 
     def _is_empty(self, strip: Strip) -> bool:
         """Whether a line has neither text nor a background, as code has."""
-        ground = self._styles.text.bgcolor
+        ground = self._styles["text"].bgcolor
         return not strip.text.strip() and all(not part.style or part.style.bgcolor in (None, ground) for part in strip)
 
     def _label(self, number: int) -> Style:
-        return Style(color=self._styles.link.color, meta={"@click": self._copy(number)})
+        return Style(color=self._styles["link"].color, meta={"@click": self._copy(number)})
 
 
 def _clickable(part: Segment) -> Segment:
@@ -171,8 +171,8 @@ def _as_code(token: Token) -> Token:
 
 
 def _theme(styles: TranscriptStyles) -> Theme:
-    accent = Style(color=styles.mark.color, bold=True)
-    quiet = Style(color=styles.figures.color)
+    accent = Style(color=styles["mark"].color, bold=True)
+    quiet = Style(color=styles["figures"].color)
     return Theme(
         {
             "markdown.h1": accent + Style(underline=True),
@@ -183,7 +183,7 @@ def _theme(styles: TranscriptStyles) -> Theme:
             "markdown.item.number": accent,
             "markdown.hr": quiet,
             "markdown.block_quote": quiet + Style(italic=True),
-            "markdown.code": Style(color=styles.mark.color),
+            "markdown.code": Style(color=styles["mark"].color),
             "markdown.link_url": Style(underline=True),
             "markdown.table.border": quiet,
             "markdown.table.header": accent,

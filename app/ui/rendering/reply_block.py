@@ -9,16 +9,15 @@ from rich.segment import Segment
 from textual.strip import Strip
 
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.chat.reply_meter import ReplyFigures
-from specchat.app.chat.rounds import CHOSEN
+from specchat.app.chat.rounds import CHOSEN, ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
-from specchat.app.sources.stepper import Part
+from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.block import INDENT, Block, Look
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
 from specchat.app.ui.rendering.reply_notes import COPY, copy_link, note_lines, thought_title
 from specchat.app.ui.rendering.styles import TranscriptStyles, stepped
-from specchat.app.ui.rendering.token_lines import FOLDED, Mark, TokenLines
+from specchat.app.ui.rendering.token_lines import FOLDED, TokenLines
 from specchat.engine import Fate, Round
 
 
@@ -29,13 +28,7 @@ class ReplyBlock(Block):
     its own, as Figure 1 of Leviathan et al. 2023 does, and folds nothing.
     """
 
-    def __init__(
-        self,
-        reply: Reply,
-        width: int,
-        look: Look,
-        markdown: LiveMarkdown | None,
-    ) -> None:
+    def __init__(self, reply: Reply, width: int, look: Look, markdown: LiveMarkdown | None) -> None:
         super().__init__(width)
         self.reply = reply
         self._rejected = look.rejected
@@ -50,8 +43,7 @@ class ReplyBlock(Block):
         self._by_round = look.by_round
         self._rounds = 0
         self._stepping: tuple[Round, Part] | None = None
-        self._before_step: Mark | None = None
-        """The end of the tokens before those of the round that is being stepped through."""
+        """The round that is being stepped through, as of the last update."""
         self._cursor: int | None = None
         self._stage: tuple[Stage, int, bool, bool] | None = None
         self._figures: ReplyFigures | None = None
@@ -74,11 +66,8 @@ class ReplyBlock(Block):
             if changed is None and same_notes and not self._touched and not reply.thought.running:
                 return None
         self._touched = False
-        if self._wrapping != self._wrapped_as:
+        if self._wrapping != self._wrapped_as or reply.stepping != self._stepping:
             self._wrap_anew()
-        if self._before_step is not None:
-            self._tokens.back_to(self._before_step)
-            self._before_step = None
         dirty = 0 if self._stage is None else self.height - len(self._notes) - 2
         before, self._title = self._title, thought_title(reply, opened=self._thoughts) if self._titled else ""
         if self._title:
@@ -96,7 +85,6 @@ class ReplyBlock(Block):
         if ended and reply.tail and self._markdown is None:
             self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
         if reply.stepping is not None and self._shows(reply.tokens):
-            self._before_step = self._tokens.mark()
             self._tokens.append(stepped(*reply.stepping), reply.tokens, alone=self._by_round)
         self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
         self._figures = figures
@@ -105,12 +93,7 @@ class ReplyBlock(Block):
         if not same_notes:
             self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
         self.height = self._body_height + len(self._notes) + 1
-        dirty = max(dirty, 0)
-        self.forget(dirty)
-        if self._title != before:
-            self._strips.pop(0, None)
-            return 0
-        return dirty
+        return 0 if self._title != before else max(dirty, 0)
 
     def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
         """The reply's own text, without what was rejected and without the ends that only the width makes."""
@@ -119,9 +102,12 @@ class ReplyBlock(Block):
         return self._tokens.plain(y, start - INDENT, end - INDENT)
 
     @property
-    def shows_tokens(self) -> bool:
-        """Whether there are tokens to look at; Markdown has none."""
-        return self._markdown is None
+    def visible_tokens(self) -> list[int]:
+        """The tokens to look at, in order; Markdown has none."""
+        if self._markdown is not None:
+            return []
+        shown = dict.fromkeys(piece.token for line in self._tokens.lines for piece in line)
+        return [token for token in shown if 0 <= token < self.reply.tokens]
 
     def select(self, token: int | None) -> None:
         """Mark this token, by the numbers of `Reply.starts`, and its round; None marks nothing.
@@ -130,7 +116,6 @@ class ReplyBlock(Block):
         """
         self._cursor, self._touched = token, True
         self._thoughts = self._thoughts or (token is not None and self.reply.thought.holds(token))
-        self.forget()
 
     def unfold(self, y: int, column: int) -> bool:
         """With the next update, show the stretch whose mark is in this cell; whether there is one.
@@ -149,7 +134,7 @@ class ReplyBlock(Block):
 
     def line_of(self, token: int) -> int | None:
         """The line a token begins on; None if it is not shown."""
-        return self._tokens.line_of(token) if self.shows_tokens else None
+        return None if self._markdown is not None else self._tokens.line_of(token)
 
     def column_of(self, token: int, y: int) -> int:
         """The column of line `y` at which a token begins."""
@@ -157,7 +142,7 @@ class ReplyBlock(Block):
 
     def token_at(self, y: int, column: int, *, nearest: bool = False) -> int | None:
         """The token in a cell; with `nearest`, otherwise the last one before it on the line."""
-        if not self.shows_tokens:
+        if self._markdown is not None:
             return None
         token = self._tokens.token_at(y, column - INDENT, tokens=self.reply.tokens, nearest=nearest)
         return token if token is not None and token >= 0 else None
@@ -185,7 +170,7 @@ class ReplyBlock(Block):
         self._wrapped_as = self._wrapping
         rejected = str(self._wrapped_as[0])
         self._tokens = TokenLines(self.width - INDENT, rejected=rejected, unfolded=self._unfolded)
-        self._rounds, self._stage, self._before_step = 0, None, None
+        self._rounds, self._stage = 0, None
 
     @property
     def _token_height(self) -> int:
@@ -215,14 +200,14 @@ class ReplyBlock(Block):
             )
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
-            note = Segment(text, styles.error if failed else styles.figures)
+            note = Segment(text, styles["error"] if failed else styles["figures"])
             return Strip([gutter, note, *(copy_link(self.reply, styles) if y == self.height - 2 else ())])
         return Strip([])
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:
         """The caret at the end of a growing reply."""
         if self.reply.stage is Stage.ANSWERING and y == self._body_height - 1:
-            yield Segment("▌", styles.caret)
+            yield Segment("▌", styles["caret"])
 
     @property
     def _cursor_round(self) -> range:
@@ -241,4 +226,4 @@ class ReplyBlock(Block):
         index = self.reply.numbered.round_of(first) if first < self.reply.tokens else len(self.reply.rounds)
         if y and self.reply.numbered.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
-        return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles.number)
+        return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles["number"])

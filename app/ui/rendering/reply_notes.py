@@ -89,4 +89,4 @@ def copy_link(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
     """The link that copies a complete reply."""
     if not reply.running and reply.text:
         link = Style(meta={"@click": f"request('copy', {id(reply)})"})
-        yield from (Segment("  ", styles.base), Segment(COPY, styles.link + link))
+        yield from (Segment("  ", styles.base), Segment(COPY, styles["link"] + link))

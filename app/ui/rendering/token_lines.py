@@ -52,16 +52,6 @@ class Piece(NamedTuple):
         return self.text.isspace()
 
 
-class Mark(NamedTuple):
-    """A moment in the growth of `TokenLines`."""
-
-    lines: int
-    last: list[Piece]
-    column: int
-    word: int
-    word_column: int
-
-
 class TokenLines:
     """The lines of one reply at one width.
 
@@ -111,15 +101,6 @@ class TokenLines:
         if not (self.lines[0] and self.lines[0][0].fate == TITLE):
             self.lines.insert(0, [])
         self.lines[0] = [Piece(escape_controls(text), TITLE, -1)]
-
-    def mark(self) -> Mark:
-        """The current end, for `back_to`."""
-        return Mark(len(self.lines), list(self.lines[-1]), self._column, self._word, self._word_column)
-
-    def back_to(self, mark: Mark) -> None:
-        """Remove everything that was added since."""
-        self.lines[mark.lines - 1 :] = [list(mark.last)]
-        self._column, self._word, self._word_column = mark.column, mark.word, mark.word_column
 
     def line_of(self, token: int) -> int | None:
         """The first line with this token; None if it is not shown."""

@@ -104,13 +104,7 @@ def is_greedy(reply: Reply) -> bool:
     return all(p in (0, 1) for record in reply.rounds for p in record.p)
 
 
-class TopProbabilities:
-    """The probabilities of a top-k list."""
-
-    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
-        self._known = {candidate.id: candidate.probability for candidate in candidates}
-        self._whole = sum(self._known.values()) > WHOLE
-
-    def of(self, token: int) -> float | None:
-        """None where the token is not in the list and the list is not the whole distribution."""
-        return self._known.get(token, 0.0 if self._whole else None)
+def probability_of(token: int, listed: tuple[Candidate, ...]) -> float | None:
+    """Its probability in a top-k list; None where it is not listed and the list is not the whole distribution."""
+    known = {candidate.id: candidate.probability for candidate in listed}
+    return known.get(token, 0.0 if sum(known.values()) > WHOLE else None)

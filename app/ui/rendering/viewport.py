@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from textual.geometry import Size
+from textual.geometry import Offset, Region, Size
 from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.widget import Widget
 
+from specchat.app.ui.rendering.block import TurnOrReply
 from specchat.app.ui.rendering.block_stack import BlockStack
 from specchat.app.ui.rendering.token_cursor import Spot, TokenCursor
 
@@ -15,10 +17,10 @@ from specchat.app.ui.rendering.token_cursor import Spot, TokenCursor
 class Place(NamedTuple):
     """A scroll position by its content, so that it can be found again after lines were wrapped anew."""
 
-    block: int
-    """Index of the block of the first visible line."""
+    part: TurnOrReply | None
+    """The first one with a visible line."""
     below: int
-    """Lines between the beginning of that block and the first visible line."""
+    """Lines between its beginning and the first visible line."""
     spot: Spot | None
     """The first visible token; None without one, as in Markdown."""
     above: int
@@ -36,24 +38,26 @@ class Viewport:
         self._cursor = cursor
         self._scrolling = False
         """Whether this class scrolls, not the user."""
+        self._selected_lines: tuple[int, int] | None = None
+        """Those that were selected by key: from an anchor to the line that the last key reached."""
 
     @property
     def place(self) -> Place:
         """The current place."""
         top, height = self._view.scroll_offset.y, self._view.size.height
-        block = min(self._stack.number_at(top) or 0, max(len(self._stack.blocks) - 1, 0))
+        first, part = next(iter(self._stack.parts_between(top, top + height)), (top, None))
         seen = ((self._cursor.at(line, 0, nearest=True), line - top) for line in range(top, top + height))
         spot, above = next(((spot, above) for spot, above in seen if spot is not None), (None, 0))
-        return Place(block, top - self._stack.tops[block], spot, above)
+        return Place(part, top - first, spot, above)
 
     def restore(self, place: Place) -> None:
         """Scroll to a place, unless it no longer exists."""
         line = None if place.spot is None else self._cursor.line_of(place.spot)
         if line is not None:
             self._scroll(line - place.above)
-        elif place.block < len(self._stack.blocks):
-            below = min(place.below, self._stack.blocks[place.block].height - 1)
-            self._scroll(self._stack.tops[place.block] + below)
+        elif place.part is not None and (found := self._stack.block_of(place.part)) is not None:
+            first, block = found
+            self._scroll(first + min(place.below, block.height - 1))
 
     def show_line(self, line: int, share: int) -> None:
         """Scroll to a line unless it is visible; 1 / `share` of the view is above it then."""
@@ -104,6 +108,23 @@ class Viewport:
         """Follow the end if the user scrolled to it; stop if the user scrolled away."""
         if not self._scrolling:
             self.following = self._view.is_vertical_scroll_end
+
+    def select_lines(self, by: int) -> None:
+        """Select one more line below (`by` 1) or above (-1), and scroll to it.
+
+        The first call selects the first visible line going down, the last one going up.
+        """
+        view, last = self._view, self._stack.height - 1
+        (width, height), top = view.size, view.scroll_offset.y
+        if self._selected_lines is None or view.text_selection is None:
+            anchor = line = min(top if by > 0 else top + height - 1, last)
+        else:
+            anchor, line = self._selected_lines
+            line = min(max(line + by, 0), last)
+        self._selected_lines = anchor, line
+        begin, end = sorted((anchor, line))
+        view.screen.selections = {view: Selection(Offset(0, begin), Offset(width, end))}
+        view.scroll_to_region(Region(0, line, 1, 1), animate=False)
 
     def _scroll(self, line: int) -> None:
         self._view.scroll_to(y=max(line, 0), animate=False, immediate=True, force=True)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Container, Vertical
-from textual.message import Message
 from textual.screen import Screen
 
 from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
-from specchat.app.ui.rendering.styles import LETTERS
 from specchat.app.ui.screens.dialogs import ChoiceScreen, framed
-from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
-from specchat.app.ui.widgets.alignment import AlignmentCard, AlignmentLegend
+from specchat.app.ui.widgets.alignment import LETTERS, AlignedTokens, AlignmentCard, AlignmentLegend
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
 
@@ -42,7 +39,7 @@ class AlignmentScreen(Screen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "alignment",
         Binding("escape,q", "leave", "back", key_display="esc"),
         Binding("1", "choose(0)", "drafter A"),
@@ -52,12 +49,6 @@ class AlignmentScreen(Screen[None]):
         Binding("question_mark", "app.run('keys')", "keys"),
         Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
     )
-
-    @dataclass
-    class Read(Message):
-        """The reading has ended or failed."""
-
-        result: Future[Alignment]
 
     def __init__(
         self,
@@ -73,7 +64,6 @@ class AlignmentScreen(Screen[None]):
         """None until the reply has been read."""
         self._texts = [escape_controls(text) for text in texts]
         self._drafters, self._gamma, self._begin = drafters, gamma, begin
-        self._reading: Future[Alignment] | None = None
         self._tokens = AlignedTokens(self._texts, id="aligned")
         self._legend = AlignmentLegend(id="alignment-legend")
         self._card = AlignmentCard(id="alignment-card")
@@ -93,52 +83,45 @@ class AlignmentScreen(Screen[None]):
         self._tokens.focus()
         self._read()
 
-    def on_unmount(self) -> None:
-        """Cancel the reading."""
-        if self._reading is not None:
-            self._reading.cancel()
-
     def on_aligned_tokens_moved(self, event: AlignedTokens.Moved) -> None:
         """Another token is selected."""
         self._card.show(self.aligned, event.place)
-
-    def on_alignment_screen_read(self, event: Read) -> None:
-        """Show the result of the latest reading."""
-        if event.result is not self._reading or event.result.cancelled():
-            return
-        error = event.result.exception()
-        self._show(None if error else AlignedReply(self._texts, event.result.result()), str(error))
 
     def action_leave(self) -> None:
         """Back to the chat."""
         self.dismiss(None)
 
-    def action_choose(self, which: int) -> None:
-        """Ask for another drafter A or B."""
+    @work(group="asking")
+    async def action_choose(self, which: int) -> None:
+        """Ask for another drafter A or B; the present other one is swapped."""
         now = {name: f"now {letter}" for name, letter in zip(self.chosen, LETTERS, strict=False)}
         options = [(name, now.get(name, "")) for name in self._drafters]
-        self.app.push_screen(ChoiceScreen(f"drafter {LETTERS[which]}", options), partial(self._choose, which))
+        place = await self.app.push_screen_wait(ChoiceScreen(f"drafter {LETTERS[which]}", options))
+        if place is None or self._drafters[place] == self.chosen[which]:
+            return
+        if self._drafters[place] == self.chosen[1 - which]:
+            self.chosen = self.chosen[1], self.chosen[0]
+        else:
+            pair = list(self.chosen)
+            pair[which] = self._drafters[place]
+            self.chosen = pair[0], pair[1]
+        self._read()
 
     def action_swap(self) -> None:
         """Swap A and B."""
         self.chosen = self.chosen[1], self.chosen[0]
         self._read()
 
-    def _choose(self, which: int, place: int | None) -> None:
-        if place is None or self._drafters[place] == self.chosen[which]:
-            return
-        name, other = self._drafters[place], self.chosen[1 - which]
-        if name == other:
-            name, other = other, self.chosen[which]
-        self.chosen = (name, other) if which == 0 else (other, name)
-        self._read()
-
-    def _read(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
+    @work(exclusive=True, group="reading")
+    async def _read(self) -> None:
+        """Read the reply with the chosen drafters; a reading for others is cancelled."""
         self._show(None, _READING)
-        self._reading = reading = self._begin(self.chosen)
-        reading.add_done_callback(lambda result: self.post_message(self.Read(result)))
+        try:
+            alignment = await asyncio.wrap_future(self._begin(self.chosen))
+        except Exception as error:
+            self._show(None, str(error))
+        else:
+            self._show(AlignedReply(self._texts, alignment))
 
     def _show(self, aligned: AlignedReply | None, instead: str = "") -> None:
         self.aligned = aligned

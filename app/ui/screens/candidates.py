@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Grid
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
+from specchat.app.chat.conversation import Turn
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
@@ -38,7 +37,7 @@ class CandidatesScreen(Screen[int | None]):
         pace: The rate at which `update` is called.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "candidates",
         Binding("escape", "leave", "back", key_display="esc"),
         Binding("1", "pick(0)", "pick", key_display="1–8"),

@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.screen import Screen
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.turn import Turn
-from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
 from specchat.app.ui.action_table import chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, named
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.found_line import FoundWord
-from specchat.app.ui.screens.chat_layout import ChatLayout, Panes
-from specchat.app.ui.screens.inspection import FigureUpdates, Inspection
+from specchat.app.ui.rendering.block_stack import FoundWord
+from specchat.app.ui.screens.chat_layout import ChatBase
+from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
-from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.transcript_messages import TokenSelected
+from specchat.app.ui.widgets.transcript import TokenSelected
 
 
-class ChatScreen(Screen[None]):
+class ChatScreen(ChatBase):
     """Shows one conversation, or a replay. Requests about other chats and the app are posted as messages.
 
     Args:
@@ -43,30 +36,13 @@ class ChatScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = named(CHAT, *chat_bindings())
+    BINDINGS = named(CHAT, *chat_bindings())
 
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
-        # Classes are set before mounting, so that the first frame is styled only once.
-        super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
-        use_narrow_compositor(self)
-        self.pace = Pace()
-        self.redraw = redraw
-        """Processes new records, and calls `update`."""
-        self.widgets = widgets = ChatLayout(player)
-        self.transcript = transcript = widgets.transcript
-        if player:  # a replay shows its drafts
-            transcript.set_reactive(Transcript.rejected, SHOW)
-            transcript.forkable = False
-        self.writing = Writing(self, requests, widgets)
-        self.panes = Panes(self, widgets)
-        self.inspection = Inspection(self, requests, widgets, self.panes)
-        self.stepping = Stepping(self, widgets, self.inspection, requests, player, redraw)
-        self._figures = FigureUpdates(self, widgets, self.inspection, self.writing.gauge)
-
-    @property
-    def conversation(self) -> Conversation:
-        """The conversation that is shown."""
-        return self.transcript.conversation
+        super().__init__(requests, redraw, player)
+        self.writing = Writing(self)
+        self.inspection = Inspection(self, self.writing.gauge)
+        self.stepping = Stepping(self, self.inspection, player)
 
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
@@ -97,7 +73,6 @@ class ChatScreen(Screen[None]):
             self.writing.show(conversation)
         self.panes.go_home()
         self.panes.select("chat")
-        self._figures.forget()
         self.update()
 
     @property
@@ -113,10 +88,10 @@ class ChatScreen(Screen[None]):
             self.widgets.composer.offering = empty
         if self.widgets.replaying:
             self.widgets.replay_bar.update()
-        taken = self._figures.take(self.conversation, self.pace)
+        taken = self.inspection.take_figures()
         self.transcript.update()
         self.stepping.update()
-        self._figures.draw(taken=taken)
+        self.inspection.draw_figures(taken=taken)
 
     def leave(self, chat: Chat) -> None:
         """Close a deleted chat. The focus stays in the list, where the deletion can be undone."""
@@ -129,7 +104,7 @@ class ChatScreen(Screen[None]):
     def path_changed(self) -> None:
         """Another version of a message is shown."""
         self.inspection.close()
-        self._figures.forget()
+        self.inspection.draw_again()
         self.update()
 
     def follow(self) -> None:
@@ -142,7 +117,7 @@ class ChatScreen(Screen[None]):
         self.panes.select("chat")
         self.transcript.go_to(turn)
         if part is not None and found is not None:
-            self.transcript.go_to_word(part, found)
+            self.transcript.go_to(part, found)
 
     # Prompts
 

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 
-from specchat.app.chat.active_conversations import Marks
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.delivery import Marks
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.request_manager import RequestManager
+from specchat.app.settings.settings import SHOW
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
-from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, ReplayBar, TooSmall
+from specchat.app.ui.pump import Pace
+from specchat.app.ui.textual_internals import use_narrow_compositor
+from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, ReplayBar, StepBar, TooSmall
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.masthead import Masthead
+from specchat.app.ui.widgets.masthead import Masthead, Welcome
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint, PromptFrame
-from specchat.app.ui.widgets.step_bar import StepBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.app.ui.widgets.welcome import Welcome
 from specchat.engine import Loading, Ready, gamma_text
 
 PANES = ("chat", "chats", "panel", "rounds")
@@ -186,3 +190,33 @@ class Panes:
     def go_home(self) -> None:
         """Focus the composer; in a replay, the transcript."""
         self._home.focus()
+
+
+class ChatBase(Screen[None]):
+    """A screen with the widgets of a chat, and what their parts share.
+
+    Args:
+        requests: Sends prompts and stops replies.
+        redraw: Processes new records, and draws.
+        player: Plays a trace; None in a chat.
+    """
+
+    def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
+        # Classes are set before mounting, so that the first frame is styled only once.
+        super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
+        use_narrow_compositor(self)
+        self.pace = Pace()
+        self.redraw = redraw
+        """Processes new records, and calls `update`."""
+        self.requests = requests
+        self.widgets = ChatLayout(player)
+        self.transcript = self.widgets.transcript
+        if player:  # a replay shows its drafts
+            self.transcript.set_reactive(Transcript.rejected, SHOW)
+            self.transcript.forkable = False
+        self.panes = Panes(self, self.widgets)
+
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation that is shown."""
+        return self.transcript.conversation

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input
@@ -50,15 +50,15 @@ class Controlled(Protocol):
 class ControlsScreen(ModalScreen[None]):
     """A list of controls and presets, and a field for a value or a name."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "controls",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("ctrl+o,f9", "dismiss", "close", show=False),
     )
 
-    def __init__(self, controlled: Controlled) -> None:
+    def __init__(self, actions: Controlled) -> None:
         super().__init__()
-        self._controlled = controlled
+        self._actions = actions
         self._list = ControlList(id="control-list")
         self._field = Input(compact=True, id="control-field", select_on_focus=True)
         self._typed: Control | None = None
@@ -79,13 +79,13 @@ class ControlsScreen(ModalScreen[None]):
 
     def on_control_list_stepped(self, event: ControlList.Stepped) -> None:
         """The next or previous value, by key or mouse."""
-        self._controlled.change_by(event.entry, event.by)
+        self._actions.change_by(event.entry, event.by)
         self._show()
 
     def on_control_list_typing_requested(self, event: ControlList.TypingRequested) -> None:
         """Type a value, or the name of a preset."""
         self._typed = event.entry
-        settings = self._controlled.settings
+        settings = self._actions.settings
         if event.entry is not None and settings is not None:
             present = getattr(settings, event.entry.name)
             self._field.value = "" if present is None else str(present)
@@ -97,7 +97,7 @@ class ControlsScreen(ModalScreen[None]):
 
     def on_control_list_preset_requested(self, event: ControlList.PresetRequested) -> None:
         """Use a preset."""
-        self._controlled.use_preset(event.name)
+        self._actions.use_preset(event.name)
         self._show()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -106,9 +106,9 @@ class ControlsScreen(ModalScreen[None]):
         if not text:
             done = True
         elif self._typed is None:
-            done = self._controlled.save_preset(text)
+            done = self._actions.save_preset(text)
         else:
-            done = self._controlled.change(self._typed, text)
+            done = self._actions.change(self._typed, text)
         if done:
             self.action_back()
 
@@ -122,5 +122,5 @@ class ControlsScreen(ModalScreen[None]):
         self._list.focus()
 
     def _show(self) -> None:
-        if self._controlled.settings is not None:
-            self._list.show(self._controlled.settings, self._controlled.controls, self._controlled.presets)
+        if self._actions.settings is not None:
+            self._list.show(self._actions.settings, self._actions.controls, self._actions.presets)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Key
@@ -45,7 +45,7 @@ class ChoiceScreen(ModalScreen[int | None]):
         chosen: index of the option that is highlighted at first.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = named("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = named("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, options: Sequence[tuple[str, str]], sentence: str = "", chosen: int = 0) -> None:
         super().__init__(classes="dialog")
@@ -86,7 +86,7 @@ class ChoiceScreen(ModalScreen[int | None]):
 class ContextScreen(ChoiceScreen):
     """Shows how full the context is; returns the index in `WHEN_FULL` of what to do when it is full, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("alt+c", "dismiss", "close", show=False)]
+    BINDINGS = [Binding("alt+c", "dismiss", "close", show=False)]  # noqa: RUF012
 
     def __init__(self, usage: Usage | None, when_full: str) -> None:
         options = [(f"{'●' if name == when_full else '○'} {name:<11}", GOES[name]) for name in WHEN_FULL]
@@ -115,7 +115,7 @@ class ContextScreen(ChoiceScreen):
 class RenameScreen(ModalScreen[str | None]):
     """Returns the new title of a chat, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str) -> None:
         super().__init__(classes="dialog")
@@ -134,7 +134,7 @@ class RenameScreen(ModalScreen[str | None]):
 class SystemScreen(ModalScreen[str | None]):
     """Returns the new system prompt of a chat, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "form",
         Binding("escape", "dismiss", "cancel", key_display="esc"),
         Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
@@ -157,7 +157,7 @@ class SystemScreen(ModalScreen[str | None]):
 class TemplateScreen(ModalScreen[dict[str, str] | None]):
     """Returns a value for each variable of a template, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         super().__init__(classes="dialog")

@@ -10,16 +10,14 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, KEYS, LOOKING, REPLAY, SLASH_COMMANDS
 from specchat.app.ui.keys import key_names, named
-from specchat.app.ui.rendering.definitions import FIGURES, Figure
-from specchat.app.ui.rendering.figures import FATES
-from specchat.app.ui.rendering.side_figures import SIDE_DEFINITIONS
+from specchat.app.ui.rendering.figures import FATES, Figure, definitions
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
 from specchat.app.ui.screens.dialogs import framed
@@ -138,9 +136,7 @@ class HelpScreen(TableScreen):
     """Keys, fates and commands. Closes with the key that opened it, or escape."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = named(
-        "help", Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc")
-    )
+    BINDINGS = named("help", Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc"))
 
     def __init__(self, keys: Iterable[Row], second: Section, commands: Iterable[Row] = ()) -> None:
         super().__init__("help")
@@ -179,13 +175,13 @@ def chat_help(*, replaying: bool) -> HelpScreen:
 
 def side_help() -> HelpScreen:
     """The help of the side-by-side screen."""
-    return HelpScreen(SIDE_ROWS, ("figures", SIDE_DEFINITIONS))
+    return HelpScreen(SIDE_ROWS, ("figures", [(each.label, each.definition) for each in definitions("side_by_side")]))
 
 
 class DefinitionsScreen(TableScreen):
     """The meaning of each figure: a sentence, a picture, the definition."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "figures",
         Binding("escape,f12,d,q", "dismiss", "close", key_display="esc"),
         Binding("t", "app.run('theory')", "theory"),
@@ -196,10 +192,11 @@ class DefinitionsScreen(TableScreen):
 
     def parts(self) -> tuple[RenderableType, ...]:
         """Two columns."""
-        half = len(FIGURES) // 2
-        return self._column(FIGURES[:half]), self._column(FIGURES[half:])
+        figures = definitions("figures")
+        half = len(figures) // 2
+        return self._column(figures[:half]), self._column(figures[half:])
 
-    def _column(self, figures: tuple[Figure, ...]) -> Table:
+    def _column(self, figures: list[Figure]) -> Table:
         table = self.table(padding=(0, 2, 1, 0))
         for figure in figures:
             sentence, picture = figure.sentence, figure.picture
@@ -216,9 +213,7 @@ class KeysScreen(TableScreen):
     """The keys that work in the focused widget, its screen and the app, with the ids to change them by."""
 
     HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = named(
-        "keys", Binding("escape,question_mark,q", "dismiss", "close", key_display="esc")
-    )
+    BINDINGS = named("keys", Binding("escape,question_mark,q", "dismiss", "close", key_display="esc"))
 
     def __init__(self) -> None:
         super().__init__("keys that work here", "change one: settings.toml, table keys · esc closes", second="")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from textual.screen import Screen
-
 from specchat.app.chat import branches
-from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, ran_together
-from specchat.app.chat.request_manager import RequestManager
-from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import detail_of
-from specchat.app.ui.screens.chat_layout import ChatLayout, Panes
+from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.app.ui.screens.writing import Gauge
 from specchat.engine import Fate
 
@@ -20,27 +15,27 @@ DETAIL = 8
 
 
 class Inspection:
-    """Shows the same token in transcript, inspector and timeline.
+    """Shows the same token in transcript, inspector and timeline, and the figures of its reply in the panel.
 
-    Args:
-        screen: Has the class `-inspect` while the inspector is open.
-        requests: Records more detail while the inspector is open.
-        widgets: Those of the screen.
-        panes: Changed when the inspector opens and closes.
+    The screen has the class `-inspect` while the inspector is open.
     """
 
-    def __init__(self, screen: Screen[None], requests: RequestManager, widgets: ChatLayout, panes: Panes) -> None:
+    def __init__(self, screen: ChatBase, gauge: Gauge) -> None:
         self.spot: Spot | None = None
         """The selected token."""
         self._screen = screen
-        self._requests = requests
+        self._gauge = gauge
+        self._requests = screen.requests
+        widgets = screen.widgets
         self._transcript, self._timeline, self._inspector = widgets.transcript, widgets.timeline, widgets.inspector
-        self._no_reply = widgets.no_reply
-        self._panes = panes
         self._lanes: list[Reply] = []
         self._own = 0
         """Number of lanes, from the first, that belong to the conversation on screen."""
         self._names: dict[Reply, str] = {}
+        self._updates = 0
+        """Number of updates since figures were taken."""
+        self._state: tuple[object, ...] | None = None
+        """The figures as last drawn."""
 
     @property
     def open(self) -> bool:
@@ -58,7 +53,7 @@ class Inspection:
         if self.spot is not None:
             return self.spot.reply
         replies = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
-        return replies[-1] if replies else self._no_reply
+        return replies[-1] if replies else self._screen.widgets.no_reply
 
     def look_at(self, spot: Spot | None) -> None:
         """Select a token and show its details; None selects none."""
@@ -89,7 +84,7 @@ class Inspection:
         """Open the inspector on the selected or the last tested token; or close it."""
         if self.open:
             self.close()
-            self._panes.go_home()
+            self._screen.panes.go_home()
             return
         self._open()
         self.look_at(self.spot or self._transcript.last_spot())
@@ -102,8 +97,8 @@ class Inspection:
         self.look_at(None)
 
     def forget(self) -> None:
-        """Another conversation is shown: select nothing, and clear the lanes."""
-        self._lanes = []
+        """Another conversation is shown: select nothing, and clear lanes and figures."""
+        self._lanes, self._state = [], None
         self.look_at(None)
 
     def update(self) -> None:
@@ -118,6 +113,43 @@ class Inspection:
                 self._examine()
             self._inspector.show(self.spot)
 
+    # Figures
+
+    def draw_again(self) -> None:
+        """Draw all figures with the next update."""
+        self._state = None
+
+    def take_figures(self) -> bool:
+        """Take the figures of the running replies if due; returns whether it was. Called once with each update."""
+        self._updates += 1
+        if self._updates < self._screen.pace.figures_every:
+            return False
+        self._updates = 0
+        for reply in self._screen.conversation.all_running:
+            reply.take_figures()
+        return True
+
+    def draw_figures(self, *, taken: bool) -> None:
+        """Draw changes in panel, timeline and inspector; `taken` says whether figures have just been taken."""
+        reply = self.reply
+        held = self._screen.has_class("-paused")
+        state = (reply, reply.running, reply.stage, reply.figures, held)
+        if state == self._state:
+            if taken:
+                self.update()  # other lanes may have new rounds
+            return
+        if self._state is None or state[:2] != self._state[:2]:
+            self._screen.refresh_bindings()
+            if not reply.running:
+                self._gauge.ask()
+            self._gauge.show()
+            self._screen.widgets.composer.cursor_blink = not reply.running  # a blinking cursor is drawn all the time
+        self._state = state
+        self._screen.widgets.panel.show(reply, held=held)
+        self.update()
+
+    # Shared parts
+
     def _examine(self) -> None:
         """Let the engine compute unrecorded details of the selected token, once its reply has ended."""
         if self.spot is None or self.spot.reply.running:
@@ -130,7 +162,7 @@ class Inspection:
         self._screen.add_class("-inspect")
         self._transcript.markdown = False
         if self._screen.has_class("-narrow") and not self._screen.has_class("-pane-rounds"):
-            self._panes.show("chat")
+            self._screen.panes.show("chat")
         self._transcript.focus()
         self._requests.running.set_detail(DETAIL)
 
@@ -157,57 +189,3 @@ class Inspection:
             several = " ".join(prompt.split()) if prompt and self._own > 1 else "this chat"
             self._names[reply] = title if prompt is None else several
         return self._names[reply]
-
-
-class FigureUpdates:
-    """Updates panel, timeline and inspector when figures are taken or another reply is shown.
-
-    Args:
-        screen: Has the class `-paused` between rounds.
-        widgets: Those of the screen.
-        inspection: Knows the reply.
-        gauge: Counts tokens again when a reply has ended.
-    """
-
-    def __init__(self, screen: Screen[None], widgets: ChatLayout, inspection: Inspection, gauge: Gauge) -> None:
-        self._screen = screen
-        self._widgets = widgets
-        self._inspection = inspection
-        self._gauge = gauge
-        self._updates = 0
-        """Number of updates since figures were taken."""
-        self._state: tuple[object, ...] | None = None
-        """As last drawn."""
-
-    def forget(self) -> None:
-        """Draw everything with the next update."""
-        self._state = None
-
-    def take(self, conversation: Conversation, pace: Pace) -> bool:
-        """Take the figures of the running replies if due; returns whether it was. Called once with each update."""
-        self._updates += 1
-        if self._updates < pace.figures_every:
-            return False
-        self._updates = 0
-        for reply in conversation.all_running:
-            reply.take_figures()
-        return True
-
-    def draw(self, *, taken: bool) -> None:
-        """Draw changes; `taken` says whether figures have just been taken."""
-        reply = self._inspection.reply
-        held = self._screen.has_class("-paused")
-        state = (reply, reply.running, reply.stage, reply.figures, held)
-        if state == self._state:
-            if taken:
-                self._inspection.update()  # other lanes may have new rounds
-            return
-        if self._state is None or state[:2] != self._state[:2]:
-            self._screen.refresh_bindings()
-            if not reply.running:
-                self._gauge.ask()
-            self._gauge.show()
-            self._widgets.composer.cursor_blink = not reply.running  # a blinking cursor is drawn all the time
-        self._state = state
-        self._widgets.panel.show(reply, held=held)
-        self._inspection.update()

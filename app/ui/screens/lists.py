@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.events import Resize
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from specchat.app.chat.attachments import label
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.turn import Turn
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
@@ -28,18 +25,64 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.chat_list import KeyList
 
-MESSAGE_KEYS = (
-    "enter goes there · e edits · r regenerates · c continues · f forks",
-    "← → other replies · shift ← → other versions",
-)
 PADDING = 4
 """Cells on both sides of a line together."""
 HIT_SIGNS = {"user": "▌ ", "assistant": "  ", ATTACHED: "▤ ", "": "# "}
 """Before a hit in a prompt, a reply, an attachment, or a title."""
 
 
-class MessagesScreen(ModalScreen[tuple[str, Turn] | None]):
-    """Returns what to do (go, edit, regenerate, continue, fork) with which turn, or None.
+class ItemsScreen(ModalScreen[tuple[str, int] | None]):
+    """A list with its keys below it. Returns what to do with which item, by its index, or None."""
+
+    TITLE = ""
+    KEYS = ""
+    CHOOSES = ""
+    """What enter and a click do."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(classes="dialog")
+        self._first = first
+        """The item that is highlighted at first."""
+
+    def compose(self) -> ComposeResult:
+        """The list, and its keys below it."""
+        with framed(Vertical(id="messages"), self.TITLE or "", "esc closes"):
+            yield KeyList(id="messages-list", compact=True)
+            yield Static(self.KEYS, id="messages-keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Show the items."""
+        self._fill(self._first)
+        self.query_one(KeyList).focus()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter, or a click."""
+        event.stop()
+        self.action_give(self.CHOOSES)
+
+    def action_give(self, action: str) -> None:
+        """Do this with the highlighted item, if it is allowed."""
+        place = self.query_one(KeyList).highlighted
+        if place is not None and self.allows(action, place):
+            self.dismiss((action, place))
+
+    def allows(self, action: str, place: int) -> bool:  # noqa: ARG002
+        """Whether this can be done with an item."""
+        return True
+
+    def lines(self, width: int) -> Iterable[Content]:
+        """The items, no wider than this."""
+        raise NotImplementedError
+
+    def _fill(self, place: int) -> None:
+        options = self.query_one(KeyList)
+        options.clear_options()
+        options.add_options(self.lines((options.scrollable_content_region.width or 70) - PADDING))
+        options.highlighted = min(place, options.option_count - 1) if options.option_count else None
+
+
+class MessagesScreen(ItemsScreen):
+    """Returns what to do (go, edit, regenerate, continue, fork) with which message, or None.
 
     Args:
         conversation: whose messages are listed.
@@ -47,7 +90,7 @@ class MessagesScreen(ModalScreen[tuple[str, Turn] | None]):
         show_version: the same for versions of a prompt.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "messages",
         Binding("escape,ctrl+e", "dismiss", "close", key_display="esc"),
         Binding("e", "give('edit')", "edit"),
@@ -59,6 +102,11 @@ class MessagesScreen(ModalScreen[tuple[str, Turn] | None]):
         Binding("shift+left", "version(-1)", "version before", priority=True),
         Binding("shift+right", "version(1)", "version after", priority=True),
     )
+    TITLE, CHOOSES = "messages", "go"
+    KEYS = (
+        "enter goes there · e edits · r regenerates · c continues · f forks\n"
+        "← → other replies · shift ← → other versions"
+    )
 
     def __init__(
         self,
@@ -66,35 +114,21 @@ class MessagesScreen(ModalScreen[tuple[str, Turn] | None]):
         show_reply: Callable[[Turn, int], None],
         show_version: Callable[[Turn, int], None],
     ) -> None:
-        super().__init__(classes="dialog")
+        super().__init__(len(conversation.turns) - 1)
         self._conversation = conversation
         self._show_reply, self._show_version = show_reply, show_version
 
-    def compose(self) -> ComposeResult:
-        """The list, and its keys below it."""
-        with framed(Vertical(id="messages"), "messages", "esc closes"):
-            yield KeyList(id="messages-list", compact=True)
-            yield Static("\n".join(MESSAGE_KEYS), id="messages-keys", markup=False)
-
-    def on_mount(self) -> None:
-        """Highlight the last message."""
-        self._fill(len(self._conversation.turns) - 1)
-        self.query_one(OptionList).focus()
-
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
+    def on_resize(self) -> None:
         """Prompts are cut to the width."""
-        self._fill(self.query_one(OptionList).highlighted or 0)
+        self._fill(self.query_one(KeyList).highlighted or 0)
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter, or a click."""
-        event.stop()
-        self.action_give("go")
-
-    def action_give(self, action: str) -> None:
-        """Do this with the highlighted message."""
-        place = self.query_one(OptionList).highlighted
-        if place is not None:
-            self.dismiss((action, self._conversation.turns[place]))
+    def lines(self, width: int) -> Iterable[Content]:
+        """The prompts, and which versions are shown."""
+        for number, turn in enumerate(self._conversation.turns, start=1):
+            versions = "  ".join(version_marks(turn))
+            room = max(width - cell_len(versions) - 5, 8)
+            prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
+            yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
 
     def action_reply(self, step: int) -> None:
         """Switch to another reply."""
@@ -105,81 +139,53 @@ class MessagesScreen(ModalScreen[tuple[str, Turn] | None]):
         self._switch(self._show_version, step)
 
     def _switch(self, show: Callable[[Turn, int], None], step: int) -> None:
-        place = self.query_one(OptionList).highlighted
+        place = self.query_one(KeyList).highlighted
         if place is not None:
             show(self._conversation.turns[place], step)
             self._fill(place)
 
-    def _fill(self, place: int) -> None:
-        options, turns = self.query_one(OptionList), self._conversation.turns
-        options.clear_options()
-        width = (options.scrollable_content_region.width or 70) - PADDING
-        for number, turn in enumerate(turns, start=1):
-            versions = "  ".join(version_marks(turn))
-            room = max(width - cell_len(versions) - 5, 8)
-            prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
-            options.add_option(Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet")))
-        options.highlighted = min(place, len(turns) - 1) if turns else None
-
 
 def version_marks(turn: Turn) -> list[str]:
     """Which of several versions of the prompt, and of several replies, are shown."""
-    marks = []
-    if len(turn.versions) > 1:
-        marks.append(f"prompt ‹ {turn.version} / {len(turn.versions)} ›")
-    if len(turn.replies) > 1:
-        marks.append(f"reply ‹ {turn.place} / {len(turn.replies)} ›")
-    return marks
+    several = ("prompt", turn.version, turn.versions), ("reply", turn.place, turn.replies)
+    return [f"{name} ‹ {shown} / {len(all_of)} ›" for name, shown, all_of in several if len(all_of) > 1]
 
 
-class AttachmentsScreen(ModalScreen[tuple[str, int] | None]):
-    """Returns what to do (open, expand, remove) with which attachment, by its index in the list, or None.
+class AttachmentsScreen(ItemsScreen):
+    """Returns what to do (open, expand, remove) with which attachment, or None.
 
     Args:
         unsent: of the prompt that is being written; only these can be expanded and removed.
         sent: of earlier prompts, each with the number of its message.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
+    BINDINGS = [  # noqa: RUF012
         Binding("escape,alt+a", "dismiss", "close", key_display="esc"),
         Binding("x", "give('expand')", "expand"),
         Binding("d,delete", "give('remove')", "remove"),
     ]
+    TITLE, CHOOSES = "attachments", "open"
+    KEYS = "enter opens · of this prompt: x expands a paste, d removes"
 
     def __init__(self, unsent: Sequence[Attachment], sent: Sequence[tuple[int, Attachment]]) -> None:
-        super().__init__(classes="dialog")
+        super().__init__(0)
         self._unsent, self._sent = unsent, sent
 
-    def compose(self) -> ComposeResult:
-        """The list, and its keys below it."""
+    def lines(self, width: int) -> Iterable[Content]:  # noqa: ARG002
+        """Where each is attached, and its name."""
         rows = [("this prompt", one) for one in self._unsent]
         rows += [(f"message {number}", one) for number, one in self._sent]
-        lines = (Content.assemble((f"{where:<13}", "$quiet"), escape_controls(label(one))) for where, one in rows)
-        with framed(Vertical(id="messages"), "attachments", "esc closes"):
-            yield OptionList(*map(Option, lines), id="messages-list", compact=True)
-            yield Static("enter opens · of this prompt: x expands a paste, d removes", id="messages-keys", markup=False)
+        return [Content.assemble((f"{where:<13}", "$quiet"), escape_controls(label(one))) for where, one in rows]
 
-    def on_mount(self) -> None:
-        """Highlight the first one."""
-        self.query_one(OptionList).highlighted = 0
-        self.query_one(OptionList).focus()
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter, or a click."""
-        event.stop()
-        self.action_give("open")
-
-    def action_give(self, action: str) -> None:
-        """Do this with the highlighted attachment; sent ones cannot be changed."""
-        place = self.query_one(OptionList).highlighted
-        if place is not None and (action == "open" or place < len(self._unsent)):
-            self.dismiss((action, place))
+    def allows(self, action: str, place: int) -> bool:
+        """Sent ones can only be opened."""
+        return action == "open" or place < len(self._unsent)
 
 
 class AttachmentScreen(ModalScreen[None]):
     """The text of an attachment, to be read and copied."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "close", key_display="esc")]
+    BINDINGS = [Binding("escape,q", "dismiss", "close", key_display="esc")]  # noqa: RUF012
 
     def __init__(self, attachment: Attachment) -> None:
         super().__init__(classes="dialog")
@@ -196,7 +202,7 @@ class AttachmentScreen(ModalScreen[None]):
 class SearchScreen(ModalScreen[Hit | None]):
     """Searches all chats while the user types; returns the chosen hit, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "search",
         Binding("escape,ctrl+k", "dismiss", "close", key_display="esc"),
         Binding("down", "move(1)", "next", show=False),

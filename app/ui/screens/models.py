@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -22,14 +22,6 @@ from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
 from specchat.engine.models import KnownModel, free_memory
-
-ROOM = 1.05
-"""Peak memory of loading over the size of the weights."""
-REFRESH_S = 0.5
-KEYS = "enter loads or downloads · d drafts · p pauses, resumes · u unloads · o other: a path or a hub id"
-NUMBERS = 9
-"""Width of a size in cells."""
-LOOKING = "looking for models …"
 
 
 class Models(Protocol):
@@ -67,10 +59,19 @@ class Models(Protocol):
         """Start, resume or pause a download."""
 
 
+ROOM = 1.05
+"""Peak memory of loading over the size of the weights."""
+REFRESH_S = 0.5
+KEYS = "enter loads or downloads · d drafts · p pauses, resumes · u unloads · o other: a path or a hub id"
+NUMBERS = 9
+"""Width of a size in cells."""
+LOOKING = "looking for models …"
+
+
 class ModelsScreen(ModalScreen[None]):
     """A list of models, and below it details of the highlighted one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "models",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("d", "draft", "draft"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar
 
 from textual.app import ComposeResult, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
 from textual.screen import Screen
@@ -20,7 +19,6 @@ from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
-from specchat.app.ui.rendering.side_figures import order_text, verdict
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.help import side_help
 from specchat.app.ui.textual_internals import use_narrow_compositor
@@ -30,7 +28,7 @@ from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
 from specchat.app.ui.widgets.reply_frames import LaneColumn
-from specchat.app.ui.widgets.side_summary import SideSummary
+from specchat.app.ui.widgets.side_summary import SideSummary, order_text, verdict
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -41,7 +39,7 @@ class SideScreen(Screen[Conversation | None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "side-by-side",
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
@@ -60,7 +58,7 @@ class SideScreen(Screen[Conversation | None]):
         use_narrow_compositor(self)
         self.duet = duet
         self._archive = archive
-        self.pump = Pump(self, duet, self._handle, self._draw)
+        self.pump = Pump(self, duet.drain, lambda: duet.stage, self._handle, self._draw)
         self.columns = (LaneColumn(duet, 0, id="left"), LaneColumn(duet, 1, id="right"))
         for column in self.columns:
             column.transcript.pace = self.pump.pace

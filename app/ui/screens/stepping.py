@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from textual.screen import Screen
-
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sources.player import Player
-from specchat.app.sources.stepper import Stepper
+from specchat.app.sources.source import Source, Stepper
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.screens.chat_layout import ChatLayout
+from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.app.ui.screens.inspection import Inspection
 
 SCRUB_S = 1.0
@@ -24,35 +19,26 @@ class Stepping:
 
     Args:
         screen: Has the class `-paused` while rounds are held back; shows notices.
-        widgets: Those of the screen.
         inspection: Knows the reply on screen.
-        requests: Forgets the replies when a trace is played again from an earlier position.
         player: Plays the trace; None in a chat.
-        redraw: Processes new records and draws the screen.
     """
 
-    def __init__(
-        self,
-        screen: Screen[None],
-        widgets: ChatLayout,
-        inspection: Inspection,
-        requests: RequestManager,
-        player: Player | None,
-        redraw: Callable[[], None],
-    ) -> None:
+    def __init__(self, screen: ChatBase, inspection: Inspection, player: Player | None) -> None:
         self.stepper: Stepper | None = None
         """Holds rounds back; None until the session is connected."""
         self.player = player
         self._screen = screen
-        self._widgets = widgets
         self._inspection = inspection
-        self._requests = requests
-        self._redraw = redraw
 
     @property
     def paused(self) -> bool:
         """Whether rounds are held back."""
         return self.stepper is not None and self.stepper.paused
+
+    def through(self, source: Source) -> Stepper:
+        """Wrap a source, so that its rounds can be held back."""
+        self.stepper = Stepper(source)
+        return self.stepper
 
     def toggle(self) -> None:
         """Pause between rounds, or resume."""
@@ -61,7 +47,7 @@ class Stepping:
                 self.stepper.resume()
             else:
                 self.stepper.pause()
-            self._redraw()
+            self._screen.redraw()
 
     def step(self) -> None:
         """Show the next part of a round; pauses first."""
@@ -72,7 +58,7 @@ class Stepping:
                 self.stepper.step()
             else:
                 self.stepper.pause()
-            self._redraw()
+            self._screen.redraw()
 
     def update(self) -> None:
         """Show the state of the round that is stepped through."""
@@ -83,7 +69,7 @@ class Stepping:
         if self.stepper is not None and paused:
             reply = self._inspection.reply
             last = reply.rounds[-1] if reply.rounds and reply.running else None
-            self._widgets.step_bar.show(self.stepper.shown, last)
+            self._screen.widgets.step_bar.show(self.stepper.shown, last)
 
     def move(self, what: str, steps: int = 1) -> None:
         """Move through the trace: one of the moves in the table of actions."""
@@ -105,7 +91,7 @@ class Stepping:
                 self._hold()
                 if self.player.to_rejection():
                     self._moved(back=False)
-                    self._inspection.look_at(_last_rejection(self._widgets.transcript.conversation))
+                    self._inspection.look_at(_last_rejection(self._screen.conversation))
                 else:
                     self._screen.notify("no rejection follows in this trace")
 
@@ -123,10 +109,10 @@ class Stepping:
         if self.stepper is not None:
             self.stepper.jump(back=back)
         if back:
-            self._requests.running.forget()
-            self._widgets.transcript.show(Conversation())
+            self._screen.requests.running.forget()
+            self._screen.widgets.transcript.show(Conversation())
             self._inspection.forget()
-        self._redraw()
+        self._screen.redraw()
 
 
 def _last_rejection(conversation: Conversation) -> Spot | None:

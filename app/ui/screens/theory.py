@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.color import Color
 from textual.containers import Container, Horizontal
 from textual.screen import ModalScreen
@@ -47,7 +45,7 @@ class TheoryScreen(ModalScreen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = THEORY_KEYS
+    BINDINGS = THEORY_KEYS
 
     def __init__(self, reply: Reply | None) -> None:
         super().__init__()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
@@ -30,7 +29,7 @@ class TourScreen(Screen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (24, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS = named(
         "tour",
         Binding("right,enter,space,n", "turn(1)", "next", key_display="→"),
         Binding("left,backspace,b", "turn(-1)", "back", key_display="←"),

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from textual.screen import Screen
 from textual.timer import Timer
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.context_meter import ContextMeter, Usage
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.request_manager import RequestManager
-from specchat.app.chat.tray import mention, mentions
-from specchat.app.chat.turn import Turn
-from specchat.app.chat.unsent import UnsentTexts
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.tray import UnsentTexts, mention, mentions
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
@@ -22,7 +18,7 @@ from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.notices import say
 from specchat.app.ui.rendering.figures import in_words
-from specchat.app.ui.screens.chat_layout import ChatLayout
+from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.engine import Counted
 
 COUNT_S = 0.3
@@ -30,30 +26,20 @@ COUNT_S = 0.3
 
 
 class Writing:
-    """Keeps the composer, its frame and its hint up to date.
+    """Keeps the composer, its frame and its hint up to date."""
 
-    Args:
-        screen: Has the timers.
-        requests: Counts tokens.
-        widgets: Those of the screen.
-    """
-
-    def __init__(self, screen: Screen[None], requests: RequestManager, widgets: ChatLayout) -> None:
+    def __init__(self, screen: ChatBase) -> None:
         self._screen = screen
-        self._widgets = widgets
-        self._composer = widgets.composer
+        self._widgets = screen.widgets
+        self._composer = screen.widgets.composer
         self._unsent = UnsentTexts()
-        self.gauge = Gauge(screen, widgets, requests)
+        self.gauge = Gauge(screen)
         self._asked: list[str] = []
         """Prompts of all chats when the app started."""
         self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
         """The turn whose prompt is being edited; the text and attachments that the composer had before."""
         self._as_put = ""
         """The edited prompt before any change."""
-
-    @property
-    def _conversation(self) -> Conversation:
-        return self._widgets.transcript.conversation
 
     @property
     def unsent(self) -> UnsentTexts:
@@ -69,7 +55,7 @@ class Writing:
             changed = text not in (self._as_put, "")
             text = "\n\n".join(part for part in (before, text if changed else "") if part)
             attached = tuple(dict.fromkeys((*others, *attached))) if changed else others
-        self._unsent.keep(self._conversation, text, attached)
+        self._unsent.keep(self._screen.conversation, text, attached)
 
     @property
     def editing(self) -> bool:
@@ -104,7 +90,7 @@ class Writing:
         unsent = self.unsent
         unsent.fill(texts, attachments)
         if not self._composer.text:
-            self._put_unsent(self._conversation)
+            self._put_unsent(self._screen.conversation)
 
     def show(self, conversation: Conversation) -> None:
         """Show the unsent text of the conversation that is now on screen."""
@@ -126,7 +112,7 @@ class Writing:
         before = (self._composer.text, self._composer.attached) if self._editing is None else self._editing[1:]
         self._editing = turn, *before
         self._composer.tray.hold(turn.attachments)
-        self._widgets.frame.editing = f"another version of message {self._conversation.turns.index(turn) + 1}"
+        self._widgets.frame.editing = f"another version of message {self._screen.conversation.turns.index(turn) + 1}"
         self._widgets.show_frame()
         prompt = f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt
         named = self._composer.tray.attached(prompt)
@@ -153,26 +139,19 @@ class Writing:
         self._composer.put(self._unsent.of(conversation))
 
     def _remember(self) -> None:
-        for turn in self._conversation.turns:
+        for turn in self._screen.conversation.turns:
             self._composer.tray.know(turn.attachments)
-        own = [turn.prompt for turn in self._conversation.turns]
+        own = [turn.prompt for turn in self._screen.conversation.turns]
         self._composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
 
 
 class Gauge:
-    """Reads the files that the prompt names, counts tokens, and shows attachments and the size of the context.
+    """Reads the files that the prompt names, counts tokens, and shows attachments and the size of the context."""
 
-    Args:
-        screen: Runs timer and worker.
-        widgets: Those of the screen.
-        requests: Counts tokens, and has the settings.
-    """
-
-    def __init__(self, screen: Screen[None], widgets: ChatLayout, requests: RequestManager) -> None:
+    def __init__(self, screen: ChatBase) -> None:
         self._screen = screen
-        self._widgets = widgets
-        self._requests = requests
-        self._meter = ContextMeter(requests.count, self._take_tokens)
+        self._widgets = screen.widgets
+        self._meter = ContextMeter(screen.requests.count, self._take_tokens)
         self._timer: Timer | None = None
 
     @property
@@ -183,7 +162,7 @@ class Gauge:
     @property
     def when_full(self) -> str:
         """What happens to a prompt that does not fit."""
-        return self._requests.settings.when_full if self._requests.settings is not None else STOP
+        return self._screen.requests.settings.when_full if self._screen.requests.settings is not None else STOP
 
     def begin(self, context: int) -> None:
         """The models are loaded: prompts can be counted."""
@@ -210,7 +189,7 @@ class Gauge:
     def ask(self) -> None:
         """Count the tokens of the conversation with the prompt."""
         text = self._prompt
-        self._meter.ask(self._widgets.transcript.conversation, text, self._widgets.composer.tray.attached(text))
+        self._meter.ask(self._screen.conversation, text, self._widgets.composer.tray.attached(text))
         self.show()
 
     def take(self, counted: Counted) -> None:
@@ -232,9 +211,7 @@ class Gauge:
     def refusal(self, content: str) -> str:
         """Why a prompt is not sent; empty if it is. The engine itself refuses prompts that were not counted."""
         usage = self.usage
-        counted = (
-            usage is not None and self._meter.counted == content and not self._widgets.transcript.conversation.running
-        )
+        counted = usage is not None and self._meter.counted == content and not self._screen.conversation.running
         if usage is None or not counted or usage.room > 0 or self.when_full != STOP:
             return ""
         return (
@@ -253,4 +230,4 @@ class Gauge:
 
     def _take_tokens(self, one: Attachment, tokens: int) -> None:
         self._widgets.composer.tray.set_tokens(one, tokens)
-        self._requests.set_tokens(self._widgets.transcript.conversation, one, tokens)
+        self._screen.requests.set_tokens(self._screen.conversation, one, tokens)

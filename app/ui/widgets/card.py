@@ -16,7 +16,6 @@ from textual.widget import Widget
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
-from specchat.app.ui.rendering.definitions import Figure
 from specchat.app.ui.rendering.figures import cut, meter, one_line
 from specchat.engine import Metrics, Ready
 
@@ -98,15 +97,14 @@ class Card(Widget):
         """A quiet text."""
         return text, self.style("label")
 
-    def headline(self, value: str, figure: Figure | str) -> Text:
+    def headline(self, value: str, name: str) -> Text:
         """A main figure: its value, then its name."""
-        name = figure if isinstance(figure, str) else figure.label
         return Text.assemble((value, self.style("figure")), " ", self.label(name))
 
-    def row(self, figure: Figure, value: str, part: str = "") -> Text:
+    def row(self, name: str, value: str, part: str = "") -> Text:
         """A figure: its name, then its value, which is cut to the width."""
         value = cut(one_line(value), self.inner - LABEL)
-        return Text.assemble(self.label(figure.label.ljust(LABEL)), (value, self.style(part) if part else Style.null()))
+        return Text.assemble(self.label(name.ljust(LABEL)), (value, self.style(part) if part else Style.null()))
 
     def meter(self, share: float | None, width: int, part: str = "full") -> Text:
         """A share as a line."""

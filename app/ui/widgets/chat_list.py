@@ -13,7 +13,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from specchat.app.chat.active_conversations import Marks
+from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
@@ -49,38 +49,20 @@ class ChatList(KeyList):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "chats",
-        Binding("r,f2", "rename", "rename", key_display="r"),
-        Binding("d,delete", "delete", "delete", key_display="d"),
-        Binding("p", "pin", "pin"),
-        Binding("u", "undo", "undo"),
+        Binding("r,f2", "request('rename')", "rename", key_display="r"),
+        Binding("d,delete", "request('delete')", "delete", key_display="d"),
+        Binding("p", "request('pin')", "pin"),
+        Binding("u", "request('undo')", "undo"),
     )
 
     @dataclass
-    class Chosen(Message):
-        """Open this chat."""
+    class Requested(Message):
+        """The user wants something done with a chat."""
 
-        chat: Chat
-
-    @dataclass
-    class RenameRequested(Message):
-        """Ask for another title."""
-
-        chat: Chat
-
-    @dataclass
-    class DeleteRequested(Message):
-        """Delete this chat."""
-
-        chat: Chat
-
-    @dataclass
-    class PinRequested(Message):
-        """Pin or unpin this chat."""
-
-        chat: Chat
-
-    class UndoRequested(Message):
-        """Bring the last deleted chat back."""
+        what: str
+        """One of "open", "rename", "delete", "pin", and "undo", which brings the last deleted chat back."""
+        chat: Chat | None
+        """The highlighted one, if any."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(compact=True, **options)
@@ -117,8 +99,7 @@ class ChatList(KeyList):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter, or a click."""
         event.stop()
-        if self.chats:
-            self.post_message(self.Chosen(self.chats[event.option_index]))
+        self.action_request("open")
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Close to the end of the list: more of it."""
@@ -127,24 +108,11 @@ class ChatList(KeyList):
             self._listed += len(added)
             self.add_options([Option(self._line(chat)) for chat in added])
 
-    def action_rename(self) -> None:
-        """Ask for another title of the highlighted chat."""
-        if self.highlighted is not None and self.chats:
-            self.post_message(self.RenameRequested(self.chats[self.highlighted]))
-
-    def action_delete(self) -> None:
-        """Delete the highlighted chat."""
-        if self.highlighted is not None and self.chats:
-            self.post_message(self.DeleteRequested(self.chats[self.highlighted]))
-
-    def action_pin(self) -> None:
-        """Pin the highlighted chat, or unpin it."""
-        if self.highlighted is not None and self.chats:
-            self.post_message(self.PinRequested(self.chats[self.highlighted]))
-
-    def action_undo(self) -> None:
-        """Bring the last deleted chat back."""
-        self.post_message(self.UndoRequested())
+    def action_request(self, what: str) -> None:
+        """Ask for something to be done with the highlighted chat."""
+        chat = self.chats[self.highlighted] if self.highlighted is not None and self.chats else None
+        if chat is not None or what == "undo":
+            self.post_message(self.Requested(what, chat))
 
     def _fill(self) -> None:
         lines = [self._line(chat) for chat in self.chats[: self._listed]]

@@ -20,7 +20,6 @@ from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui import slash
-from specchat.app.ui.completion import Completer
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, named
 from specchat.app.ui.notices import say
@@ -84,7 +83,7 @@ class Composer(WrappedArea):
         """The values that slash commands accept."""
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
-        self._completer = Completer()
+        self._completer = slash.Completer()
         self.tray = AttachmentTray()
         """Texts of files and pastes that may be attached."""
 

@@ -13,19 +13,18 @@ from textual.events import Resize
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Computed
 from specchat.app.sources.observed import drawn_text
-from specchat.app.ui.rendering import definitions as d
 from specchat.app.ui.rendering.figures import cut, duration
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import (
     TOP,
-    TopProbabilities,
     chance_of,
     detail_of,
     fate_verdict,
     is_greedy,
     listed_together,
     number,
+    probability_of,
     residual_of,
     shown,
     why_missing,
@@ -86,7 +85,7 @@ class VerdictCard(SpotCard):
             lines += [
                 Text(),
                 Text.assemble(self.label("p "), number(p), self.label("   q "), number(q), choice),
-                Text.assemble(self.label(f"{d.CHANCE.label} "), number(chance), self.label("   u "), number(u)),
+                Text.assemble(self.label("min(1, p/q) "), number(chance), self.label("   u "), number(u)),
                 self._draw(chance, u),
             ]
         return [*lines, *self._rejected_candidates(record, token)]
@@ -136,19 +135,18 @@ class ChancesCard(SpotCard):
         if detail.target and detail.target[0].probability < 1 and is_greedy(reply):
             lines += self.sentence("before the greedy choice, which then gives the likeliest token p 1, all others 0:")
         lines.append(self._heads(detail, width + 1, bar + NUMBER + 1))
-        target, draft = TopProbabilities(detail.target), TopProbabilities(detail.draft)
         for candidate in listed_together(detail):
             mark = "▸" if candidate.id == token.id else " "
             line = Text.assemble(mark, self._named(candidate, width - 1), " ")
-            line.append_text(self._bar(target.of(candidate.id), bar, "target"))
+            line.append_text(self._bar(probability_of(candidate.id, detail.target), bar, "target"))
             if both:
-                line.append(" ").append_text(self._bar(draft.of(candidate.id), bar, "draft"))
+                line.append(" ").append_text(self._bar(probability_of(candidate.id, detail.draft), bar, "draft"))
             lines.append(line)
         residual = residual_of(record, token) if record.detail else detail.residual
         if residual:
             lines += [
                 Text(),
-                Text.assemble((d.RESIDUAL.label, self.style("figure")), self.label(" norm(max(0, p − q))")),
+                Text.assemble(("residual", self.style("figure")), self.label(" norm(max(0, p − q))")),
             ]
             room = self.inner - width - NUMBER - 1
             for candidate in residual[: TOP // 2]:
@@ -186,19 +184,19 @@ class PlaceCard(SpotCard):
         position = record.position + min(token.place, record.accepted)
         began = reply.rounds[0].at - reply.rounds[0].seconds
         rows = [
-            self.row(d.ROUND, f"{record.number + 1} · {place}"),
-            self.row(d.POSITION, f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
-            self.row(d.DRAFTER, f"{record.drafter} · γ {record.gamma}"),
-            *(self.row(d.PROPOSED, name) for name in record.proposed_by(token)),
+            self.row("round", f"{record.number + 1} · {place}"),
+            self.row("position", f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
+            self.row("drafter", f"{record.drafter} · γ {record.gamma}"),
+            *(self.row("proposed by", name) for name in record.proposed_by(token)),
         ]
         if token.place < record.tested and not record.observed:
-            rows.append(self.row(d.BETA, number(record.beta[token.place])))
+            rows.append(self.row("β", number(record.beta[token.place])))
         return [
             *rows,
-            self.row(d.DRAFT, duration(record.draft_s)),
-            self.row(d.VERIFY, duration(record.verify_s)),
-            self.row(d.REST, f"{duration(record.rest_s)} · batch of {record.rows}"),
-            self.row(d.ENDED, f"{duration(record.at - began)} into the reply"),
+            self.row("draft", duration(record.draft_s)),
+            self.row("verify", duration(record.verify_s)),
+            self.row("rest", f"{duration(record.rest_s)} · batch of {record.rows}"),
+            self.row("round ended", f"{duration(record.at - began)} into the reply"),
         ]
 
 

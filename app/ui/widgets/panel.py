@@ -12,7 +12,6 @@ from textual.events import Click
 
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import OBSERVED
-from specchat.app.ui.rendering import definitions as d
 from specchat.app.ui.rendering.figures import (
     NOTHING,
     change,
@@ -53,15 +52,15 @@ class AcceptanceCard(ReplyCard):
         s, drafts = self.metrics, self._by_draft()
         most = POSITIONS - len(drafts[1:])  # so that all cards of a chat as it comes fit 40 lines
         lines = [
-            self.headline(percent(s.acceptance), d.ACCEPTANCE),
+            self.headline(percent(s.acceptance), "accepted / tested"),
             self.meter(s.acceptance, self.inner),
             *self._padded(self.sentence(what_became_of_drafts(s)), SAID),
             *self._by_place(),
             *drafts,
-            self.headline(rate(s.mean_emitted_length), f"tokens per round · {d.TAU.label}"),
+            self.headline(rate(s.mean_emitted_length), "tokens per round · τ"),
             Text(emitted(s), self.style("label")),
             *([] if drafts else [Text()]),
-            Text(d.POSITIONS.label.ljust(self.inner - 6) + "tested", self.style("label")),
+            Text("by draft position".ljust(self.inner - 6) + "tested", self.style("label")),
         ]
         for number in range(min(max(len(s.per_position), self._positions()), most)):
             known = number < len(s.per_position)
@@ -74,7 +73,7 @@ class AcceptanceCard(ReplyCard):
         asked = [] if s.unknown else [float(gamma) for gamma in self.reply.figures.gammas]
         latest = f"{asked[-1]:>3.0f} " if asked else f"{NOTHING:>3} "
         spark = sparkline(asked, self.inner - 6)
-        lines.append(Text.assemble(self.label(d.GAMMA.label), latest, " ", (spark, self.style("draft"))))
+        lines.append(Text.assemble(self.label("γ"), latest, " ", (spark, self.style("draft"))))
         return lines
 
     def _positions(self) -> int:
@@ -90,7 +89,7 @@ class AcceptanceCard(ReplyCard):
             return []
         shares = (a / t if t else None for a, t in zip(thought.accepted, thought.tested, strict=True))
         values = [f"{percent(share)} of {tested}" for share, tested in zip(shares, thought.tested, strict=True)]
-        return [self.row(figure, value) for figure, value in zip((d.THINKING, d.ANSWER), values, strict=True)]
+        return [self.row(figure, value) for figure, value in zip(("thinking", "answer"), values, strict=True)]
 
     def _by_draft(self) -> list[Text]:
         """Acceptance per draft, for drafters that combine several."""
@@ -118,10 +117,10 @@ class Speed(ReplyCard):
         now = s.recent_tokens_per_second if figures.running and not self.held else None
         over = f"{rate(s.tokens_per_second)} tok/s" if s.rounds else NOTHING
         return [
-            self.headline(rate(now), d.NOW),
+            self.headline(rate(now), "tok/s now"),
             Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
-            self.row(d.REPLY, over),
-            self.row(d.FIRST, duration(s.time_to_first_token_s)),
+            self.row("reply", over),
+            self.row("first token", duration(s.time_to_first_token_s)),
             *self._padded(self._gain(figures.gain), GAIN),
         ]
 
@@ -140,17 +139,17 @@ class Speed(ReplyCard):
         if gain is None or gain.error >= UNSURE:
             so_far = "measuring …" if gain is None or gain.error >= 1 else f"about {times(gain.measured)}"
             return [
-                self.row(d.ALPHA, f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
-                self.row(d.PREDICTED, "measuring …" if gain is None else times(gain.predicted), "label"),
-                self.row(d.MEASURED, so_far, "label"),
+                self.row("α", f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
+                self.row("predicted", "measuring …" if gain is None else times(gain.predicted), "label"),
+                self.row("measured", so_far, "label"),
             ]
         return [
-            self.row(d.ALPHA, f"{known}   c {gain.c:.3f}"),
-            self.row(d.PREDICTED, times(gain.predicted)),
-            self.row(d.MEASURED, f"{times(gain.measured)} ± {percent(gain.error)}", "figure"),
-            self.row(d.UNEVEN, change(gain.acceptance), "label"),
-            self.row(d.WIDER, change(gain.passes), "label"),
-            self.row(d.OVERHEAD, change(gain.overhead), "label"),
+            self.row("α", f"{known}   c {gain.c:.3f}"),
+            self.row("predicted", times(gain.predicted)),
+            self.row("measured", f"{times(gain.measured)} ± {percent(gain.error)}", "figure"),
+            self.row("α uneven", change(gain.acceptance), "label"),
+            self.row("wider passes", change(gain.passes), "label"),
+            self.row("overhead", change(gain.overhead), "label"),
         ]
 
     def _is_slower(self, gain: Speedup | None) -> bool:
@@ -174,27 +173,27 @@ class SetUpCard(ReplyCard):
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
-        rows = [self.row(d.DRAFTER, drafting or NOTHING)]
+        rows = [self.row("drafter", drafting or NOTHING)]
         if ready is None:
-            rows.append(self.row(d.TARGET, NOTHING))
+            rows.append(self.row("target", NOTHING))
         else:
             rows += [
-                self.row(d.TARGET, ready.target),
-                *([self.row(d.DRAFT_MODEL, ready.draft)] if ready.draft else []),
+                self.row("target", ready.target),
+                *([self.row("draft model", ready.draft)] if ready.draft else []),
                 *self._machine(ready),
-                *([self.row(d.GPU, self.gpu)] if self.gpu else []),
+                *([self.row("GPU", self.gpu)] if self.gpu else []),
             ]
-        rows.append(self.row(d.PROMPT, prompt))
+        rows.append(self.row("prompt", prompt))
         if self.interface is not None:
-            rows.append(self.row(d.INTERFACE, f"{percent(self.interface)} of a core"))
+            rows.append(self.row("interface", f"{percent(self.interface)} of a core"))
         return rows
 
     def _machine(self, ready: Ready) -> list[Text]:
         if ready.observed:
-            return [self.row(d.SERVER, ready.observed)]
+            return [self.row("server", ready.observed)]
         return [
-            self.row(d.DEVICE, f"{ready.device_name or ready.device} · {ready.dtype}"),
-            self.row(d.MEMORY, f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
+            self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
+            self.row("memory", f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
         ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from rich.style import Style
 from rich.text import Text
 from textual.containers import Vertical
 from textual.content import Content
@@ -86,53 +85,71 @@ def loading_text(loading: Loading) -> str:
     return f"{escape_controls(loading.text)}{share}"
 
 
-SIGN, REFUSED = "▤", "✗"
-MOST_CHIPS = 4
-"""Lines at most."""
-OPENS = "  alt+a opens"
+class HintLines(Widget):
+    """Lines that are cut to the width; takes no room without any."""
 
-
-class Chips(Widget):
-    """Hidden while nothing is attached. A click opens the list of attachments."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"chips--name", "chips--refused", "chips--about"}
     ALLOW_SELECT = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._shown: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        self._shown: tuple[Any, ...] = ()
+        """What the lines are made of."""
         self.display = False
 
-    def show(self, attachments: Sequence[Attachment], refused: Sequence[str]) -> None:
-        """Follow what is attached, and say what cannot be."""
-        shown = tuple(escape_controls(label(one)) for one in attachments), tuple(map(escape_controls, refused))
+    def show_these(self, *shown: Any) -> None:
+        """Show other lines; nothing is laid out where they are the same, which would be felt with every key."""
         if shown != self._shown:
             self._shown = shown
             self.display = any(shown)
             self.refresh(layout=True)
 
     def render(self) -> Text:
+        """The lines at the current width."""
+        width = max(self.content_size.width, 1)
+        lines = self.lines(width)
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+
+    def lines(self, width: int) -> list[Text]:
+        """The lines for a width."""
+        raise NotImplementedError
+
+    def styled(self, text: str, name: str) -> Text:
+        """A text in the style of a component class."""
+        return Text(text, self.get_component_rich_style(name, partial=True))
+
+
+SIGN, REFUSED = "▤", "✗"
+MOST_CHIPS = 4
+"""Lines at most."""
+OPENS = "  alt+a opens"
+
+
+class Chips(HintLines):
+    """Hidden while nothing is attached. A click opens the list of attachments."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"chips--name", "chips--refused", "chips--about"}
+
+    def show(self, attachments: Sequence[Attachment], refused: Sequence[str]) -> None:
+        """Follow what is attached, and say what cannot be."""
+        self.show_these([escape_controls(label(one)) for one in attachments], [*map(escape_controls, refused)])
+
+    def lines(self, width: int) -> list[Text]:
         """A line for each refusal, and one for all that is attached, or for each where they do not fit into one."""
-        names, refused = self._shown
-        width, opens = max(self.content_size.width, 1), (OPENS, self._style("about"))
-        chips = [Text(f"{SIGN} {name}", self._style("name")) for name in names]
-        lines = [Text(f"{REFUSED} {sentence}", self._style("refused")) for sentence in refused]
+        names, refused = self._shown or ((), ())
+        opens = self.styled(OPENS, "chips--about")
+        chips = [self.styled(f"{SIGN} {name}", "chips--name") for name in names]
         if chips and (together := Text("  ").join(chips)).cell_len + len(OPENS) <= width:
             chips = [Text.assemble(together, opens)]
         elif chips:
             more = len(chips) - MOST_CHIPS
             chips = [*chips[:MOST_CHIPS], Text.assemble(f"and {more} more", opens)] if more > 0 else chips
-        lines += chips
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+        return [*(self.styled(f"{REFUSED} {sentence}", "chips--refused") for sentence in refused), *chips]
 
     async def on_click(self) -> None:
         """Open the list."""
         await self.run_action("app.run('attachments')")
-
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"chips--{part}", partial=True)
 
 
 MOST_HINTS = 6
@@ -140,42 +157,29 @@ MOST_HINTS = 6
 USAGE = 24
 
 
-class CommandHint(Widget):
+class CommandHint(HintLines):
     """Hidden unless the text begins with one slash, or a path is begun."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"command-hint--usage", "command-hint--means"}
-    ALLOW_SELECT = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._lines: list[tuple[str, str]] = []
-        self.display = False
 
     def show(self, text: str, words: slash.Words, path: str | None = None) -> None:
         """Show completions of the typed text, or of the path at the cursor."""
         if path is not None:
             found = completions(path)
-            lines = [(name, "") for name in found if found != [path]]
+            self.show_these(*((name, "") for name in found if found != [path]))
         else:
-            lines = list(slash.hints(text, words)) if slash.is_command(text) else []
-        if lines != self._lines:  # a layout for every key would be felt
-            self._lines = lines
-            self.display = bool(lines)
-            self.refresh(layout=True)
+            self.show_these(*(slash.hints(text, words) if slash.is_command(text) else ()))
 
-    def render(self) -> Text:
+    def lines(self, width: int) -> list[Text]:  # noqa: ARG002 the base class names it
         """One line for each command that it may be."""
-        usage, means = self._style("usage"), self._style("means")
+        usage, means = "command-hint--usage", "command-hint--means"
         lines = [
-            Text.assemble((name.ljust(USAGE) if what else name, usage if what else means), (what, means))
-            for name, what in self._lines
+            Text.assemble(
+                self.styled(name.ljust(USAGE) if what else name, usage if what else means), self.styled(what, means)
+            )
+            for name, what in self._shown
         ]
         if len(lines) > MOST_HINTS:
-            rest = ", ".join(name.split()[0] if what else name for name, what in self._lines[MOST_HINTS - 1 :])
-            lines = [*lines[: MOST_HINTS - 1], Text(rest, means)]
-        for line in lines:
-            line.truncate(max(self.content_size.width, 1), overflow="ellipsis")
-        return Text("\n", no_wrap=True, overflow="crop").join(lines)
-
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"command-hint--{part}", partial=True)
+            rest = ", ".join(name.split()[0] if what else name for name, what in self._shown[MOST_HINTS - 1 :])
+            lines = [*lines[: MOST_HINTS - 1], self.styled(rest, means)]
+        return lines

@@ -10,15 +10,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.chat.turn import Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.figures import percent
-from specchat.app.ui.rendering.side_figures import BY_STREAM, status
+from specchat.app.ui.widgets.side_summary import BY_STREAM, status
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Order
 
@@ -66,15 +65,11 @@ class CandidateFrame(Vertical):
             self._updates = 0
             if self.reply is not None:
                 self.reply.take_figures()
-            self._show_title()
+            if (shown := self._title()) != self._shown:
+                self._shown = shown
+                self.border_title, self.border_subtitle = shown
         self.view.update()
         self.set_class(self.reply is not None and self.reply is self._turn.reply, "-chosen")
-
-    def _show_title(self) -> None:
-        shown = self._title()
-        if shown != self._shown:
-            self._shown = shown
-            self.border_title, self.border_subtitle = shown
 
     def _title(self) -> tuple[str, str]:
         reply, number = self.reply, self.place + 1

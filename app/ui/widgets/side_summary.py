@@ -1,26 +1,160 @@
-"""Summary of both lanes' last replies: every figure, and whether the texts are the same."""
+"""The figures of two lanes as text, and the summary of their last replies."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
 
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 from textual.widgets import Static
 
+from specchat.app.chat.reply import Reply, Stage
 from specchat.app.sanitize import escape_controls
-from specchat.app.side_by_side.attached_lanes import OWN_STREAM
 from specchat.app.side_by_side.duet import Duet
-from specchat.app.ui.rendering.side_figures import (
-    Pair,
-    exactness,
-    gains,
-    server_gains,
-    server_texts,
-    spread,
-    texts,
-    timing,
-)
-from specchat.engine import CLOCKS
+from specchat.app.side_by_side.lanes import OWN_STREAM
+from specchat.app.ui.rendering.figures import NOTHING, percent, rate, times
+from specchat.engine import CLOCKS, Comparison, FinishReason, LaneReady, LaneTally, Order
+from specchat.engine.tools.lane_figures import first_difference
+
+Pair = tuple[str, str]
+"""What it is, and what it amounts to."""
+
+NOT_THE_SAME_PROMPT = "not compared: an earlier text differs, so the lanes were not asked the same"
+TEXTS_ONLY = "texts compared: a server gives no token ids"
+BY_STREAM = "timed by its stream"
+BROKEN_OFF = (FinishReason.CANCELLED, FinishReason.ERROR)
+
+
+def seconds(value: float) -> str:
+    """A lane's clock: it only grows, so it has a fixed form."""
+    return f"{value:.2f} s"
+
+
+def status(reply: Reply | None, tally: LaneTally, waits: bool) -> list[str]:
+    """One line below a lane, the most telling part first; later parts may be cut off.
+
+    Args:
+        waits: whether the other lane goes first.
+    """
+    if reply is None:
+        return ["no prompt yet"]
+    if reply.stage is Stage.WAITING:
+        return ["waits for the other lane" if waits else "waiting"]
+    s = tally.metrics
+    parts = [f"◷ {seconds(tally.seconds)}", f"{rate(tally.tokens_per_second)} tok/s", f"{len(tally.tokens)} tokens"]
+    if s.tested:
+        parts += [f"τ {rate(s.mean_emitted_length)}", f"{percent(s.acceptance)} accepted"]
+    return parts
+
+
+def texts(
+    comparison: Comparison, gap: float | None, *, greedy: bool, same_prompt: bool = True
+) -> tuple[str, bool | None]:
+    """Whether both lanes said the same, as a sentence, and as a truth; None where that is not the question."""
+    if not comparison.same_target:
+        return "not compared: the lanes have different targets", None
+    if not same_prompt:
+        return NOT_THE_SAME_PROMPT, None
+    if not greedy:
+        return "sampled with the same seed: the distributions are equal, not the tokens", None
+    if comparison.identical:
+        return f"✓ identical, token for token ({len(comparison.left.tokens)} tokens)", True
+    close = "" if gap is None else f"; the target's two likeliest tokens differ by {gap:.3f} logits there"
+    return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
+
+
+def server_texts(
+    said: tuple[Reply | None, Reply | None], *, greedy: bool, same_prompt: bool
+) -> tuple[str, bool | None]:
+    """As `texts` where the right lane is a server: by their characters, and without a verdict where they differ.
+
+    A server's model need not be the one here, whatever its name.
+    """
+    complete = [reply is not None and reply.reason not in BROKEN_OFF for reply in said]
+    if not all(complete):
+        return "not compared: a reply is not complete", None
+    if not same_prompt:
+        return NOT_THE_SAME_PROMPT, None
+    if not greedy:
+        return "not compared: the texts are sampled", None
+    left, right = (reply.text for reply in said if reply is not None)
+    place = first_difference(left, right)
+    if place is None:
+        return f"✓ identical, character for character ({len(left)}); {TEXTS_ONLY}", True
+    return f"they part at character {place + 1}; {TEXTS_ONLY}", None
+
+
+def verdict(comparison: Comparison, *, comparable: bool) -> str:
+    """The most telling figures in a few words."""
+    same = "" if not comparable else " · identical" if comparison.identical else " · texts differ"
+    return f"{times(comparison.measured)} measured{same}"
+
+
+def timing(comparison: Comparison, labels: tuple[str, ...], *, observed: bool = False) -> list[Pair]:
+    """Time and speed of both lanes; the right one may be `observed`, a server."""
+    left, right = comparison.left, comparison.right
+    return [
+        ("", f"{labels[0][:12]:<12}  {labels[1][:15]}"),
+        *([("clock", f"{'its own':<12}  {BY_STREAM}")] if observed else []),
+        ("time", f"{seconds(left.seconds):<12}  {seconds(right.seconds)}"),
+        ("tok/s", f"{rate(left.tokens_per_second):<12}  {rate(right.tokens_per_second)}"),
+        ("passes", f"{left.passes:<12}  {right.passes or NOTHING}"),
+    ]
+
+
+def server_gains(comparison: Comparison) -> list[Pair]:
+    """How fast the server was; what its drafts cost it, and what they should be worth, cannot be known here."""
+    return [
+        ("measured", f"{times(comparison.measured)} speedup at the server, {BY_STREAM}"),
+        ("", f"{times(comparison.measured_in_all)} reading included"),
+        ("predicted", f"{NOTHING} nothing is predicted for a server"),
+    ]
+
+
+def gains(comparison: Comparison) -> list[Pair]:
+    """What the right lane's drafts were worth, and what they cost."""
+    lane = comparison.right if comparison.right.drafts or not comparison.left.drafts else comparison.left
+    passes = lane.passes + lane.passes_saved
+    saved = (
+        f"{lane.passes_saved} of {passes} target passes ({percent(lane.passes_saved / passes)})" if passes else NOTHING
+    )
+    work = f"{times(lane.work)} per token" + (
+        f", {times(lane.predicted_work)} by Theorem 3.11" if lane.predicted_work is not None else ""
+    )
+    return [
+        ("measured", f"{times(comparison.measured)} speedup, {times(comparison.measured_in_all)} reading included"),
+        ("predicted", f"{times(comparison.predicted)} by Theorem 3.8"),
+        ("saved", saved),
+        ("work", work),
+    ]
+
+
+def spread(runs: Sequence[float]) -> list[Pair]:
+    """How far the measured speedup spreads over several runs of one prompt."""
+    if len(runs) < 2:
+        return []
+    return [("runs", f"{len(runs)}: {times(min(runs))} … {times(max(runs))}, median {times(median(runs))}")]
+
+
+def exactness(readies: tuple[LaneReady, ...]) -> str:
+    """What exact mode gives here and costs; empty where it is off."""
+    if not readies or readies[0].exact is None:
+        return ""
+    if not all(lane.exact for lane in readies if lane.exact is not None):  # a server's passes are not known
+        return "exact mode cannot be given on this device: texts may differ where two tokens are close"
+    return f"exact: a fixed-shape pass costs {readies[0].exact_cost or 0:.2f} of a pass over one token"
+
+
+def order_text(order: Order, *, observed: bool = False) -> str:
+    """How the lanes share the device, in a few words; the right one may be `observed`, a server."""
+    if observed:
+        return f"the server is asked when the left lane has ended · {BY_STREAM}"
+    if order is Order.SEQUENTIAL:
+        return "one after the other · each clock counts its own lane only"
+    return "the slower lane gets the next round · each clock counts its own lane only"
+
 
 HINT = "with --exact no token depends on the rest of the batch, so rounding cannot change the texts"
 

@@ -21,9 +21,18 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import cut
-from specchat.app.ui.rendering.styles import TIMELINE_PARTS, TOKEN_CLASSES, timeline_styles
-from specchat.app.ui.rendering.timeline_bars import LEGENDS, gap, subtitle, time_bar, token_signs
-from specchat.app.ui.rendering.timeline_layout import SCALES_MS, TimelineLayout
+from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.app.ui.rendering.timeline import (
+    LEGENDS,
+    PARTS,
+    SCALES_MS,
+    TimelineLayout,
+    gap,
+    subtitle,
+    time_bar,
+    timeline_styles,
+    token_signs,
+)
 
 LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
@@ -40,7 +49,7 @@ NAME, SHORT_NAME = 12, 8
 class Timeline(ScrollView, can_focus=True):
     """Timeline: lanes of rounds. Follows the newest round until the user picks one or scrolls away."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in TIMELINE_PARTS}
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "timeline",
         Binding("left", "pick(-1)", "round before", show=False),
@@ -65,6 +74,9 @@ class Timeline(ScrollView, can_focus=True):
         super().__init__(**options)
         self._lanes = TimelineLayout([])
         self._names: list[str] = []
+        self._own: int | None = None
+        self._zoom: int | None = None
+        """The scale that the user chose."""
         self._picked: tuple[int, int] | None = None
         """Lane and index of the selected round."""
         self._following = True
@@ -81,16 +93,16 @@ class Timeline(ScrollView, can_focus=True):
             own: how many of them, from the first on, are of the chat that is shown; all by default.
         """
         self._names = [escape_controls(name) for name in names]
-        if replies != self._lanes.replies or self._lanes.stale:
-            self._lanes = TimelineLayout(replies, own=own)
-            self._picked, self._following = None, True
-            changed = True
+        counts, before = [len(reply.rounds) for reply in replies], self._lanes.counts
+        if replies == self._lanes.replies and counts == before:
+            return
+        self._own = own
+        if replies != self._lanes.replies or sum(counts) < sum(before):  # a server reports fewer
+            self._picked, self._following, self._zoom = None, True, None
             self.styles.height = 2 + LINES * min(max(len(replies), 1), MOST_LANES)
-        else:
-            changed = self._lanes.update()
-        if changed:
-            self._resize()
-            self.refresh(self.size.region)
+        self._lanes = TimelineLayout(replies, self._zoom, own)
+        self._resize()
+        self.refresh(self.size.region)
 
     def pick(self, reply: Reply | None, index: int = 0) -> None:
         """Select a round and scroll to it; None selects none, and the newest is followed again."""
@@ -191,8 +203,8 @@ class Timeline(ScrollView, can_focus=True):
     def action_zoom(self, step: int) -> None:
         """Longer or shorter bars."""
         if self._lanes.scale is not None:
-            scale = min(max(self._lanes.scale + step, 0), len(SCALES_MS) - 1)
-            self._lanes = TimelineLayout(self._lanes.replies, scale, self._lanes.own)
+            self._zoom = min(max(self._lanes.scale + step, 0), len(SCALES_MS) - 1)
+            self._lanes = TimelineLayout(self._lanes.replies, self._zoom, self._own)
             picked = self._picked
             self._resize()
             if picked is not None:

@@ -2,36 +2,95 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import reactive
 from textual.selection import Selection
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.block import Block, Look, TurnOrReply
-from specchat.app.ui.rendering.block_stack import TOP, BlockStack, PartsOf, ShownParts, all_parts
-from specchat.app.ui.rendering.found_line import FoundWord, line_of_word
-from specchat.app.ui.rendering.line_painter import BlockMaker, LinePainter
-from specchat.app.ui.rendering.line_selection import LineSelection
+from specchat.app.ui.rendering.block import INDENT, Block, Look, PromptBlock, TurnOrReply
+from specchat.app.ui.rendering.block_stack import TOP, BlockStack, FoundWord, line_of_word, selected_text
+from specchat.app.ui.rendering.line_painter import LinePainter
+from specchat.app.ui.rendering.live_markdown import markdown_of
+from specchat.app.ui.rendering.reply_block import ReplyBlock
 from specchat.app.ui.rendering.styles import PART_CLASSES, TOKEN_CLASSES
-from specchat.app.ui.rendering.token_cursor import TRANSCRIPT_KEYS, Spot, TokenCursor
+from specchat.app.ui.rendering.token_cursor import Spot, TokenCursor
 from specchat.app.ui.rendering.viewport import Viewport
 from specchat.app.ui.textual_internals import BarredScrollView
-from specchat.app.ui.widgets.transcript_messages import ForkRequested, LinkRequested, TokenSelected, requested_message
 
 NEAR = 3
 """Earlier messages get a block per frame once the view is within this many screens of them."""
 LINE_WIDTH = 104
 """Longer lines are hard to read."""
+FIRST_CHARACTERS = 12_000
+"""A chat is opened with its last prompts and replies of this length, which fill a few screens."""
+
+PartsOf = Callable[[Conversation], list[TurnOrReply]]
+
+
+def all_parts(conversation: Conversation) -> list[TurnOrReply]:
+    """Every prompt and the reply to it, from top to bottom."""
+    pairs = [(turn, turn.reply) for turn in conversation.turns]
+    return [part for pair in pairs for part in pair if part is not None]
+
+
+def hidden_at_first(parts: list[TurnOrReply]) -> int:
+    """How many prompts and replies are above the end that a chat is opened with."""
+    room, hidden = FIRST_CHARACTERS, len(parts)
+    while hidden and room > 0:
+        hidden -= 1
+        part = parts[hidden]
+        room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
+    return hidden
+
+
+@dataclass
+class TokenSelected(Message, namespace="transcript"):
+    """The user selected this token, by key or by mouse."""
+
+    spot: Spot
+
+
+@dataclass
+class Requested(Message, namespace="transcript"):
+    """A click on a mark, or a key, asks the app for something."""
+
+    what: str
+    """Of a prompt: "version" (details: whether of its reply, a step) or "attachment" (its place); of a reply:
+    "copy" or "code" (its number from 1); of a token: "fork"; of an address: "link"."""
+    about: Any
+    """The turn, reply, spot or address."""
+    details: tuple[Any, ...] = ()
+
+
+_KEYS = (
+    Binding("enter", "fork", "fork here", key_display="enter"),
+    Binding("left", "move(-1)", "token before", show=False),
+    Binding("right", "move(1)", "token after", show=False),
+    Binding("up", "move(-1, 'line')", "line above", show=False),
+    Binding("down", "move(1, 'line')", "line below", show=False),
+    Binding("ctrl+left,b", "move(-1, 'round')", "round before", show=False),
+    Binding("ctrl+right,w", "move(1, 'round')", "round after", show=False),
+    Binding("shift+up", "select_lines(-1)", "Select line above", show=False),
+    Binding("shift+down", "select_lines(1)", "Select line below", show=False),
+    Binding("home,g", "scroll_home", "First line", show=False),
+    Binding("end,G,shift+g", "scroll_end", "Last line", show=False),
+    Binding("j", "scroll_down", "Scroll down", show=False),
+    Binding("k", "scroll_up", "Scroll up", show=False),
+    Binding("ctrl+d", "scroll_half(1)", "Half a page down", show=False),
+    Binding("ctrl+u", "scroll_half(-1)", "Half a page up", show=False),
+)
 
 
 class Transcript(BarredScrollView, can_focus=True):
@@ -39,10 +98,7 @@ class Transcript(BarredScrollView, can_focus=True):
 
     ALLOW_SELECT = True
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = named(
-        "transcript",
-        *TRANSCRIPT_KEYS,
-    )
+    BINDINGS: ClassVar[list[BindingType]] = named("transcript", *_KEYS)
 
     rejected = reactive(FOLD, init=False)
     """How finished replies show rejected drafts: one of `app.settings.settings.REJECTED`."""
@@ -59,13 +115,13 @@ class Transcript(BarredScrollView, can_focus=True):
         self.pace = Pace()
         self.forkable = True
         """Whether the reply can be continued from a token: not in a replay, which has no model."""
-        self._shown = ShownParts(parts_of)
+        self._parts_of = parts_of
+        self._hidden = 0
+        """Prompts and replies at the beginning that have no block yet."""
         self._stack = BlockStack()
         self._cursor = TokenCursor(self._stack)
-        self._selection = LineSelection(self._stack)
         self._viewport = Viewport(self, self._stack, self._cursor)
-        self._maker = BlockMaker(self, lambda: self.pace)
-        self._painter = LinePainter(self, self._stack, self._maker)
+        self.painter = LinePainter(self, self._stack)
         self._updates = 0
         self._grown = False
         """Whether the height has changed since the last scrolling."""
@@ -94,6 +150,7 @@ class Transcript(BarredScrollView, can_focus=True):
         self._cursor.select(spot)
         self.update()  # the reply of a selected token is unfolded
         self._catch_up()
+        self.painter.forget()
         self.refresh()
         if self._cursor.line is not None:
             self._viewport.show_line(self._cursor.line, share=2)
@@ -108,26 +165,21 @@ class Transcript(BarredScrollView, can_focus=True):
         self._viewport.following = True
         self._viewport.keep_end()
 
-    def letter(self, letters: str) -> dict[str, TurnOrReply]:
-        """Mark each visible message with a letter, and return the messages by letter; "" removes the letters."""
-        return self._painter.letter(letters)
-
-    def go_to(self, part: TurnOrReply) -> None:
-        """Scroll a prompt or a reply to the top of the view."""
-        self._shown.reach(self.conversation, part)
+    def go_to(self, part: TurnOrReply, found: FoundWord | None = None) -> None:
+        """Scroll a prompt or a reply to the top of the view, or only to the line of a word in it."""
+        parts = self._parts_of(self.conversation)
+        if part in parts[: self._hidden]:
+            self._hidden = parts.index(part)
         self.update()
-        line = self._stack.top_of(part)
-        if line is not None:
+        if (shown := self._stack.block_of(part)) is None:
+            return
+        top, block = shown
+        if found is not None:
+            self._viewport.show_line(top + line_of_word(found, block, self.painter.styles), share=3)
+        else:
             self._viewport.following = False
             self._catch_up()
-            self._viewport.jump(line)
-
-    def go_to_word(self, part: TurnOrReply, found: FoundWord) -> None:
-        """Scroll to the line of a word in a part that already has a block."""
-        top = self._stack.top_of(part)
-        if top is not None:
-            block = self._stack.blocks[self._stack.parts.index(part)]
-            self._viewport.show_line(top + line_of_word(found, block, self._maker.styles), share=3)
+            self._viewport.jump(top)
 
     def update(self) -> None:
         """Draw the changes of the conversation since the last call."""
@@ -135,11 +187,12 @@ class Transcript(BarredScrollView, can_focus=True):
             self._left_out = left_out
             self._rebuild()
         before, place = self._stack.height, None if self._viewport.following else self._viewport.place
-        if self._shown.hidden and before > TOP and self.scroll_offset.y < NEAR * self.size.height:
-            self._shown.hidden -= 1
-            place = None if place is None else place._replace(block=place.block + 1)
-        changed = self._stack.update(self._shown.of(self.conversation), self._block)
+        parts = self._parts_of(self.conversation)
+        near = before > TOP and self.scroll_offset.y < NEAR * self.size.height
+        self._hidden = max(min(self._hidden - near, len(parts) - 2), 0)
+        changed = self._stack.update(parts[self._hidden :], self._block)
         if changed is not None:
+            self.painter.forget(changed[0])
             self._viewport.refresh(*changed)
             self._grown = self._grown or self._stack.height != before
             if place is not None and changed[0] <= self.scroll_offset.y and self._grown:
@@ -162,22 +215,22 @@ class Transcript(BarredScrollView, can_focus=True):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines of a part of the screen, without offsets for text selection."""
-        return self._painter.lines(crop)
+        return self.painter.lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen, with the offsets that text selection needs."""
         line = y + self.scroll_offset.y
-        return self._painter.line(line).apply_offsets(0, line)
+        return self.painter.line(line).apply_offsets(0, line)
 
     def all_lines(self) -> tuple[list[Strip], int]:
         """All lines with a legend below them, and their width."""
-        self._shown.hidden = 0
+        self._hidden = 0
         self.update()
-        return self._painter.all_lines()
+        return self.painter.all_lines()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text, for the clipboard, without the line ends of wrapping."""
-        return self._selection.text(selection, self.size.width, self._maker.styles), "\n"
+        return selected_text(self._stack, selection, self.size.width, self.painter.styles), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002 the base class names it
         """Draw the selection."""
@@ -201,26 +254,26 @@ class Transcript(BarredScrollView, can_focus=True):
     def action_fork(self) -> None:
         """Continue differently from the selected token."""
         if self.spot is not None:
-            self.post_message(ForkRequested(self.spot))
+            self.post_message(Requested("fork", self.spot))
 
     def action_select_lines(self, by: int) -> None:
         """Select the last visible line (going down: the first), then one more per call."""
-        self._selection.extend(self, by)
+        self._viewport.select_lines(by)
 
     def next_rejected(self) -> str:
         """Switch to the next of `REJECTED`, and return it."""
         self.rejected = REJECTED[(REJECTED.index(self.rejected) + 1) % len(REJECTED)]
         return self.rejected
 
-    def action_request(self, name: str, identity: int, details: tuple[Any, ...] = ()) -> None:
-        """A click on a mark of a prompt or a reply; see `transcript_messages.requested_message`."""
-        message = requested_message(self._stack.parts, name, identity, details)
-        if message is not None:
-            self.post_message(message)
+    def action_request(self, what: str, identity: int, details: tuple[Any, ...] = ()) -> None:
+        """A click on a mark of the prompt or the reply with this `id`, if it is still shown."""
+        for part in self._stack.parts:
+            if id(part) == identity:
+                self.post_message(Requested(what, part, details))
 
     def action_open_link(self, address: str) -> None:
         """A click on a link."""
-        self.post_message(LinkRequested(address))
+        self.post_message(Requested("link", address))
 
     def on_click(self, event: Click) -> None:
         """Select the clicked token, or unfold the clicked mark; ignored at the end of a text selection."""
@@ -236,9 +289,7 @@ class Transcript(BarredScrollView, can_focus=True):
     def notify_style_update(self) -> None:
         """Resolve the styles of a new theme and redraw everything."""
         super().notify_style_update()
-        self._maker.forget_styles()
-        for block in self._stack.blocks:
-            block.forget()
+        self.painter.forget_styles()
         if self.markdown:
             self._rebuild()  # Markdown is rendered with its colours
 
@@ -262,8 +313,8 @@ class Transcript(BarredScrollView, can_focus=True):
     def _rebuild(self) -> None:
         """Create all blocks again; the scroll position keeps its content."""
         place = None if self._viewport.following else self._viewport.place
-        if self._viewport.following:
-            self._shown.hide_above_end(self.conversation)
+        if place is None:
+            self._hidden = hidden_at_first(self._parts_of(self.conversation))
         self._stack.clear()
         self.update()
         self.refresh()
@@ -272,8 +323,17 @@ class Transcript(BarredScrollView, can_focus=True):
             self._viewport.restore(place)
 
     def _block(self, part: TurnOrReply) -> Block:
-        look = Look(self.rejected, self.markdown, self.by_round, self.thoughts)
-        block = self._maker.make(part, self._width, self.spot, look)
+        block: Block
+        if isinstance(part, Turn):
+            block = PromptBlock(part, self._width)
+        else:
+            markdown = None
+            if self.markdown:
+                markdown = markdown_of(part, self.app, self.pace, self._width - INDENT, self.painter.styles)
+            look = Look(self.rejected, self.markdown, self.by_round, self.thoughts)
+            block = ReplyBlock(part, self._width, look, markdown)
+            if self.spot is not None and part is self.spot.reply:
+                block.select(self.spot.token)
         if self._left_out:
             block.mark_left_out(part, self.conversation.turns, self._left_out)
         return block

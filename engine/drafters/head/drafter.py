@@ -3,36 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Support, join
-from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
-from specchat.engine.device.to_device import to_device
-from specchat.engine.drafters.context import BuildContext
-from specchat.engine.drafters.fixed_trees import BUCKETS, LATER, may_branch, offer
-from specchat.engine.drafters.growing.grow import Asked
-from specchat.engine.drafters.growing.growth import EXPECTED, GRADES
-from specchat.engine.drafters.growing.on_kernels import grow_on_kernels
-from specchat.engine.drafters.head.captured_steps import MOST_SHAPES, CapturedSteps
-from specchat.engine.drafters.head.layers import Head, layer_of
-from specchat.engine.drafters.head.memory import HeadMemory
-from specchat.engine.drafters.head.packed_layer import PackedLayer
-from specchat.engine.drafters.head.placed_layer import PlacedLayer
-from specchat.engine.drafters.head.steps import DraftSteps, Extend, levels_of
+from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
+from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
+from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
+from specchat.engine.drafters.head.torch_layer import TorchLayer
+from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 
 _STEADY = tree_of(2).first(4)
 """Default on the CPU without a requested or adaptive γ: about the average of adaptive γ."""
+_BUCKETS = range(2 * BRANCHES)
+"""Of trees of fixed shape: first choice to last for the first position, then for any later one."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    tokens: list[int] = field(default_factory=list)
+    """What is in the slot, while no row is."""
+    row: SequenceState | None = None
+    first: int = 0
+    read: int = 0
+    """Keys and values of the places from `first` up to `read` come from the target's states."""
+
+    @property
+    def content(self) -> list[int]:
+        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
+
+    def begins(self, end: int, window: int) -> int:
+        """The first place still to be read, for a draft at `end` that looks back over a window."""
+        least = max(end - window, 0)
+        return max(self.read, least) if self.first <= least else least
+
+
+class HeadMemory:
+    """Which places of every slot the head has read.
+
+    Place i stands for token i + 1 with the state that the target had at token i. The head has one layer, so a place's
+    key and value depend on nothing but these two: places may be read in any order, and again.
+
+    Args:
+        layer: keeps states, keys and values.
+        slots: as many as the target's cache has.
+    """
+
+    def __init__(self, layer: HeadLayer, slots: int) -> None:
+        self._layer = layer
+        self._slots = [_Slot() for _ in range(slots)]
+
+    def admit(self, row: SequenceState) -> int:
+        """Take a row in; how many of its tokens' states are known, here or in a slot they are copied from."""
+        shared = [common_prefix(slot.content, row.tokens[: row.cached]) for slot in self._slots]
+        source = max(range(len(shared)), key=lambda i: (shared[i], i == row.slot))
+        known, slot = shared[source], self._slots[row.slot]
+        if source != row.slot and known:
+            self._layer.copy(source, row.slot, known)
+            slot.first = slot.read = 0
+        slot.row = row
+        slot.read = min(slot.read, max(known - 1, 0))
+        slot.first = min(slot.first, slot.read)
+        return known
+
+    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
+        """Take over what slot `source` knows of the row's first `length` tokens; how many of them are known then."""
+        known = common_prefix(self._slots[source].content, row.tokens[:length])
+        if known > row.cached:
+            self._layer.copy(source, row.slot, known)
+        return max(known, row.cached)
+
+    def absorb(
+        self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
+    ) -> None:
+        """Keep the states of the tokens that the target has just read from `row.cached` on.
+
+        Args:
+            rows: B.
+            tapped: the target's hidden states [B, T, taps x d], or of each row its own.
+            lengths: how many of each row's T tokens are wanted, from the first on; all if not given.
+        """
+        self._layer.absorb([row.slot for row in rows], [row.cached for row in rows], tapped, lengths)
+
+    def release(self, row: SequenceState) -> None:
+        """The row leaves; the state of it stays."""
+        slot = self._slots[row.slot]
+        slot.tokens, slot.row = row.tokens[: row.cached], None
+
+    def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
+        """The first place that each row has to read, at most a window below its last; from now on they count as
+        read."""
+        begins = []
+        for row in rows:
+            slot, end = self._slots[row.slot], len(row.tokens) - 1
+            begins.append(begin := slot.begins(end, self._layer.window))
+            slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
+        return begins
 
 
 class HeadDrafter(Drafter):
@@ -40,8 +119,9 @@ class HeadDrafter(Drafter):
 
     Every draft step is one pass of the head for all rows; tokens and distributions stay on the device. Drafts are trees
     of a fixed shape (`engine.decoding.tree`): greedy rows offer the likeliest tokens, the others draw them without
-    replacement. The head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is
-    (Leviathan et al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
+    replacement. On the quantised kernels, where every verified token costs, trees grow. The head scores a part of the
+    vocabulary only. Outside of it q is 0, which acceptance takes as it is (Leviathan et al. 2023, Appendix A.1 asks
+    nothing of q but that the draft was drawn from it).
 
     Args:
         head: on the target's device, in its dtype.
@@ -51,31 +131,26 @@ class HeadDrafter(Drafter):
     """
 
     name = "head"
-    support: Support
 
     def __init__(
-        self,
-        head: Head,
-        vocabulary: Tensor,
-        target: Backend,
-        *,
-        branches: bool = True,
+        self, head: DraftHead | LayeredHead, vocabulary: Tensor, target: Backend, *, branches: bool = True
     ) -> None:
         self._branches = branches
         self._device = target.device
-        self._layer, self.score_bytes = layer_of(head, vocabulary, target)
-        self._steps = DraftSteps(vocabulary, target.vocabulary)
+        own = head.layer_of if isinstance(head, LayeredHead) else partial(_layer_of, head)
+        self._layer, self.score_bytes = own(vocabulary, target)
+        self._packed = self._layer if isinstance(self._layer, PackedLayer) else None
         self._support = Support.of(vocabulary, target.vocabulary)
         self.supports = (self._support,) if branches else ()
         self._penalties = target.penalties
-        gamma = _STEADY.depth if self._device.type == "cpu" else DEFAULT_GAMMA
-        self.profile = DrafterProfile(BUCKETS, LATER, default_gamma=gamma)
         self._memory = HeadMemory(self._layer, target.cache.slots)
-        self._static: CapturedSteps | None = None
-        if isinstance(self._layer, PackedLayer):
+        self._graphs = target.graphs(MOST_SHAPES)
+        self._steps = HeadSteps(self._layer, self._support, self._graphs)
+        gamma = _STEADY.depth if self._device.type == "cpu" else DEFAULT_GAMMA
+        later = [bucket for bucket in _BUCKETS if bucket % BRANCHES]
+        self.profile = DrafterProfile(_BUCKETS, later, default_gamma=gamma)
+        if self._packed:
             self.profile = DrafterProfile(range(2 * GRADES), expected_rates=EXPECTED)
-        elif isinstance(self._layer, PlacedLayer) and target.capabilities.captured:
-            self._static = CapturedSteps(self._steps, self._memory, self._layer, target.graphs(MOST_SHAPES))
 
     @property
     def cache_bytes(self) -> int:  # type: ignore[override]
@@ -85,22 +160,27 @@ class HeadDrafter(Drafter):
     @property
     def graph_bytes(self) -> int:  # type: ignore[override]
         """Memory that its CUDA graphs share."""
-        return self._static.bytes if self._static else 0
+        return self._graphs.bytes
 
     def warm_up(self) -> float | None:
         """Capture all shapes of trees and chains; time a step of a packed head."""
-        if self._static:
+        if self._graphs.enabled:
             longest = min(LONGEST, self._layer.deepest) if self._branches else 0
-            self._static.capture([tree_of(gamma) for gamma in range(1, longest + 1)])
-        return self._layer.time_step() if isinstance(self._layer, PackedLayer) else None
+            self._steps.capture([tree_of(gamma) for gamma in range(1, longest + 1)])
+        return self._packed.time_step() if self._packed else None
 
     def admit(self, row: SequenceState) -> RowProfile:
         """Find the hidden states that are known of the prompt; the target reads the other tokens again."""
         row.cached = min(row.cached, self._memory.admit(row))
         if self._grows(row):
             return RowProfile(grows=True)
-        deepest = self._layer.deepest
-        return RowProfile(lambda gamma: offer(self._tree_for(row, min(gamma, deepest)) or chain(min(gamma, deepest))))
+
+        def offers(gamma: int) -> tuple[Sequence[int], Tree]:
+            length = min(gamma, self._layer.deepest)
+            tree = self._tree_for(row, length) or chain(length)
+            return _ranks(tree), tree
+
+        return RowProfile(offers)
 
     def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
         """As many tokens as have known hidden states in that slot."""
@@ -122,89 +202,57 @@ class HeadDrafter(Drafter):
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
-        gammas = [min(gamma, self._layer.deepest) for gamma in gammas]
-        if all(self._grows(row) for row in rows):
-            return self._grow(rows, gammas, budgets or [None] * len(rows))
-        return self._propose_each(rows, gammas, budgets)
+        asked = [
+            Asked(row, min(gamma, self._layer.deepest), budget)
+            for row, gamma, budget in zip(rows, gammas, budgets or [None] * len(rows), strict=True)
+        ]
+        kinds = []
+        for each in asked:
+            grows = self._grows(each.row)
+            tree = None if grows else self._tree_for(each.row, each.gamma)
+            kinds.append((grows, tree, tree is not None and each.row.request.sampling.greedy))
+        return draft_apart(kinds, lambda kind, mine: self._draft([asked[i] for i in mine], *kind[:2]), self._device)
 
-    @torch.inference_mode()
-    def _propose_each(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
-    ) -> Draft:
-        """The drafts of rows of which not all grow."""
-        alike: dict[tuple[Tree | None, bool, bool], list[int]] = {}
-        for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)):
-            grows = self._grows(row)
-            tree = None if grows else self._tree_for(row, gamma)
-            alike.setdefault((tree, tree is not None and row.request.sampling.greedy, grows), []).append(i)
-        parts: list[tuple[list[int], Draft]] = []
-        for (tree, _, grows), mine in alike.items():
-            some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
-            if grows:
-                draft = self._grow(some, lengths, [budgets[i] if budgets else None for i in mine])
-            else:
-                draft = self._tree(some, tree) if tree else self._chain(some, lengths)
-            parts.append((mine, draft))
-        return parts[0][1] if len(parts) == 1 else join(parts, len(rows), self._device)
+    def _draft(self, asked: Sequence[Asked], grows: bool, tree: Tree | None) -> Draft:
+        """The drafts of rows that are alike: trees that grow, the same tree, or else chains."""
+        rows = [each.row for each in asked]
+        begins = self._memory.take_unread(rows)
+        if grows:
+            assert self._packed
+            return self._packed.grow(asked, begins, self._support)
+        trees = [tree or chain(each.gamma) for each in asked]
+        longest = max(trees, key=len)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
+        adjustment = None if tree else self._penalties.of(rows)
+        tokens, q = self._steps.draft(rows, begins, longest, u, adjustment, branches=tree is not None)
+        return Draft(tokens, trees, q, self._support if tree else None, buckets=[list(_ranks(each)) for each in trees])
 
     def _grows(self, row: SequenceState) -> bool:
-        """On the quantised kernels, where every verified token costs; not with penalties or lenience."""
-        return isinstance(self._layer, PackedLayer) and self._may_branch(row)
-
-    def _may_branch(self, row: SequenceState) -> bool:
-        return self._branches and may_branch(row)
+        """Whether its tree grows: not with penalties or lenience."""
+        return self._packed is not None and self._branches and may_branch(row)
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
-        if not (self._may_branch(row) and 0 < gamma <= LONGEST):
+        if not (self._branches and may_branch(row) and 0 < gamma <= LONGEST):
             return None
         free = row.request.gamma is None and not row.adaptive
         return _STEADY if free and gamma == self.profile.default_gamma == _STEADY.depth else tree_of(gamma)
 
-    def _grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]) -> Draft:
-        """Trees that grow step by step, as long as that pays."""
-        layer = self._layer
-        assert isinstance(layer, PackedLayer)
-        asked = [Asked(*each) for each in zip(rows, gammas, budgets, strict=True)]
-        return grow_on_kernels(asked, self._memory.take_unread(rows), layer, self._support)
 
-    def _tree(self, rows: Sequence[SequenceState], tree: Tree) -> Draft:
-        """The same tree for rows that are all greedy, or all not."""
-        u = _uniforms(rows, len(tree))
-        if self._static is not None:
-            tokens, q = self._static.tree(rows, tree, u)
-        else:
-            settings, draws = self._settings(rows), to_device(u, self._device)
-            levels = levels_of(tree, self._device)
-            scores = self._memory.read(rows)
-            tokens, q = self._steps.tree(tree, levels, scores, self._extend(rows, tree), settings, draws)
-        buckets, count = list(offer(tree)[0]), len(rows)
-        return Draft(tokens, [tree] * count, q, self._support, None, [buckets] * count)
-
-    def _chain(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
-        """One token for each position, `max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
-        steps, u, adjustment = max(gammas), _uniforms(rows, max(gammas)), self._penalties.of(rows)
-        if self._static is not None and adjustment is None:
-            tokens, q = self._static.chain(rows, steps, u)
-        else:
-            settings, draws = self._settings(rows), to_device(u, self._device)
-            scores = self._memory.read(rows)
-            tokens, q = self._steps.chain(steps, scores, self._extend(rows, chain(steps)), settings, draws, adjustment)
-        chains = [chain(gamma) for gamma in gammas]
-        return Draft(tokens, chains, q, buckets=[list(offer(each)[0]) for each in chains])
-
-    def _settings(self, rows: Sequence[SequenceState]) -> SamplingRows:
-        return SamplingRows.of([row.request.sampling for row in rows], self._device)
-
-    def _extend(self, rows: Sequence[SequenceState], tree: Tree) -> Extend:
-        """Continue after drafted tokens of the rows."""
-        levels = levels_of(tree, self._device)
-        return lambda depth, tokens: self._layer.extend(rows, tree, tree.levels[depth], levels[depth].parents, tokens)
+@lru_cache
+def _ranks(tree: Tree) -> Sequence[int]:
+    """Buckets: a token's rank among those offered for its position, apart for the first position."""
+    ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
+    return [rank + BRANCHES * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)]
 
 
-def _uniforms(rows: Sequence[SequenceState], count: int) -> NDArray[np.float64]:
-    """[B, count], float64, for this round's draws."""
-    return uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, count)
+def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
+    """The layer of a head of ours, on the quantised kernels where they fit, else in torch (`LayeredHead.layer_of`)."""
+    slots, columns = target.cache.slots, target.cache.columns
+    scores, size = target_output(target, vocabulary, head.fuse)
+    if target.packed_embedding is not None and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+        return PackedLayer(head, scores.matrix, target.packed_embedding, slots, columns), size
+    return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
 
 
 def build(context: BuildContext, name: str) -> HeadDrafter:  # noqa: ARG001

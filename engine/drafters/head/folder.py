@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,9 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specchat.engine.drafters.head.layers import Head
+from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
-from specchat.engine.drafters.head.weights import pack_head
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
@@ -72,7 +71,7 @@ class HeadCard:
 class LoadedHead:
     """A head on its target's device, in its dtype."""
 
-    head: Head
+    head: DraftHead | LayeredHead
     vocabulary: Tensor
     """[V'], int64, the tokens it can draft."""
     name: str
@@ -105,12 +104,32 @@ def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard)
     weights = {
         name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in head.state_dict().items()
     }
-    with disk_errors(folder, "saving the draft head"):
+    tensors = {**weights, _VOCABULARY: vocabulary.int().cpu()}
+    write_folder(folder, "the draft head", WEIGHTS, tensors, CARD, {"format": _FORMAT, **asdict(card)})
+
+
+def write_folder(
+    folder: Path, noun: str, file: str, tensors: Mapping[str, Tensor], card: str, about: Mapping[str, Any]
+) -> None:
+    """Write a part of drafters: the card comes last, so that a folder with a card is complete.
+
+    Args:
+        folder: made if it is not there.
+        noun: what is saved, for messages.
+        file: name of the file that gets the tensors.
+        tensors: by name.
+        card: name of the card.
+        about: what the card says.
+
+    Raises:
+        EngineError: the disk is full, or not to be written.
+    """
+    with disk_errors(folder, f"saving {noun}"):
         make_folder(folder)
-        with replacing(folder / WEIGHTS) as part:
-            save_file({**weights, _VOCABULARY: vocabulary.int().cpu()}, part)
-        with replacing(folder / CARD) as part:
-            part.write_text(json.dumps({"format": _FORMAT, **asdict(card)}, indent=2) + "\n", encoding="utf-8")
+        with replacing(folder / file) as part:
+            save_file(dict(tensors), part)
+        with replacing(folder / card) as part:
+            part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def read_card(folder: Path) -> HeadCard:

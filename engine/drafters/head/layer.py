@@ -1,42 +1,111 @@
-"""What drafting asks of a draft head's layer, whatever computes it."""
+"""What drafting asks of a draft head's layer, whatever computes it, and the weights that score its vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.drafters.growing.scores import Scores
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.to_device import to_device
+from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear
+from specchat.engine.models.prepacked_linear import pack, prepacked_linear
+from specchat.engine.request import MAX_GAMMA
 
 WINDOW = 256
 """Places a draft looks back: as far as the head has been trained on."""
+_FOUR_BITS = (Format.Q4, Format.Q4_SUPER)
 
 
-class HeadLayer(Protocol):
-    """A head with states, keys and values of every slot; a tree's token i has the i-th place after the last read."""
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One draft step of a tree, as indices on the device."""
 
-    window: int
-    """Places that a place sees, itself included."""
-    deepest: int
-    """Positions it can draft for."""
+    mask: TreeMask
+    """Of the whole tree, without padding."""
+    tokens: Tensor
+    """[P], tokens of the pass that something is offered after."""
+    last: int
+    """The highest of them."""
+    sources: Tensor
+    """[P], where each one's parent is among those of the level before."""
+    children: Tensor
+    """[C], what is offered after them, tokens of the pass."""
+    offered: Tensor
+    """[C], which draw each of these is, counted over all P in turn."""
+    draws: Tensor
+    """[P, K], the uniform of each draw; K is the most that one of them offers, some draws are for nothing."""
+
+
+@lru_cache
+def levels_of(tree: Tree, device: torch.device) -> list[Level]:
+    """The draft steps that make a tree."""
+    levels, mask = [], TreeMask.of((tree,), len(tree) + 1, device)
+    before: tuple[int, ...] = ()
+    for level in tree.levels:
+        offered = [tree.children[token] for token in level]
+        most = max(map(len, offered))
+        draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
+        sources = [before.index(tree.parents[token - 1]) if token else 0 for token in level]
+        children = [child for each in offered for child in each]
+        ranks = [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))]
+        tokens, *others = (to_device(index, device) for index in (level, sources, children, ranks, draws))
+        levels.append(Level(mask, tokens, level[-1], *others))
+        before = level
+    return levels
+
+
+class Rows(NamedTuple):
+    """B rows that draft, as a captured step knows them."""
+
+    slots: Tensor
+    """[B], int64."""
+    ends: Tensor
+    """[B], int64: a row's number of tokens less one; 0 where there is no row."""
+    longest: int
+    """No end is larger."""
+
+
+class HeadLayer:
+    """A head with states, keys and values of every slot; a tree's token i has the i-th place after the last read.
+
+    Args:
+        states: [slots, columns, d], as many slots and columns as the target's cache has.
+        window: places that a place sees, itself included.
+        deepest: positions it can draft for.
+    """
+
+    def __init__(self, states: Tensor, window: int, deepest: int = MAX_GAMMA) -> None:
+        self.states, self.window, self.deepest = states, window, deepest
 
     @property
     def bytes(self) -> int:
         """Memory of all slots."""
+        return self.states.nbytes
+
+    def width(self, places: int) -> int:
+        """Places per row that reading so many is padded to where shapes are not static."""
+        return places
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens to another slot."""
+        self.states[target, :length] = self.states[source, :length]
 
     def absorb(
         self,
         slots: Sequence[int],
         starts: Sequence[int],
         tapped: Tensor | Sequence[Tensor],
-        lengths: Sequence[int] | None,
+        lengths: Sequence[int] | None = None,  # noqa: ARG002 what is not wanted is overwritten before it is looked at
     ) -> None:
         """Keep the states of tokens.
 
@@ -46,27 +115,86 @@ class HeadLayer(Protocol):
             tapped: [B, T, taps x d], the target's hidden states, or of each row its own [T, taps x d].
             lengths: [B], how many of each row's T tokens are wanted; all if None.
         """
+        if not isinstance(tapped, Tensor):
+            tapped = pad_sequence(list(tapped), batch_first=True)
+        states, device = self.fused(tapped, self.states.shape[1] - max(starts)), self.states.device
+        columns = to_device(starts, device)[:, None] + torch.arange(states.shape[1], device=device)
+        self.states[to_device(slots, device)[:, None], columns] = states
 
-    def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
-        """Run on the target's states at places `begins[i]` to `ends[i]` - 1 of each row; scores [B, 1, V'] of the last.
+    def fused(self, tapped: Tensor, room: int) -> Tensor:  # noqa: ARG002
+        """States [B, T, d] from the target's hidden states [B, T, taps x d]; T may be padded up to `room`."""
+        return tapped
 
-        Places before `begins[i]` may be read again.
-        """
-
-    def extend(
-        self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
-    ) -> Scores:
-        """Continue after drafted tokens of one depth: scores [B, P, V'] of what follows them.
+    def read(self, rows: Rows, tokens: Tensor) -> Tensor:
+        """Run on the target's states at the last places of every row: what the first draft step scores with [B, 1, d].
 
         Args:
-            rows: whose drafts are this tree.
-            tree: of which token i has its place i after the last that was read.
-            level: the P tokens.
-            parents: which of the places of the step before each of them follows.
+            rows: B.
+            tokens: [B, W], int64: the last W of each row, of which those count that it has.
+        """
+        raise NotImplementedError
+
+    def follow(self, rows: Rows, level: Level, outcome: Tensor, tokens: Tensor) -> Tensor:
+        """Continue after drafted tokens: what the next draft step scores with [B, P, d].
+
+        Args:
+            rows: B.
+            level: of the tree that all rows draft.
+            outcome: [B, P, d], what the step before scored with where these tokens were drafted.
             tokens: [B, P], int64, what they are.
         """
+        raise NotImplementedError
+
+    def score(self, outcome: Tensor, depth: int) -> Tensor:
+        """Logits [B, P, V'] of what was read or continued with [B, P, d], for tokens of depth `depth` + 1."""
+        raise NotImplementedError
 
 
-def whole(tapped: Tensor | Sequence[Tensor]) -> Tensor:
-    """Hidden states as one tensor [B, T, taps x d]; 0 after a row's own."""
-    return tapped if isinstance(tapped, Tensor) else pad_sequence(list(tapped), batch_first=True)
+class LayeredHead(nn.Module):
+    """The network of a head that makes its layer itself."""
+
+    taps: tuple[int, ...]
+    """Depths of the target's hidden states that it reads."""
+
+    def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
+        """The layer next to a target, and the bytes of what scores its vocabulary, if that is no part of the head.
+
+        Args:
+            vocabulary: [V'], int64, the tokens that it drafts.
+            target: whose hidden states it reads.
+        """
+        raise NotImplementedError
+
+
+def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, codes: str | None) -> int:
+    """Put the head on its target's device in its dtype, the linear layers in the layout that is fastest.
+
+    Args:
+        codes: `q8` or `q4`, which linear layers get, made of the weights as they are stored; None for none.
+
+    Returns:
+        Bytes of all weights.
+    """
+    if codes is not None:
+        quantize_network(head, codes)
+    head.to(device, dtype).eval().requires_grad_(requires_grad=False)
+    size = sum(weight.nbytes for weight in head.parameters())
+    size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
+    pack(head)
+    return size
+
+
+def target_output(target: Backend, vocabulary: Tensor, like: object) -> tuple[nn.Module, int]:
+    """The target's output layer for these tokens, and its bytes: in codes as `like`, a layer of the head, has them; the
+    target's own codes stay if they are no longer."""
+    codes = None
+    if isinstance(like, QuantizedLinear):
+        codes = "q4" if like.matrix.format in _FOUR_BITS else "q8"
+    part = target.packed_output(vocabulary)
+    if part is not None and (codes != "q4" or part.format in _FOUR_BITS):
+        return QuantizedLinear(part), part.data.nbytes
+    weight = target.output_rows(vocabulary)
+    if codes is not None and can_quantize(weight):
+        layer = quantized_linear(weight, method=codes)
+        return layer, layer.bytes
+    return prepacked_linear(weight), weight.nbytes

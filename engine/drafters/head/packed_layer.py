@@ -1,40 +1,50 @@
-"""A draft head's layer on the quantised kernels: a step is one call."""
+"""A draft head's layer on the quantised kernels: a step is one call, and so is a whole tree that grows."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.drafters.growing.scores import Place, Scores
-from specchat.engine.drafters.head.layer import WINDOW
+from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.tree import BRANCHES, tree_from
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights, check_sizes
-from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead
+from specchat.engine.kernels.draft_head import (
+    STATE,
+    GrowthRules,
+    HeadWeights,
+    PackedHead,
+    Scores,
+    TargetStates,
+    TreeRequest,
+)
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.token_layout import TokenLayout
-from specchat.engine.kernels.tree_growth import GrownTree, GrowthRules, TargetStates, TreeRequest
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sampling.rng import Stream
 
 _MOST_UNFUSED = 64
 """Tokens whose hidden states are kept until they are needed: rounds that do not draft need not wait for the head."""
-
 _TIMED = 3
 """Steps that are timed to know what one takes."""
+_RULES = GrowthRules(EDGES, MAX_GAMMA, BRANCHES, LEAST, HOPE, Stream.DRAFT)
+_MATRICES = ("fuse", "again", "token", "qkv", "out", "gate_up", "down")
+"""The linear layers of a head."""
 
 
-class PackedLayer:
-    """States, keys and values [slots, columns] of a head, and the passes over them.
+class PackedLayer(HeadLayer):
+    """States, keys and values [slots, columns] of a head, and the passes over them. What a step scores with are logits.
 
     Args:
         head: all of its linear layers are `QuantizedLinear`.
@@ -48,8 +58,6 @@ class PackedLayer:
         KernelError: the kernels cannot compute with these sizes.
     """
 
-    deepest = MAX_GAMMA
-
     def __init__(
         self,
         head: DraftHead,
@@ -60,38 +68,37 @@ class PackedLayer:
         window: int = WINDOW,
     ) -> None:
         shape = head.shape
-        self.window = window
-        self._head = PackedHead(_weights(head, scores, embedding, columns, window))
         # Nothing looks at a place before it is written, so that it need not take memory before.
-        self._states = torch.empty(slots, columns, shape.hidden)
+        super().__init__(torch.empty(slots, columns, shape.hidden), window)
+        self._head = PackedHead(_weights(head, scores, embedding, columns, window))
         self._keys = torch.empty(slots, shape.key_heads, columns, shape.head_size, dtype=torch.float16)
         self._values = torch.empty_like(self._keys)
-        self._head.attach(self._states, self._keys, self._values)
-        self._scored = 1
-        """Places per row that the last step scored."""
+        self._head.attach(self.states, self._keys, self._values)
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
+        self.scores: Scores
+        """What the last step gave."""
 
     @property
     def bytes(self) -> int:
         """Memory of all slots."""
-        return self._states.nbytes + 2 * self._keys.nbytes
+        return self.states.nbytes + 2 * self._keys.nbytes
 
     def time_step(self) -> float:
         """Seconds of a step over one place, the fastest of a few; no slot may be in use."""
-        self._states[0, 0] = 0
+        self.states[0, 0] = 0
         times = []
         for _ in range(_TIMED):
             started = time.perf_counter()
-            self._run([0], TokenLayout.chains([0], [0], [1]), [STATE], [0], 1)
+            self._run([0], TokenLayout.chains([0], [0], [1]), [STATE], [0])
             times.append(time.perf_counter() - started)
         return min(times)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the states of the first `length` tokens, by numpy for the reason that `KVCache.copy` gives."""
         self._fuse()
-        states = self._states.numpy()
+        states = self.states.numpy()
         states[target, :length] = states[source, :length]
 
     def absorb(
@@ -104,9 +111,7 @@ class PackedLayer:
         """Keep the states of the tokens that are wanted; they are made when they are needed for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            self._read.append(
-                TargetStates(slot, start, (part if part.shape[0] == count else part[:count]).contiguous())
-            )
+            self._read.append(TargetStates(slot, start, part[:count].contiguous()))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self._fuse()
@@ -117,64 +122,63 @@ class PackedLayer:
             self._head.write_states(self._read, torch.get_num_threads())
             self._read, self._unfused = [], 0
 
-    def grow(
-        self, wanted: Sequence[TreeRequest], q: Tensor | None, known: Tensor, rules: GrowthRules
-    ) -> tuple[list[GrownTree], int]:
-        """All steps of the trees of B rows in one call (`PackedHead.grow`)."""
-        grown = self._head.grow(self._read, wanted, q, known, rules, torch.get_num_threads())
+    def grow(self, asked: Sequence[Asked], begins: Sequence[int], support: Support) -> Draft:
+        """The trees of B rows, as `engine.drafters.tree_growth.grow` gives them, in one call.
+
+        Args:
+            asked: [B], of rows of two tokens or more.
+            begins: [B], the first place to read of each.
+            support: the V' tokens that can be drafted.
+        """
+        drawn = [not each.row.request.sampling.greedy for each in asked]
+        q = torch.empty(len(asked), MAX_GAMMA, len(support.tokens)) if any(drawn) else None
+        wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
+        found, steps = self._head.grow(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
         self._read, self._unfused = [], 0
-        return grown
+        trees = [
+            (tree.tokens, [grade + GRADES * is_drawn for grade in tree.grades], tree_from(tuple(tree.parents)))
+            for tree, is_drawn in zip(found, drawn, strict=True)
+        ]
+        return draft_of(trees, drawn, q, support, steps)
 
-    def read(self, rows: Sequence[SequenceState], begins: Sequence[int], ends: Sequence[int]) -> Scores:
-        """Read places of all rows, of each as many as it has."""
+    def read(self, rows: Rows, tokens: Tensor) -> Tensor:
+        """Read the last places of all rows, of each as many as it has."""
         self._fuse()
-        # The last place is scored with even where it has been read.
-        begins = [min(begin, end - 1) for begin, end in zip(begins, ends, strict=True)]
-        counts = [end - begin for begin, end in zip(begins, ends, strict=True)]
-        ids = [
-            token
-            for row, begin, end in zip(rows, begins, ends, strict=True)
-            for token in row.tokens[begin + 1 : end + 1]
-        ]
-        chains = TokenLayout.chains([row.slot for row in rows], begins, counts)
-        self._scored = 1
-        return self._run(ids, chains, [STATE] * len(ids), [end - 1 for end in accumulate(counts)], len(rows))
+        width, lasts = tokens.shape[1], rows.ends.tolist()
+        counts = [min(width, end) for end in lasts]
+        ids = [token for row, count in zip(tokens.tolist(), counts, strict=True) for token in row[width - count :]]
+        starts = [end - count for end, count in zip(lasts, counts, strict=True)]
+        chains = TokenLayout.chains(rows.slots.tolist(), starts, counts)
+        judged = [end - 1 for end in accumulate(counts)]
+        return self._run(ids, chains, [STATE] * len(ids), judged).logits[:, None]
 
-    def extend(
-        self, rows: Sequence[SequenceState], tree: Tree, level: Sequence[int], parents: Sequence[int], tokens: Tensor
-    ) -> Scores:
-        """Continue after drafted tokens."""
-        ids, count = tokens.tolist(), len(level)
-        paths = [tree.path(token)[:-1] for token in level]
-        places = [
-            Place(row, ids[b][i], level[i], paths[i], b * self._scored + parents[i])
-            for b, row in enumerate(rows)
-            for i in range(count)
-        ]
-        scores = self.go_on(places)
-        self._scored = count
-        return Scores(scores.logits.view(len(rows), count, -1), scores.best, scores.shares)
+    def follow(self, rows: Rows, level: Level, outcome: Tensor, tokens: Tensor) -> Tensor:  # noqa: ARG002 it is kept
+        """Continue chains."""
+        parts = zip(rows.slots.tolist(), rows.ends.tolist(), tokens[:, 0].tolist(), strict=True)
+        last, path = level.last, range(1, level.last)
+        places = [TreePlace(slot, end, token, last, path) for slot, end, token in parts]
+        return self.go_on(places, range(len(places))).logits[:, None]
 
-    def go_on(self, places: Sequence[Place]) -> Scores:
-        """Score [1, n, V'] what follows n drafted tokens; those of a row stand next to each other."""
-        before = [len(place.row.tokens) - 2 for place in places]
-        chains = TokenLayout(
-            slots=[place.row.slot for place in places],
-            positions=[first + 1 + len(place.path) for first, place in zip(before, places, strict=True)],
+    def score(self, outcome: Tensor, depth: int) -> Tensor:  # noqa: ARG002
+        """The logits of a step."""
+        return outcome
+
+    def go_on(self, places: Sequence[TreePlace], sources: Sequence[int]) -> Scores:
+        """What follows n drafted tokens, those of a row next to each other, each after a place of the last step."""
+        before = [place.first - 1 for place in places]
+        layout = TokenLayout(
+            slots=[place.slot for place in places],
+            positions=[place.first + len(place.path) for place in places],
             columns=[first + place.column for first, place in zip(before, places, strict=True)],
-            prefixes=[first + 1 for first in before],
+            prefixes=[place.first for place in places],
             ancestor_offsets=[0, *accumulate(len(place.path) for place in places)],
             ancestors=[first + column for first, place in zip(before, places, strict=True) for column in place.path],
         )
-        self._scored = len(places)
-        sources = [place.source for place in places]
-        return self._run([place.token for place in places], chains, sources, range(len(places)), 1)
+        return self._run([place.token for place in places], layout, sources, range(len(places)))
 
-    def _run(
-        self, ids: Sequence[int], chains: TokenLayout, sources: Sequence[int], judged: Sequence[int], rows: int
-    ) -> Scores:
-        scores = self._head.run(ids, chains, sources, judged, BRANCHES, torch.get_num_threads())
-        return Scores(scores.logits.view(rows, len(judged) // rows, -1), scores.best, scores.shares)
+    def _run(self, ids: Sequence[int], layout: TokenLayout, sources: Sequence[int], judged: Sequence[int]) -> Scores:
+        self.scores = self._head.run(ids, layout, sources, judged, BRANCHES, torch.get_num_threads())
+        return self.scores
 
 
 def can_be_packed(head: DraftHead) -> bool:
@@ -184,11 +188,29 @@ def can_be_packed(head: DraftHead) -> bool:
         check_sizes(shape.hidden, shape.head_size, shape.intermediate)
     except KernelError:
         return False
-    return all(isinstance(layer, QuantizedLinear) for layer in _linear_layers(head))
+    return all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
 
 
-def _linear_layers(head: DraftHead) -> list[Any]:
-    return [head.fuse, head.again, head.token, head.qkv, head.out, head.gate_up, head.down]
+def _wanted(asked: Asked, begin: int) -> TreeRequest:
+    row, budget = asked.row, asked.settled
+    greedy = row.request.sampling.greedy
+    first = 0 if greedy else GRADES
+    # The last place is scored with even where it has been read.
+    begin = min(begin, len(row.tokens) - 2)
+    return TreeRequest(
+        slot=row.slot,
+        begin=begin,
+        ids=row.tokens[begin + 1 :],
+        depth=asked.depth,
+        line=budget.line,
+        repeatable=budget.repeatable,
+        passes=budget.passes,
+        step=budget.step,
+        rates=[budget.rate(bucket) for bucket in range(first, first + GRADES)],
+        sampling=None if greedy else row.request.sampling,
+        seed=row.seed,
+        number=row.rounds,
+    )
 
 
 def _weights(
@@ -196,7 +218,7 @@ def _weights(
 ) -> HeadWeights:
     """The head's weights as the kernels take them, in the memory that they are in."""
     shape = head.shape
-    fuse, again, token, qkv, out, gate_up, down = (layer.matrix for layer in _linear_layers(head))
+    fuse, again, token, qkv, out, gate_up, down = (getattr(head, name).matrix for name in _MATRICES)
     queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     layer = LayerWeights(
         query=qkv.part(0, queries),

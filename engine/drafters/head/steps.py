@@ -1,161 +1,190 @@
-"""Draft steps of a head: tokens and distributions of a tree or a chain, all on the device."""
+"""Draft steps of a head, captured as CUDA graphs where the target's passes are: reading, and drafting a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Sequence
+from itertools import product
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.decoding.tree import Tree
-from specchat.engine.device.to_device import to_device
-from specchat.engine.drafters.growing.scores import Scores
+from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import Tree, chain
+from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
+from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.sampling.penalties import Adjustment
-from specchat.engine.sampling.sampler import draw, draw_different, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import draw_different, standardise
+from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sequence.sequence import SequenceState
 
-Extend = Callable[[int, Tensor], Scores]
-"""`HeadLayer.extend` at a depth, after drafted tokens [B, P]."""
+MOST_SHAPES = 512
+"""Captured shapes that are kept."""
+_WIDTHS = (5, 17, 68)
+"""Numbers of places that are read, padded, where shapes are static and the layer's window is larger."""
+_CHAINS = (2, 4, 8)
+"""Lengths of chains, padded, where shapes are static and the layer drafts longer ones."""
+_TOGETHER = 17
+"""Places that rows read in one pass; who has more to read does it alone first."""
+
+Step = tuple[Hashable, Function, Callable[[], Signature]]
+"""Key, function and signature of what may be captured."""
 
 
-class DraftSteps:
-    """What a head does from the scores after each row's last token on.
+class HeadSteps:
+    """The draft steps of a head for any number of rows, all on the device.
 
     Args:
-        vocabulary: [V'], int64, the tokens that the head can draft.
-        size: V, of the target's vocabulary.
+        layer: the head.
+        support: the V' tokens that it can draft.
+        graphs: captures the steps, or calls them.
     """
 
-    def __init__(self, vocabulary: Tensor, size: int) -> None:
-        self.vocabulary = vocabulary
-        self._size = size
+    def __init__(self, layer: HeadLayer, support: Support, graphs: Graphs) -> None:
+        self._layer, self._support, self._graphs = layer, support, graphs
+        self._columns = layer.states.shape[1]
+        self._widths = (*(width for width in _WIDTHS if width < layer.window), layer.window)
+        self._chains = (*(length for length in _CHAINS if length < layer.deepest), layer.deepest)
 
-    def tree(
-        self, tree: Tree, levels: Sequence[Level], scores: Scores, extend: Extend, settings: SamplingRows, u: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """The same tree for rows that are all greedy, or all not: a draft step for each of its levels.
+    @torch.inference_mode()
+    def capture(self, trees: Sequence[Tree]) -> None:
+        """Capture reading, and drafting of these trees and of chains, for all numbers of rows."""
+        drafts = [(tree, True) for tree in trees] + [(chain(steps), False) for steps in reversed(self._chains)]
+        for rows in reversed(self._graphs.counts):
+            for width in reversed(self._widths):
+                state = self._graphs.capture(*self._reading(rows, width, self._columns)).results[0]
+            for (tree, branches), flags in product(drafts, coarse_flags(rows)):
+                self._graphs.capture(*self._drafting((rows, tree, branches, flags), state, self._columns))
 
-        Args:
-            tree: of K tokens.
-            levels: `levels_of` the tree.
-            scores: [B, 1, V'], after each row's last token.
-            extend: continues from there.
-            settings: of B rows.
-            u: [B, K], float64 uniforms.
-
-        Returns:
-            Tokens [B, K] and, unless rows are greedy, the distributions [B, inner, V'] that they were drawn from.
-        """
-        count, device = len(scores.logits), scores.logits.device
-        tokens = torch.zeros(count, len(tree), dtype=torch.long, device=device)
-        q = None
-        if not settings.flags.all_greedy:
-            q = torch.zeros(count, tree.inner, len(self.vocabulary), device=device)
-        for depth, level in enumerate(levels):
-            if depth:
-                scores = extend(depth, tokens[:, level.tokens - 1])
-            if q is None:
-                places = scores.likeliest(level.draws.shape[1])
-            else:
-                q[:, level.tokens] = drawn_from = standardise(scores.logits, settings)
-                places = draw_different(drawn_from, u[:, level.draws])
-            tokens[:, level.children - 1] = self.vocabulary[places.flatten(1)[:, level.offered]]
-        return tokens, q
-
-    def chain(
+    @torch.inference_mode()
+    def draft(
         self,
-        steps: int,
-        scores: Scores,
-        extend: Extend,
-        settings: SamplingRows,
-        u: Tensor,
+        rows: Sequence[SequenceState],
+        begins: Sequence[int],
+        tree: Tree,
+        u: NDArray[np.float64],
         adjustment: Adjustment | None = None,
+        *,
+        branches: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        """One token for each position, `steps` for all rows.
+        """The same tree for all rows: read what is new, then a draft step for each level of the tree.
 
         Args:
-            steps: γ.
-            scores: [B, 1, V'], after each row's last token.
-            extend: continues from there.
-            settings: of B rows.
-            u: [B, γ], float64 uniforms.
-            adjustment: bias and penalties.
+            rows: B, all greedy or none of them where there are branches.
+            begins: [B], the first place that the head has to read of each.
+            tree: of K tokens.
+            u: [B, K], uniforms.
+            adjustment: bias and penalties, of a chain.
+            branches: whether the tree may have some; else it is a chain.
 
         Returns:
-            Tokens [B, γ] and, unless all rows are greedy, the distributions [B, γ, V] that they were drawn from.
+            Tokens [B, K] and, unless all rows are greedy, the distributions that they were drawn from:
+            [B, inner, V'], of a chain [B, K, V].
         """
-        tokens = torch.empty(len(scores.logits), 0, dtype=torch.long, device=scores.logits.device)
-        distributions: list[Tensor] = []
-        for step in range(steps):
-            if step:
-                scores = extend(step, tokens[:, -1:])
-            token, q = self._choose(scores.logits, tokens, step, settings, adjustment, u)
-            if q is not None:
-                distributions.append(q)
-            tokens = torch.cat([tokens, token[:, None]], dim=1)
-        return tokens, torch.stack(distributions, 1) if distributions else None
+        graphs = self._graphs if adjustment is None else Graphs(self._graphs.device, len(rows), None)
+        state = self.read(rows, begins, graphs)
+        count, sampling = graphs.count(len(rows)), [row.request.sampling for row in rows]
+        flags = SamplingFlags.of(sampling).strict
+        padded = tree
+        if graphs.enabled:
+            flags = flags.coarse(count)
+            if not branches:
+                padded = chain(next(length for length in self._chains if length >= len(tree)))
+        slots, ends, longest = self._rows(rows, graphs)
+        numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
+        step = self._drafting((count, padded, branches, flags), state, longest, adjustment)
+        tokens, *q = graphs.call(*step, numbers, {"state": state})
+        return tokens[: len(rows), : len(tree)], q[0][: len(rows), : tree.inner] if q else None
 
-    def _choose(
+    def read(self, rows: Sequence[SequenceState], begins: Sequence[int], graphs: Graphs | None = None) -> Tensor:
+        """What the first draft step scores with, once the places from `begins` [B] on have been read."""
+        graphs = graphs or self._graphs
+        unread = [len(row.tokens) - 1 - begin for row, begin in zip(rows, begins, strict=True)]
+        if len(rows) > 1:
+            for i, row in enumerate(rows):
+                if unread[i] > _TOGETHER:
+                    self._read([row], unread[i], graphs)
+                    unread[i] = 1
+        return self._read(rows, max(1, *unread), graphs)
+
+    def _read(self, rows: Sequence[SequenceState], places: int, graphs: Graphs) -> Tensor:
+        """Read so many places of each row, as far as it has them: reading one again gives the same."""
+        if graphs.enabled:
+            width = next(width for width in self._widths if width >= places)
+        else:
+            width = self._layer.width(places)
+        tokens = np.zeros((len(rows), width), dtype=np.int64)
+        for row, place in zip(rows, tokens, strict=True):
+            last = row.tokens[-width:]
+            place[width - len(last) :] = last
+        slots, ends, longest = self._rows(rows, graphs)
+        step = self._reading(graphs.count(len(rows)), width, longest)
+        return graphs.call(*step, {"slots": slots, "ends": ends, "tokens": tokens})[0]
+
+    def _rows(self, rows: Sequence[SequenceState], graphs: Graphs) -> tuple[list[int], list[int], int]:
+        """Slots and ends of rows, padded, and what no end is larger than."""
+        slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
+        longest = self._columns if graphs.enabled else max(ends)
+        return slots, ends + [0] * (graphs.count(len(rows)) - len(rows)), longest
+
+    def _reading(self, rows: int, width: int, longest: int) -> Step:
+        """Reading of new places."""
+
+        def run(inputs: Inputs) -> list[Tensor]:
+            return [self._layer.read(Rows(inputs["slots"], inputs["ends"], longest), inputs["tokens"])]
+
+        def signature() -> Signature:
+            return Signature({"slots": (rows,), "ends": (rows,), "tokens": (rows, width)})
+
+        return ("read", rows, width), run, signature
+
+    def _drafting(
         self,
-        logits: Tensor,
-        drafted: Tensor,
-        step: int,
-        settings: SamplingRows,
-        adjustment: Adjustment | None,
-        u: Tensor,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The next token of each row [B] from scores [B, 1, V'], and its distribution [B, V] unless all are greedy."""
-        if adjustment is not None:
-            logits = adjustment.apply(self._spread(logits, -torch.inf), drafted, first=step)
-            if settings.flags.all_greedy:
-                return most_likely(logits)[:, 0], None
-            q = standardise(logits, settings)[:, 0]
-            return draw(q, u[:, step]), q
-        if settings.flags.all_greedy:
-            return self.vocabulary[most_likely(logits)[:, 0]], None
-        q = standardise(logits, settings)
-        return self.vocabulary[draw(q[:, 0], u[:, step])], self._spread(q, 0.0)[:, 0]
+        shape: tuple[int, Tree, bool, SamplingFlags],
+        state: Tensor,
+        longest: int,
+        adjustment: Adjustment | None = None,
+    ) -> Step:
+        """Drafting for a number of rows, with a tree, which may have branches, and sampling flags."""
+        rows, tree, branches, flags = shape
+        levels, vocabulary = levels_of(tree, self._graphs.device), self._support.tokens
 
-    def _spread(self, values: Tensor, elsewhere: float) -> Tensor:
-        """[B, 1, V] with the values [B, 1, V'] in their places."""
-        whole = torch.full((*values.shape[:-1], self._size), elsewhere, dtype=values.dtype, device=values.device)
-        whole[..., self.vocabulary] = values
-        return whole
+        def run(inputs: Inputs) -> list[Tensor]:
+            settings, outcome = SamplingRows.from_numbers(inputs["settings"], flags), inputs["state"]
+            drafting, u = Rows(inputs["slots"], inputs["ends"], longest), inputs["u"]
+            tokens = torch.zeros(rows, len(tree), dtype=torch.long, device=vocabulary.device)
+            q = None if flags.all_greedy else torch.zeros(rows, tree.inner, len(vocabulary), device=vocabulary.device)
+            for depth, level in enumerate(levels):
+                if depth:
+                    drafted = tokens[:, level.tokens - 1]
+                    outcome = self._layer.follow(drafting, level, outcome[:, level.sources], drafted)
+                logits = self._layer.score(outcome, depth)
+                if adjustment is not None:
+                    logits = self._adjusted(logits, adjustment, tokens[:, :depth])
+                if q is None:
+                    places = logits.topk(level.draws.shape[1], -1).indices
+                else:
+                    q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                    places = draw_different(drawn_from, u[:, level.draws])
+                tokens[:, level.children - 1] = vocabulary[places.flatten(1)[:, level.offered]]
+            if q is None:
+                return [tokens]
+            return [tokens, q if branches else self._support.spread(q)]
 
+        def signature() -> Signature:
+            size = (rows, 1, state.shape[-1])
+            return Signature(
+                {"slots": (rows,), "ends": (rows,)},
+                {"settings": (rows, NUMBERS), "u": (rows, len(tree))},
+                {"state": (size, state.dtype)},
+            )
 
-@dataclass(frozen=True, slots=True)
-class Level:
-    """One draft step of a tree, as indices on the device."""
+        return shape, run, signature
 
-    tokens: Tensor
-    """[P], tokens of the pass that something is offered after."""
-    parents: tuple[int, ...]
-    """[P], where each one's parent is among those of the level before; on the host."""
-    sources: Tensor
-    """[P], the same on the device."""
-    children: Tensor
-    """[C], what is offered after them, tokens of the pass."""
-    offered: Tensor
-    """[C], which draw each of these is, counted over all P in turn."""
-    draws: Tensor
-    """[P, K], the uniform of each draw; K is the most that one of them offers, some draws are for nothing."""
-
-
-@lru_cache
-def levels_of(tree: Tree, device: torch.device) -> list[Level]:
-    """The draft steps that make a tree."""
-    levels = []
-    before: tuple[int, ...] = ()
-    for level in tree.levels:
-        offered = [tree.children[token] for token in level]
-        most = max(map(len, offered))
-        draws = [[child - 1 for child in each] + [0] * (most - len(each)) for each in offered]
-        parents = tuple(before.index(tree.parents[token - 1]) if token else 0 for token in level)
-        children = [child for each in offered for child in each]
-        ranks = [place * most + rank for place, each in enumerate(offered) for rank in range(len(each))]
-        tokens, *others = (to_device(index, device) for index in (level, parents, children, ranks, draws))
-        levels.append(Level(tokens, parents, *others))
-        before = level
-    return levels
+    def _adjusted(self, logits: Tensor, adjustment: Adjustment, drafted: Tensor) -> Tensor:
+        """Logits [B, 1, V'] with bias and penalties, after drafted tokens [B, n]."""
+        known = self._support.tokens
+        whole = logits.new_full((*logits.shape[:-1], len(self._support.places)), -torch.inf)
+        whole[..., known] = logits
+        return adjustment.apply(whole, drafted, first=drafted.shape[1])[..., known]

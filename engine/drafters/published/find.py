@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
-from specchat.engine.drafters.published.files import WEIGHTS, holds_head, is_published
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, hub_folder
 from specchat.engine.models.checkpoint import read_json
@@ -12,7 +13,18 @@ from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, 
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
-_CONFIG = "config.json"
+CONFIG = "config.json"
+WEIGHTS = (
+    "model.safetensors",
+    "medusa_lm_head.safetensors",
+    "pytorch_model.bin",
+    "medusa_lm_head.pt",
+)
+"""File names of weights in order of preference."""
+MEDUSA = "medusa_num_heads"
+_MARKS = ("speculators_model_type", "draft_vocab_size", MEDUSA)
+"""Keys of config.json that only heads have."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
 def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | None:
@@ -29,24 +41,40 @@ def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | N
     path = Path(spec).expanduser()
     if spec in PRESETS or not spec.strip():
         return None
-    stored = store.find(spec)
-    if stored is not None or path.is_dir():
-        folder = stored or path
-        return folder if is_published(folder) else None
-    if path.exists() or not HUB_ID.fullmatch(spec):
-        return None
-    stored = store.find(hub_folder(spec))
-    if stored is not None:
-        return stored if is_published(stored) else None
+    folder = store.find(spec) or (path if path.is_dir() else None)
+    if folder is None:
+        if path.exists() or not HUB_ID.fullmatch(spec):
+            return None
+        folder = store.find(hub_folder(spec))
+    if folder is not None:
+        return folder if _is_published(folder) else None
     return None if cached_snapshot(spec) else _from_hub(spec, store, progress)
+
+
+def weights_of(folder: Path) -> Path | None:
+    """The file with the weights."""
+    return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+
+
+def _is_published(folder: Path) -> bool:
+    """Whether a folder holds a published head: by its configuration, or since it is no complete model."""
+    if not (folder / CONFIG).is_file() or not weights_of(folder):
+        return False
+    return _holds_head(read_json(folder / CONFIG), [file.name for file in folder.iterdir()])
+
+
+def _holds_head(config: dict[str, Any], files: Collection[str]) -> bool:
+    """Whether a folder with this config.json and these files is a head; EAGLE-1 is known by its missing tokenizer."""
+    named = any("Eagle" in str(each) for each in config.get("architectures") or ())
+    return named or any(mark in config for mark in _MARKS) or not any(name in files for name in _TOKENIZERS)
 
 
 def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None:
     progress("fetch", f"Looking up {hub_id} on the hub", None)
     files = hub_files(hub_id)
-    if _CONFIG not in files or not any(name in files for name in WEIGHTS):
+    if CONFIG not in files or not any(name in files for name in WEIGHTS):
         return None
-    if not holds_head(read_json(hub_file(hub_id, _CONFIG)), files):
+    if not _holds_head(read_json(hub_file(hub_id, CONFIG)), files):
         return None
     name = hub_folder(hub_id)
     with store.building(name, progress) as work:
@@ -62,4 +90,4 @@ def _needed(hub_id: str, names: list[str]) -> list[str]:
     weights = next((name for name in WEIGHTS if name in names), None)
     if weights is None:
         raise EngineError(f"{hub_id} has no weights that a draft head has ({' or '.join(WEIGHTS)}): choose another")
-    return [_CONFIG, weights]
+    return [CONFIG, weights]

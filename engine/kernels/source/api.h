@@ -134,7 +134,7 @@ struct sk_draw {
     int32_t* places;  // [count], output: indices of the tokens; -1 if the distribution has fewer
 };
 
-// A row's draft by a head, a tree that grows step by step as `engine.drafters.growing` says. Node 0 is the
+// A row's draft by a head, a tree that grows step by step as `engine.drafters.tree_growth` says. Node 0 is the
 // row's last token, node i the i-th drafted one.
 struct sk_growth {
     int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one

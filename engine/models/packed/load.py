@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,9 +47,10 @@ class PackedModel:
     fingerprint: str
     """Fingerprint of the network that was packed (`engine.models.load.fingerprint`)."""
 
-    @property
-    def start(self) -> None:
-        """None: the model is decoder-only."""
+    start: ClassVar[None] = None
+    """The model is decoder-only."""
+    backend: ClassVar[str] = "specchat.engine.backends.packed"
+    """Module whose `build` makes its backend."""
 
     @property
     def device(self) -> torch.device:

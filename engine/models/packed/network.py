@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.device.memory import trim_heap
+from specchat.engine.device.device import trim_heap
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, PackedMatrix, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear

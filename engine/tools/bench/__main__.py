@@ -13,8 +13,7 @@ from typing import Any
 
 from specchat.engine.errors import EngineError
 from specchat.engine.tools.bench.command import DEFAULT_SHAPES, BenchOptions, run
-from specchat.engine.tools.bench.llama_cpp import VARIABLE
-from specchat.engine.tools.bench.peers import PEERS
+from specchat.engine.tools.bench.peers import PEERS, VARIABLE
 from specchat.engine.tools.prompts import SETS
 
 _LISTS: dict[str, dict[str, Any]] = {

@@ -11,26 +11,24 @@ from pathlib import Path
 import torch
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.device.device import pick_device
-from specchat.engine.device.memory import held_memory
+from specchat.engine.device.device import held_memory, pick_device
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Notice, Ready
+from specchat.engine.events import Notice
 from specchat.engine.kernels.library import library
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.progress import Progress
 from specchat.engine.request import AUTO, parse_gamma
-from specchat.engine.tools.bench.peers import PEERS, Peer, PeerMaker, Peers
+from specchat.engine.tools.bench.figures import Traffic, copy_bandwidth
+from specchat.engine.tools.bench.peers import PEERS, load_peers
 from specchat.engine.tools.bench.report import BenchReport, Setting
-from specchat.engine.tools.bench.roofline import Traffic, copy_bandwidth
-from specchat.engine.tools.bench.suite import Plan, ReadingCell, Results, Suite, find_crossover, measure_reading
+from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.runner import (
     BASELINE,
     NONE,
     Say,
-    Variant,
     choose_variants,
     config_of,
     require_least,
@@ -97,6 +95,8 @@ class BenchOptions:
         require_least(limit=(self.limit, 1), threads=(self.threads, 1), prompt_tokens=(self.prompt_tokens, 2))
         if self.slots is not None and self.slots < max(self.batches):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
+        if self.peers and self.crossover:
+            raise EngineError("--peer does not go with --crossover: run the bench twice")
         if self.synthetic is None and self.shape:
             raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")
         if self.synthetic is not None:
@@ -163,31 +163,47 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
     loader = _Loader(options.assembler())
     say("loading")
     with running(config, loader) as (engine, ready):
+        made = loader.made
         variants = choose_variants(() if ALL in options.drafters else options.drafters, plan.gammas, ready)
         if not ready.conversations:
-            sets = [each.as_texts(loader.made.model.tokenizer) for each in sets]
-        peers = _peers(options, config, loader.made, variants)
+            sets = [each.as_texts(made.model.tokenizer) for each in sets]
+        if options.peers:
+            require_decoder_only(made.model, "--peer compares programs that run")
+        # Peers have no equivalent of γ "auto": they get the fixed draft lengths.
+        gammas = sorted({v.gamma for v in variants if v.drafter != BASELINE and v.gamma is not None})
+        peers = load_peers(options.peers, config, made, gammas, options.batches, options.llama_cpp)
         say("measuring the copy bandwidth")
-        bandwidth = copy_bandwidth(loader.made.target.device)
-        suite = Suite(engine, plan, Traffic.of(loader.made), bandwidth, say)
-        results, crossovers = Results((), ()), []
-        if not options.crossover:
-            results = suite.run(variants, sets, peers.peers)
-        elif variants == [NONE]:
+        suite = Suite(engine, plan, Traffic.of(made), copy_bandwidth(made.target.device), say)
+        if options.crossover and variants == [NONE]:
             raise EngineError("--crossover compares a drafter with none: name one with --drafter")
-        else:
-            crossovers = find_crossover(suite, variants, sets, largest)
-        readings = _readings(options, suite, variants, sets, peers.peers, loader.made)
-        held = None if peers.peers else loader.held_bytes()
+        crossovers = find_crossover(suite, variants, sets, largest) if options.crossover else []
+        cells, peer_cells = suite.run(variants, [] if options.crossover else sets, peers.peers)
+        known = {token for each in sets for prompt in each.prompts for token in prompt.encode(made.model.tokenizer)}
+        length = options.prompt_tokens
+        readings = measure_reading(suite, variants, peers.peers, length, sorted(known)) if length else []
+        setting = Setting(
+            target=ready.target,
+            draft=ready.draft,
+            synthetic=options.declaration,
+            device=ready.device,
+            device_name=ready.device_name,
+            dtype=ready.dtype,
+            threads=torch.get_num_threads(),
+            weight_bytes=ready.weight_bytes,
+            cache_bytes=ready.cache_bytes,
+            held_bytes=None if peers.peers else loader.held_bytes(),
+            copy_bandwidth=suite.bandwidth,
+            instruction_sets=_instruction_sets(made) | peers.instruction_sets,
+        )
         notices = [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
     return BenchReport(
         command=options.command,
         versions=_versions() | peers.versions,
-        setting=_setting(options, ready, bandwidth, held, _instruction_sets(loader.made) | peers.instruction_sets),
+        setting=setting,
         plan=plan,
-        cells=results.cells,
-        peers=results.peers,
-        readings=readings,
+        cells=tuple(cells),
+        peers=tuple(peer_cells),
+        readings=tuple(readings),
         crossovers=tuple(crossovers),
         notes=tuple(dict.fromkeys([*peers.notes, *notices])),
     )
@@ -219,60 +235,12 @@ class _Loader:
         return None if self._before is None or after is None else after - self._before
 
 
-def _readings(
-    options: BenchOptions,
-    suite: Suite,
-    variants: Sequence[Variant],
-    sets: Sequence[PromptSet],
-    peers: Sequence[Peer],
-    made: Assembly,
-) -> tuple[ReadingCell, ...]:
-    if options.prompt_tokens is None:
-        return ()
-    known = {token for each in sets for prompt in each.prompts for token in prompt.encode(made.model.tokenizer)}
-    return measure_reading(suite, variants, peers, options.prompt_tokens, sorted(known))
-
-
-def _peers(options: BenchOptions, config: EngineConfig, made: Assembly, variants: Sequence[Variant]) -> Peers:
-    """Peers that can run.
-
-    Raises:
-        EngineError: they do not go with the other options.
-    """
-    if options.peers:
-        require_decoder_only(made.model, "--peer compares programs that run")
-    if options.peers and options.crossover:
-        raise EngineError("--peer does not go with --crossover: run the bench twice")
-    # Peers have no equivalent of γ "auto": they get the fixed draft lengths.
-    gammas = sorted({v.gamma for v in variants if v.drafter != BASELINE and v.gamma is not None})
-    return PeerMaker(config, made, gammas, options.batches, options.llama_cpp).load(options.peers)
-
-
 def _instruction_sets(made: Assembly) -> dict[str, str]:
     """Instruction sets of the target's matrix products on the CPU."""
     if made.model.device.type != "cpu":
         return {}
     packed = isinstance(made.model, PackedModel)
     return {"specchat": library().variant if packed else f"torch's {torch.backends.cpu.get_cpu_capability()}"}
-
-
-def _setting(
-    options: BenchOptions, ready: Ready, bandwidth: float, held: int | None, instruction_sets: dict[str, str]
-) -> Setting:
-    return Setting(
-        target=ready.target,
-        draft=ready.draft,
-        synthetic=options.declaration,
-        device=ready.device,
-        device_name=ready.device_name,
-        dtype=ready.dtype,
-        threads=torch.get_num_threads(),
-        weight_bytes=ready.weight_bytes,
-        cache_bytes=ready.cache_bytes,
-        held_bytes=held,
-        copy_bandwidth=bandwidth,
-        instruction_sets=instruction_sets,
-    )
 
 
 def _versions() -> dict[str, str]:

@@ -1,48 +1,115 @@
-"""Figures of a benchmark: sums over rounds (`Tally`), and the cells of the tables made from them."""
+"""Figures of a benchmark: bytes that passes read, sums over rounds, and the cells of the tables.
+
+Roofline: decoding one token at a time is bound by reading the weights. A device that reads as fast as it copies can
+emit at most bandwidth / bytes per token tokens per second; the fraction reached tells how efficient a decoder is.
+"""
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
 
+import torch
+
+from specchat.engine.device.device import Stopwatch, available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.network import held
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.bench.roofline import Traffic
 from specchat.engine.tools.runner import NONE, Variant
+from specchat.engine.worker.assembly import Assembly
+from specchat.engine.worker.obtain import Model
+
+COPIED = {"cpu": 256 << 20, "cuda": 1 << 30}
+"""Bytes of the block that is copied to measure the bandwidth: far larger than the processor's caches."""
+_REPEATS = 10
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that passes have to read; computed, not measured."""
+
+    weights: int
+    """Bytes of weights read by one target pass; 0 if unknown (encoder-decoder models)."""
+    cache: int
+    """Bytes of the target's KV cache per token."""
+    draft_weights: int
+    """Bytes of weights read by one step of the draft model (the first one) or head; 0 without either."""
+    draft_cache: int
+
+    @classmethod
+    def of(cls, assembly: Assembly) -> Traffic:
+        """Traffic of loaded models."""
+        cache = assembly.target.cache
+        room = cache.slots * cache.columns
+        others = sum(each.cache.bytes for each in assembly.draft_runners[1:])
+        return cls(
+            weights=weights_read(assembly.model) if assembly.model.start is None else 0,
+            cache=cache.bytes // room,
+            draft_weights=_draft_weights(assembly),
+            draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
+        )
+
+
+def _draft_weights(assembly: Assembly) -> int:
+    head = assembly.parts.get("head")
+    if head is not None:
+        return head.weight_bytes + assembly.score_bytes
+    return weights_read(assembly.drafts[0]) if assembly.drafts else 0
+
+
+def weights_read(loaded: Model) -> int:
+    """Bytes of weights that one pass reads: all but an untied input embedding, of which it reads a few rows."""
+    if isinstance(loaded, PackedModel):
+        return loaded.weight_bytes - (0 if loaded.described.tied else loaded.embedding.data.nbytes)
+    network: Any = loaded.model
+    embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
+    (table, size), output = held(embedding), None if head is None else held(head)[0]
+    return loaded.weight_bytes - (0 if output is table else size)
+
+
 class Tally:
-    """Sums over the counted rounds of the batch.
+    """Sums over the counted rounds of a batch.
 
-    A round counts if all rows of the batch took part and it was the first round of none: a first round may include the
-    draft's prefill, and a batch with finished rows is a smaller batch. If no such round exists (replies of one round),
-    all rounds count.
+    Args:
+        counted: the records of each round's rows, and the seconds between the previous round and this one.
     """
 
-    rounds: int = 0
-    """Rounds of the batch, with one target pass each."""
-    seconds: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    steps: int = 0
-    """Draft steps: sum over rounds of the longest draft."""
-    positions: int = 0
-    """Tokens in the target's KV cache, summed over rows and rounds."""
-    draft_positions: int = 0
-    """Tokens in the draft's KV cache, summed over rows, rounds and draft steps."""
-    lengths: Counter[int] = field(default_factory=Counter)
-    """Draft length to number of drafts, over rows and rounds."""
-    verified: int = 0
-    """Drafted tokens in the target's passes, over rows and rounds."""
-    figures: Metrics = field(default_factory=Metrics)
-    """Acceptance rate, τ and α."""
-    counted: list[tuple[Sequence[Round], float]] = field(default_factory=list)
-    """Arguments of every `add`, so that tallies can be merged."""
+    def __init__(self, counted: Sequence[tuple[Sequence[Round], float]]) -> None:
+        self.counted = counted
+        self.rounds = len(counted)
+        """Rounds of the batch, with one target pass each."""
+        self.seconds = self.draft_s = self.verify_s = 0.0
+        self.steps = 0
+        """Draft steps: sum over rounds of the longest draft."""
+        self.positions = 0
+        """Tokens in the target's KV cache, summed over rows and rounds."""
+        self.draft_positions = 0
+        """Tokens in the draft's KV cache, summed over rows, rounds and draft steps."""
+        self.lengths: Counter[int] = Counter()
+        """Draft length to number of drafts, over rows and rounds."""
+        self.verified = 0
+        """Drafted tokens in the target's passes, over rows and rounds."""
+        self.figures = Metrics()
+        """Acceptance rate, τ and α."""
+        for rows, gap in counted:
+            last = rows[-1]  # the last row's record covers the whole round
+            steps, positions = max(row.steps for row in rows), sum(row.position for row in rows)
+            self.seconds += last.seconds + gap
+            self.draft_s += last.draft_s
+            self.verify_s += last.verify_s
+            self.steps += steps
+            self.positions += positions
+            self.draft_positions += steps * positions
+            self.lengths.update(row.steps for row in rows)
+            self.verified += sum(row.verified for row in rows)
+            for row in rows:
+                self.figures.add(row)
 
     @property
     def tokens(self) -> int:
@@ -50,54 +117,23 @@ class Tally:
         return self.figures.emitted
 
     @property
-    def rest_s(self) -> float:
-        """Seconds outside draft and verification, including the time between rounds."""
-        return self.seconds - self.draft_s - self.verify_s
-
-    @property
     def token_s(self) -> float:
         """Seconds per token."""
         return self.seconds / self.tokens
 
-    def add(self, rows: Sequence[Round], gap: float) -> None:
-        """Add one round of the batch.
-
-        Args:
-            rows: the record of each row.
-            gap: seconds between the previous round and this one.
-        """
-        last = rows[-1]  # the last row's record covers the whole round
-        steps = max(row.steps for row in rows)
-        positions = sum(row.position for row in rows)
-        self.rounds += 1
-        self.seconds += last.seconds + gap
-        self.draft_s += last.draft_s
-        self.verify_s += last.verify_s
-        self.steps += steps
-        self.positions += positions
-        self.draft_positions += steps * positions
-        self.counted.append((rows, gap))
-        for row in rows:
-            self.lengths[row.steps] += 1
-            self.verified += row.verified
-            self.figures.add(row)
-
-    @classmethod
-    def of(cls, counted: Iterable[tuple[Sequence[Round], float]]) -> Tally:
-        """Add rounds, each with its gap."""
-        whole = cls()
-        for rows, gap in counted:
-            whole.add(rows, gap)
-        return whole
-
-    @classmethod
-    def together(cls, tallies: Iterable[Tally]) -> Tally:
-        """Merge several passes."""
-        return cls.of(each for tally in tallies for each in tally.counted)
+    @property
+    def round_ms(self) -> tuple[float, float, float]:
+        """Milliseconds per round of draft, of verification, and of the rest, including the time between rounds."""
+        rest = self.seconds - self.draft_s - self.verify_s
+        return (1000 * self.draft_s / self.rounds, 1000 * self.verify_s / self.rounds, 1000 * rest / self.rounds)
 
 
 def tally(events: Iterable[Event], batch: int) -> Tally:
     """Tally the events of a pass.
+
+    A round counts if all rows of the batch took part and it was the first round of none: a first round may include the
+    draft's prefill, and a batch with finished rows is a smaller batch. If no such round exists (replies of one round),
+    all rounds count.
 
     Args:
         events: of all its requests, in any order.
@@ -106,7 +142,7 @@ def tally(events: Iterable[Event], batch: int) -> Tally:
     in_time = sorted((e for e in events if isinstance(e, Round | Admitted | Prefilled)), key=lambda event: event.at)
     rounds = _rounds(in_time)
     full = [(rows, gap) for rows, gap in rounds if len(rows) == batch and all(row.number for row in rows)]
-    return Tally.of(full or rounds)
+    return Tally(full or rounds)
 
 
 def _rounds(events: Sequence[Event]) -> list[tuple[list[Round], float]]:
@@ -126,11 +162,29 @@ def _rounds(events: Sequence[Event]) -> list[tuple[list[Round], float]]:
     return rounds
 
 
+def copy_bandwidth(device: torch.device) -> float:
+    """Copy bandwidth of the device: bytes read plus bytes written per second, median of several large copies."""
+    size, free = COPIED[device.type], available_memory(device)
+    if free is not None:
+        size = min(size, free // 4)
+    source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
+    target, seconds = torch.empty_like(source), []
+    for _ in range(_REPEATS):
+        watch = Stopwatch(device)
+        target.copy_(source)
+        watch.mark()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds += watch.seconds()
+    return 2 * source.nbytes / median(seconds)
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Position of a cell in the table: prompt set, batch size, temperature."""
+    """Position of a cell in the table."""
 
     prompts: str
+    """Name of the prompt set."""
     batch: int
     temperature: float
 
@@ -139,13 +193,9 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Place):
     """Figures of one variant at one place. Counts are sums over passes, times are medians over passes."""
 
-    prompts: str
-    """Name of the prompt set."""
-    batch: int
-    temperature: float
     drafter: str
     gamma: str
     """Requested γ; auto if the engine chose it, - for plain decoding."""
@@ -194,39 +244,36 @@ def make_cell(
     bandwidth: float,
 ) -> Cell:
     """Compute the figures of a variant from its passes and those of plain decoding."""
-    whole = Tally.together(passes)
-    seconds = statistics.median(p.token_s for p in passes)
-    plain_pass = statistics.median(p.verify_s / p.rounds for p in baseline)
+    whole = Tally([each for tally in passes for each in tally.counted])
+    seconds = median(p.token_s for p in passes)
+    draft_ms, verify_ms, rest_ms = (median(times) for times in zip(*(p.round_ms for p in passes), strict=True))
+    plain_ms = median(p.round_ms[1] for p in baseline)
     drafts = variant != NONE and whole.steps > 0
-    c = statistics.median(p.draft_s / p.steps for p in passes if p.steps) / plain_pass if drafts else None
+    c = 1000 * median(p.draft_s / p.steps for p in passes if p.steps) / plain_ms if drafts else None
     read = _bytes_per_token(whole, variant.drafter, traffic)
     alpha = whole.figures.alpha
     return Cell(
-        prompts=place.prompts,
-        batch=place.batch,
-        temperature=place.temperature,
+        **asdict(place),
         drafter=variant.drafter,
         gamma=variant.gamma_text,
         tokens=whole.tokens,
         rounds=whole.rounds,
         tokens_per_second=1 / seconds,
-        draft_ms=1000 * statistics.median(p.draft_s / p.rounds for p in passes),
-        verify_ms=1000 * statistics.median(p.verify_s / p.rounds for p in passes),
-        rest_ms=1000 * statistics.median(p.rest_s / p.rounds for p in passes),
+        draft_ms=draft_ms,
+        verify_ms=verify_ms,
+        rest_ms=rest_ms,
         acceptance=whole.figures.acceptance,
         per_position=tuple(whole.figures.per_position),
         mean_emitted_length=whole.figures.mean_emitted_length,
         alpha=alpha,
         mean_drafted=whole.verified / whole.lengths.total(),
         cost_ratio=c,
-        pass_ratio=statistics.median(p.verify_s / p.rounds for p in passes) / plain_pass if drafts else None,
-        predicted_speedup=speedup_of_rounds(min(alpha, 1.0), whole.lengths, c)
-        if alpha is not None and c is not None
-        else None,
-        measured_speedup=statistics.median(b.token_s / p.token_s for p, b in zip(passes, baseline, strict=True)),
+        pass_ratio=verify_ms / plain_ms if drafts else None,
+        predicted_speedup=None if alpha is None or c is None else speedup_of_rounds(min(alpha, 1.0), whole.lengths, c),
+        measured_speedup=median(b.token_s / p.token_s for p, b in zip(passes, baseline, strict=True)),
         bytes_per_token=read,
-        bytes_per_second=read / seconds if read is not None else None,
-        roofline=read / seconds / bandwidth if read is not None else None,
+        bytes_per_second=None if read is None else read / seconds,
+        roofline=None if read is None else read / seconds / bandwidth,
     )
 
 
@@ -254,23 +301,15 @@ class Pace:
         return cls(sum(pace.tokens for pace in known), sum(pace.seconds for pace in known))
 
     @property
-    def timed(self) -> bool:
-        """Whether any token was timed."""
-        return self.tokens > 0 and self.seconds > 0
-
-    @property
     def token_s(self) -> float:
         """Seconds per token."""
         return self.seconds / self.tokens
 
 
 @dataclass(frozen=True, slots=True)
-class PeerCell:
+class PeerCell(Place):
     """Speed of a peer; medians over the passes."""
 
-    prompts: str
-    batch: int
-    temperature: float
     name: str
     gamma: str
     """Draft length; - for plain decoding."""
@@ -286,21 +325,18 @@ def make_peer_cell(
     place: Place, name: str, gamma: int, paces: Sequence[Pace], ours: Mapping[Variant, Sequence[Tally]]
 ) -> PeerCell | None:
     """Compute a peer's figures against the engine's variants; None if it timed no tokens."""
-    timed = [pace for pace in paces if pace.timed]
+    timed = [number for number, pace in enumerate(paces) if pace.tokens and pace.seconds]
     if not timed:
         return None
-    ratios = {
-        variant: [pace.token_s / tally.token_s for pace, tally in zip(paces, tallies, strict=True) if pace.timed]
-        for variant, tallies in ours.items()
-    }
     return PeerCell(
-        prompts=place.prompts,
-        batch=place.batch,
-        temperature=place.temperature,
+        **asdict(place),
         name=name,
         gamma=str(gamma or "-"),
-        tokens=sum(pace.tokens for pace in timed),
-        tokens_per_second=statistics.median(1 / pace.token_s for pace in timed),
-        measured_speedup=statistics.median(1 / ratio for ratio in ratios[NONE]),
-        variants={variant.name: statistics.median(each) for variant, each in ratios.items()},
+        tokens=sum(paces[n].tokens for n in timed),
+        tokens_per_second=median(1 / paces[n].token_s for n in timed),
+        measured_speedup=median(ours[NONE][n].token_s / paces[n].token_s for n in timed),
+        variants={
+            variant.name: median(paces[n].token_s / tallies[n].token_s for n in timed)
+            for variant, tallies in ours.items()
+        },
     )

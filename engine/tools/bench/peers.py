@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.packed.find import gguf_file
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.bench.figures import Pace
-from specchat.engine.tools.bench.llama_cpp import LlamaCppModel, LlamaCppPeer, describe, load_library
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import Model, make_runner
 
 PEERS = ("loop", "transformers", "llama.cpp")
+VARIABLE = "SPECCHAT_LLAMA_CPP"
+"""Environment variable that names the folder of xllamacpp if the option does not."""
+_NGRAM = 3
+"""Tokens that llama.cpp's prompt lookup compares; its default of 12 rarely finds a match in short texts."""
+_SEED = 1
 
 
-class Peer(Protocol):
-    """Another decoder."""
+class Peer:
+    """Another decoder.
 
-    name: str
-    gamma: int
-    """Draft length; 0 for plain decoding."""
+    Args:
+        name: name in the report.
+        gamma: draft length; 0 for plain decoding.
+        slots: largest batch size; None if it has no limit.
+    """
+
+    def __init__(self, name: str, gamma: int = 0, slots: int | None = None) -> None:
+        self.name = name
+        self.gamma = gamma
+        self._slots = slots
 
     def refusal(self, batch: int) -> str | None:
         """Why it cannot run `batch` requests at once; None if it can."""
+        if self.gamma and batch > 1:
+            return "it drafts for a batch of 1 only"
+        return f"it has {self._slots} slots" if self._slots and batch > self._slots else None
 
     def run(self, prompts: Sequence[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:
         """Decode all prompts, `batch` at once; each batch is timed from its first token to the end of a reply."""
+        batches = (prompts[first : first + batch] for first in range(0, len(prompts), batch))
+        return Pace.total(self._decode(each, temperature, max_tokens) for each in batches)
 
-    def read(self, ids: Sequence[int]) -> float | None:
+    def read(self, ids: Sequence[int]) -> float | None:  # noqa: ARG002
         """Seconds to read a prompt without its last token; None if that cannot be measured."""
+        return None
+
+    def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
+        """Decode one batch."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
@@ -55,74 +80,68 @@ class Peers:
     """Instruction sets of each peer that reports them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerMaker:
-    """Loads peers, in addition to an engine that is loaded.
+def load_peers(
+    names: Sequence[str],
+    config: EngineConfig,
+    made: Assembly,
+    gammas: Sequence[int],
+    batches: Sequence[int],
+    llama_cpp: Path | None,
+) -> Peers:
+    """Load peers, in addition to the engine; one that cannot run is left out with a note.
 
     Args:
+        names: of `PEERS`.
         config: the engine's.
         made: its models.
         gammas: fixed draft lengths.
         batches: batch sizes of the benchmark.
         llama_cpp: folder that xllamacpp was installed into, if given.
     """
+    model, target, store = made.model, made.target, ModelStore(config.models)
+    loaded = Peers()
 
-    config: EngineConfig
-    made: Assembly
-    gammas: Sequence[int]
-    batches: Sequence[int]
-    llama_cpp: Path | None = None
-
-    def load(self, names: Sequence[str]) -> Peers:
-        """Load the peers of these names; one that cannot run is left out with a note."""
-        loaded = Peers()
-        if "loop" in names:
-            loaded.peers.append(LoopPeer(self.made.model, self.made.target.cache.slots, self.made.target.context))
-        if "transformers" in names:
-            loaded.peers += self._transformers()
-        if "llama.cpp" in names:
-            try:
-                self._add_llama_cpp(loaded)
-            except EngineError as error:
-                loaded.notes.append(f"llama.cpp is left out: {error}")
-        refusals = {
-            f"{peer.name}: {why}": None for peer in loaded.peers for why in map(peer.refusal, self.batches) if why
-        }
-        loaded.notes += refusals
-        return loaded
-
-    def _transformers(self) -> list[Peer]:
-        target = self._again(self.config.target, self.made.model)
-        peers: list[Peer] = [TransformersPeer(target, gamma) for gamma in (0, *self.gammas)]
-        if self.made.drafts:  # it takes one
-            draft = self._again(self.config.drafts[0], self.made.drafts[0])
-            peers += [TransformersPeer(target, gamma, draft) for gamma in self.gammas]
-        return peers
-
-    def _again(self, spec: str, loaded: Model) -> LoadedModel:
+    def again(spec: str, used: Model) -> LoadedModel:
         """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
-        folder = resolve(spec, ModelStore(self.config.models), ignore_progress)
-        dtype = loaded.dtype if isinstance(loaded, LoadedModel) else pick_dtype("auto", loaded.device, folder)
-        return load_model(folder, loaded.device, dtype, ignore_progress)
+        folder = resolve(spec, store, ignore_progress)
+        dtype = used.dtype if isinstance(used, LoadedModel) else pick_dtype("auto", used.device, folder)
+        return load_model(folder, used.device, dtype, ignore_progress)
 
-    def _add_llama_cpp(self, loaded: Peers) -> None:
-        library = load_library(self.llama_cpp)
-        file = gguf_file(self.config.target, ModelStore(self.config.models), ignore_progress)
-        if file is None:
-            raise EngineError(f"it reads GGUF files only, and {self.config.target} is none: give one as --target")
-        on_cpu = self.made.model.device.type == "cpu"
-        model = LlamaCppModel(file, self.made.target.context, max(self.batches), torch.get_num_threads(), on_cpu)
-        loaded.peers += [LlamaCppPeer(library, model, self._encode, gamma) for gamma in (0, *self.gammas)]
-        loaded.versions["llama.cpp"], loaded.instruction_sets["llama.cpp"] = describe(library)
+    if "loop" in names:
+        loaded.peers.append(LoopPeer(model, target.cache.slots, target.context))
+    if "transformers" in names:
+        copy = again(config.target, model)
+        loaded.peers += [TransformersPeer(copy, gamma) for gamma in (0, *gammas)]
+        if made.drafts:  # it takes one
+            draft = again(config.drafts[0], made.drafts[0])
+            loaded.peers += [TransformersPeer(copy, gamma, draft) for gamma in gammas]
+    if "llama.cpp" in names:
+        try:
+            library = load_library(llama_cpp)
+            file = gguf_file(config.target, store, ignore_progress)
+            if file is None:
+                raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
+            slots, threads, on_cpu = max(batches), torch.get_num_threads(), model.device.type == "cpu"
 
-    def _encode(self, prompt: Prompt) -> list[int]:
-        return prompt.encode(self.made.model.tokenizer)
+            def encode(prompt: Prompt) -> list[int]:
+                return prompt.encode(model.tokenizer)
+
+            for gamma in (0, *gammas):
+                server = llama_cpp_server(library, file, target.context, slots, threads, gamma, on_cpu=on_cpu)
+                loaded.peers.append(LlamaCppPeer(server, slots, encode, gamma))
+            loaded.versions["llama.cpp"], loaded.instruction_sets["llama.cpp"] = describe(library)
+        except EngineError as error:
+            loaded.notes.append(f"llama.cpp is left out: {error}")
+    refusals = ((peer.name, peer.refusal(batch)) for peer in loaded.peers for batch in batches)
+    loaded.notes += dict.fromkeys(f"{name}: {why}" for name, why in refusals if why)
+    return loaded
 
 
-class LoopPeer:
+class LoopPeer(Peer):
     """Greedy decoding loop over the engine's own network, with a separate KV cache and no speculation code.
 
-    γ = 0 has to match its speed.
+    It decodes greedily, whatever the temperature; each batch runs until its first reply ends. γ = 0 has to match its
+    speed.
 
     Args:
         loaded: the model.
@@ -130,21 +149,10 @@ class LoopPeer:
         context: tokens per slot.
     """
 
-    name = "bare loop"
-    gamma = 0
-
     def __init__(self, loaded: Model, slots: int, context: int) -> None:
+        super().__init__("bare loop", slots=slots)
         self._loaded = loaded
-        self._slots = slots
         self._target = make_runner(loaded, slots, context, 1)
-
-    def refusal(self, batch: int) -> str | None:
-        """Refuses batches larger than `slots`."""
-        return f"the bare loop has {self._slots} slots" if batch > self._slots else None
-
-    def run(self, prompts: Sequence[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:  # noqa: ARG002
-        """Decode greedily, whatever the temperature; each batch runs until its first reply ends."""
-        return Pace.total(self._decode(prompts[i : i + batch], max_tokens) for i in range(0, len(prompts), batch))
 
     @torch.inference_mode()
     def read(self, ids: Sequence[int]) -> float | None:
@@ -156,7 +164,7 @@ class LoopPeer:
         return time.perf_counter() - started
 
     @torch.inference_mode()
-    def _decode(self, prompts: Sequence[Prompt], max_tokens: int) -> Pace:
+    def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:  # noqa: ARG002
         texts = [prompt.encode(self._loaded.tokenizer) for prompt in prompts]
         device = self._target.device
         slots = list(range(len(texts)))
@@ -177,7 +185,7 @@ class LoopPeer:
         return Pace(count, time.perf_counter() - started)
 
 
-class TransformersPeer:
+class TransformersPeer(Peer):
     """transformers' `generate`: plain, with prompt lookup, or with an assistant model.
 
     Args:
@@ -187,25 +195,10 @@ class TransformersPeer:
     """
 
     def __init__(self, loaded: LoadedModel, gamma: int = 0, assistant: LoadedModel | None = None) -> None:
+        drafting = " assisted" if assistant else " prompt lookup"
+        super().__init__(f"transformers{drafting if gamma else ''}", gamma)
         self._loaded = loaded
         self._assistant = assistant
-        self.gamma = gamma
-        drafting = " assisted" if assistant else " prompt lookup"
-        self.name = f"transformers{drafting if gamma else ''}"
-
-    def refusal(self, batch: int) -> str | None:
-        """Refuses batches when drafting: transformers drafts for one request at a time."""
-        return "transformers drafts for a batch of 1 only" if self.gamma and batch > 1 else None
-
-    def run(self, prompts: Sequence[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:
-        """Generate in batches; each is timed from its first token to the end of its first reply."""
-        return Pace.total(
-            self._decode(prompts[i : i + batch], temperature, max_tokens) for i in range(0, len(prompts), batch)
-        )
-
-    def read(self, ids: Sequence[int]) -> float | None:  # noqa: ARG002
-        """Not measured: `generate` reads and samples in one call."""
-        return None
 
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
         clock = BatchClock(self._loaded.eos_ids)
@@ -283,3 +276,126 @@ def _generation_config(**settings: Any) -> Any:
     from transformers import GenerationConfig
 
     return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
+
+
+def load_library(folder: Path | None) -> Any:
+    """The module xllamacpp.
+
+    Args:
+        folder: that it was installed into (`pip install --target`); None for the folder that `VARIABLE` names, or for
+            this environment.
+
+    Raises:
+        EngineError: it is not installed there; says how to install it.
+    """
+    named = folder or os.environ.get(VARIABLE)
+    if named:
+        sys.path.append(str(Path(named).expanduser()))
+    try:
+        import xllamacpp
+    except ImportError as error:
+        target = f"--target {named} " if named else ""
+        raise EngineError(
+            f"it needs the package xllamacpp ({first_line(error)}): run `pip install {target}xllamacpp`"
+        ) from None
+    return xllamacpp
+
+
+def describe(library: Any) -> tuple[str, str]:
+    """Version of the library, and the instruction sets that it was compiled for."""
+    system = str(library.get_system_info()).replace("CPU :", "")
+    pairs = [part.split("=") for part in system.split("|") if "=" in part]
+    return f"xllamacpp {version('xllamacpp')}", ", ".join(name.strip() for name, on in pairs if on.strip() != "0")
+
+
+def llama_cpp_server(
+    library: Any, file: Path, context: int, slots: int, threads: int, gamma: int, *, on_cpu: bool
+) -> Any:
+    """llama.cpp's server in this process, with its defaults for everything else.
+
+    Args:
+        library: the module xllamacpp.
+        file: the GGUF file.
+        context: tokens per slot.
+        slots: number of slots.
+        threads: CPU threads.
+        gamma: draft length of its prompt lookup; 0 for plain decoding.
+        on_cpu: use no GPU.
+
+    Raises:
+        EngineError: llama.cpp cannot read the file, or has too little memory.
+    """
+    parameters = library.CommonParams()
+    parameters.model.path = str(file)
+    parameters.n_ctx = context * slots
+    parameters.n_parallel = slots
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
+    parameters.port = 0
+    parameters.verbosity = -1
+    if on_cpu:
+        parameters.n_gpu_layers = 0
+    if gamma:
+        simple = library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
+        parameters.speculative.types = [simple]
+        parameters.speculative.ngram_simple.size_n = _NGRAM
+        parameters.speculative.ngram_simple.size_m = gamma
+    try:
+        return library.Server(parameters)
+    except RuntimeError as error:
+        raise EngineError(
+            f"it cannot load {file} with {slots} slots of {context} tokens: {first_line(error)}"
+        ) from None
+
+
+class LlamaCppPeer(Peer):
+    """llama.cpp, run by the library xllamacpp: the same GGUF file, token ids, sampler settings and threads.
+
+    Args:
+        server: from `llama_cpp_server`.
+        slots: its slots.
+        encode: gives the token ids of a prompt.
+        gamma: draft length of its prompt lookup; 0 for plain decoding.
+    """
+
+    def __init__(self, server: Any, slots: int, encode: Callable[[Prompt], list[int]], gamma: int) -> None:
+        super().__init__("llama.cpp prompt lookup" if gamma else "llama.cpp", gamma, slots)
+        self._server = server
+        self._encode = encode
+
+    def read(self, ids: Sequence[int]) -> float | None:
+        """Seconds to read a prompt without its last token, which the first pass of a reply reads."""
+        return float(self._complete(ids[:-1], 0.0, 1, cache_prompt=False)["prompt_ms"]) / 1000
+
+    def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
+        batch = [self._encode(prompt) for prompt in prompts]
+        if len(batch) == 1:
+            timings = [self._complete(batch[0], temperature, max_tokens, cache_prompt=False)]
+        else:
+            for ids in batch:
+                self._complete(ids, temperature, 1)
+            with ThreadPoolExecutor(len(batch)) as pool:
+                ask = [pool.submit(self._complete, ids, temperature, max_tokens, ignore_eos=True) for ids in batch]
+                timings = [each.result() for each in ask]
+        tokens = sum(int(timing["predicted_n"]) - 1 for timing in timings)
+        return Pace(tokens, max(float(timing["predicted_ms"]) for timing in timings) / 1000)
+
+    def _complete(self, ids: Sequence[int], temperature: float, max_tokens: int, **more: bool) -> dict[str, Any]:
+        """Timings of one reply.
+
+        Raises:
+            EngineError: llama.cpp reports a failure.
+        """
+        request = {
+            "prompt": list(ids),
+            "n_predict": max_tokens,
+            "temperature": temperature,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "seed": _SEED,
+            **more,
+        }
+        answer = self._server.handle_completions(request)
+        if "error" in answer:
+            raise EngineError(f"llama.cpp failed: {answer['error'].get('message', answer['error'])}")
+        return dict(answer["timings"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -29,24 +29,25 @@ measured    time per token of plain decoding / time per token, in the same run
 against     time per token of the peer / time per token of ours, in the same run
 MB/token    weights and KV cache read per token; then per second, and as a fraction of the copy bandwidth
 """
-_HEADER = (
-    "drafter",
-    "gamma",
-    "tokens/s",
-    "draft",
-    "verify",
-    "rest ms",
-    "accepted",
-    "by position",
-    "tau",
-    "c",
-    "pass",
-    "predicted",
-    "measured",
-    "MB/token",
-    "GB/s",
-    "of copy",
-)
+_COLUMNS: dict[str, Callable[[Cell], str]] = {
+    "drafter": lambda cell: cell.drafter,
+    "gamma": lambda cell: cell.gamma,
+    "tokens/s": lambda cell: f"{cell.tokens_per_second:.1f}",
+    "draft": lambda cell: f"{cell.draft_ms:.2f}",
+    "verify": lambda cell: f"{cell.verify_ms:.2f}",
+    "rest ms": lambda cell: f"{cell.rest_ms:.2f}",
+    "accepted": lambda cell: number(cell.acceptance, "{:.0%}"),
+    "by position": lambda cell: _positions(cell.per_position),
+    "tau": lambda cell: number(cell.mean_emitted_length, "{:.2f}"),
+    "c": lambda cell: number(cell.cost_ratio, "{:.3f}"),
+    "pass": lambda cell: number(cell.pass_ratio, "{:.2f}"),
+    "predicted": lambda cell: number(cell.predicted_speedup, "{:.2f}x"),
+    "measured": lambda cell: "-" if cell.drafter == BASELINE else f"{cell.measured_speedup:.2f}x",
+    "MB/token": lambda cell: number(cell.bytes_per_token, "{:.1f}", 1e-6),
+    "GB/s": lambda cell: number(cell.bytes_per_second, "{:.1f}", 1e-9),
+    "of copy": lambda cell: number(cell.roofline, "{:.0%}"),
+}
+"""Columns of the main table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,18 @@ class BenchReport:
         return paragraphs(self.setting.text(self.versions), *tables, _DEFINITIONS, *self.notes)
 
     def _speeds(self) -> Iterator[str]:
+        """Table of each prompt set, batch size and temperature."""
         for place, cells in groupby(self.cells, key=_place):
-            peers = [peer for peer in self.peers if _place(peer) == place]
-            table = Table(_HEADER, [*map(_row, cells), *map(_peer_row, peers)], str(place))
-            yield "\n".join([table.text(), *map(_against, peers)])
+            rows = [[show(cell) for show in _COLUMNS.values()] for cell in cells]
+            ratios = []
+            for peer in (peer for peer in self.peers if _place(peer) == place):
+                speed, speedup = f"{peer.tokens_per_second:.1f}", f"{peer.measured_speedup:.2f}x"
+                known = {"drafter": peer.name, "gamma": peer.gamma, "tokens/s": speed, "measured": speedup}
+                rows.append([known.get(column, "") for column in _COLUMNS])
+                name = peer.name if peer.gamma == "-" else f"{peer.name} {peer.gamma}"
+                against = ", ".join(f"{variant} {ratio:.2f}x" for variant, ratio in peer.variants.items())
+                ratios.append(f"against {name}: {against}")
+            yield "\n".join([Table(tuple(_COLUMNS), rows, str(place)).text(), *ratios])
 
     def _readings(self) -> Iterator[str]:
         """Table of reading a prompt, if that was measured."""
@@ -131,46 +140,9 @@ def _place(cell: Cell | PeerCell) -> Place:
     return Place(cell.prompts, cell.batch, cell.temperature)
 
 
-def _row(cell: Cell) -> tuple[str, ...]:
-    return (
-        cell.drafter,
-        cell.gamma,
-        f"{cell.tokens_per_second:.1f}",
-        f"{cell.draft_ms:.2f}",
-        f"{cell.verify_ms:.2f}",
-        f"{cell.rest_ms:.2f}",
-        number(cell.acceptance, "{:.0%}"),
-        _positions(cell.per_position),
-        number(cell.mean_emitted_length, "{:.2f}"),
-        number(cell.cost_ratio, "{:.3f}"),
-        number(cell.pass_ratio, "{:.2f}"),
-        number(cell.predicted_speedup, "{:.2f}x"),
-        "-" if cell.drafter == BASELINE else f"{cell.measured_speedup:.2f}x",
-        number(cell.bytes_per_token, "{:.1f}", 1e-6),
-        number(cell.bytes_per_second, "{:.1f}", 1e-9),
-        number(cell.roofline, "{:.0%}"),
-    )
-
-
 def _positions(rates: tuple[float, ...]) -> str:
     shown = [f"{100 * rate:.0f}" for rate in rates[:_POSITIONS]]
     return " ".join([*shown, *([".."] if len(rates) > _POSITIONS else [])]) or "-"
-
-
-def _peer_row(peer: PeerCell) -> tuple[str, ...]:
-    known = {
-        "drafter": peer.name,
-        "gamma": peer.gamma,
-        "tokens/s": f"{peer.tokens_per_second:.1f}",
-        "measured": f"{peer.measured_speedup:.2f}x",
-    }
-    return tuple(known.get(column, "") for column in _HEADER)
-
-
-def _against(peer: PeerCell) -> str:
-    gamma = f" {peer.gamma}" if peer.gamma != "-" else ""
-    ratios = ", ".join(f"{name} {ratio:.2f}x" for name, ratio in peer.variants.items())
-    return f"against {peer.name}{gamma}: {ratios}"
 
 
 def _crossover(found: Crossover) -> str:

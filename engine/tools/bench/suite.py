@@ -10,6 +10,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -21,12 +22,12 @@ from specchat.engine.tools.bench.figures import (
     PeerCell,
     Place,
     Tally,
+    Traffic,
     make_cell,
     make_peer_cell,
     tally,
 )
 from specchat.engine.tools.bench.peers import Peer
-from specchat.engine.tools.bench.roofline import Traffic
 from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, rotated, run_pass
 
@@ -63,14 +64,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    """Cells of a plan, in the order of the table."""
-
-    cells: tuple[Cell, ...]
-    peers: tuple[PeerCell, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Suite:
     """Measures the cells of a plan with one engine."""
 
@@ -81,7 +74,9 @@ class Suite:
     """Copy bandwidth of the device in bytes per second."""
     say: Say
 
-    def run(self, variants: Sequence[Variant], sets: Sequence[PromptSet], peers: Sequence[Peer] = ()) -> Results:
+    def run(
+        self, variants: Sequence[Variant], sets: Sequence[PromptSet], peers: Sequence[Peer] = ()
+    ) -> tuple[list[Cell], list[PeerCell]]:
         """Measure every variant and peer on every prompt set, batch size and temperature.
 
         Args:
@@ -92,27 +87,29 @@ class Suite:
         """
         cells: list[Cell] = []
         peer_cells: list[PeerCell] = []
-        for prompt_set in sets:
-            for batch in self.plan.batches:
-                for temperature in self.plan.temperatures:
-                    place = Place(prompt_set.name, batch, temperature)
-                    able = [peer for peer in peers if peer.refusal(batch) is None]
-                    ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
-                    cells += [
-                        make_cell(place, variant, ours[variant], ours[NONE], self.traffic, self.bandwidth)
-                        for variant in variants
-                    ]
-                    made = (make_peer_cell(place, peer.name, peer.gamma, theirs[peer], ours) for peer in able)
-                    peer_cells += [cell for cell in made if cell is not None]
-        return Results(tuple(cells), tuple(peer_cells))
+        for prompt_set, batch, temperature in product(sets, self.plan.batches, self.plan.temperatures):
+            place = Place(prompt_set.name, batch, temperature)
+            able = [peer for peer in peers if peer.refusal(batch) is None]
+            ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
+            for variant, passes in ours.items():
+                cells.append(make_cell(place, variant, passes, ours[NONE], self.traffic, self.bandwidth))
+            for peer, paces in theirs.items():
+                cell = make_peer_cell(place, peer.name, peer.gamma, paces, ours)
+                if cell is not None:
+                    peer_cells.append(cell)
+        return cells, peer_cells
 
     def _passes(
         self, place: Place, prompts: Sequence[Prompt], variants: Sequence[Variant], peers: Sequence[Peer]
     ) -> tuple[dict[Variant, list[Tally]], dict[Peer, list[Pace]]]:
-        ours: dict[Variant, list[Tally]] = defaultdict(list)
-        theirs: dict[Peer, list[Pace]] = defaultdict(list)
+        ours: dict[Variant, list[Tally]] = {variant: [] for variant in variants}
+        theirs: dict[Peer, list[Pace]] = {peer: [] for peer in peers}
+        whole = self.plan.max_tokens
+        first, brief = prompts[: place.batch], min(_WARM_UP_TOKENS, whole)
+        if self.engine.ready is not None and self.engine.ready.device == "cuda":
+            # Each text length has its own CUDA graph: capture them all before anything is timed.
+            first, brief = prompts, whole
         self.say(f"{place}: warming up")
-        first, brief = self._warm_up(prompts, place.batch)
         for variant in variants:
             self._measure(variant, first, place, brief)
         for peer in peers:
@@ -120,9 +117,9 @@ class Suite:
         for number in range(self.plan.passes):
             self.say(f"{place}: {number + 1}/{self.plan.passes}")
             for variant in rotated(variants, number):
-                ours[variant].append(self._measure(variant, prompts, place, self.plan.max_tokens))
+                ours[variant].append(self._measure(variant, prompts, place, whole))
             for peer in peers:
-                theirs[peer].append(peer.run(prompts, place.batch, place.temperature, self.plan.max_tokens))
+                theirs[peer].append(peer.run(prompts, place.batch, place.temperature, whole))
         return ours, theirs
 
     def _measure(self, variant: Variant, prompts: Sequence[Prompt], place: Place, max_tokens: int) -> Tally:
@@ -130,14 +127,6 @@ class Suite:
         adapts = variant.gamma is None and variant != NONE
         sampling = Sampling(temperature=place.temperature, seed=None if adapts else self.plan.seed)
         return measure(self.engine, variant, prompts, place.batch, sampling, max_tokens)
-
-    def _warm_up(self, prompts: Sequence[Prompt], batch: int) -> tuple[Sequence[Prompt], int]:
-        """Prompts and reply length of the warm-up, which is not timed."""
-        ready = self.engine.ready
-        if ready is not None and ready.device == "cuda":
-            # Each text length has its own CUDA graph: capture them all before anything is timed.
-            return prompts, self.plan.max_tokens
-        return prompts[:batch], min(_WARM_UP_TOKENS, self.plan.max_tokens)
 
 
 def measure(
@@ -174,36 +163,31 @@ def find_crossover(suite: Suite, variants: Sequence[Variant], sets: Sequence[Pro
     Args:
         limit: largest batch size to try.
     """
-    return [
-        _grow(suite, variant, prompt_set, temperature, limit)
-        for prompt_set in sets
-        for temperature in suite.plan.temperatures
-        for variant in variants
-        if variant != NONE
-    ]
-
-
-def _grow(suite: Suite, variant: Variant, prompt_set: PromptSet, temperature: float, limit: int) -> Crossover:
-    cells: list[Cell] = []
-    plain: list[float] = []
-    batch = 1
-    while batch <= limit:
-        plan = replace(suite.plan, batches=(batch,), temperatures=(temperature,))
-        baseline, cell = replace(suite, plan=plan).run([NONE, variant], [prompt_set]).cells
-        cells.append(cell)
-        plain.append(baseline.tokens_per_second)
-        if cell.measured_speedup <= 1:
-            break
-        batch *= 2
-    return Crossover(
-        drafter=variant.drafter,
-        gamma=variant.gamma_text,
-        prompts=prompt_set.name,
-        temperature=temperature,
-        cells=tuple(cells),
-        plain_tokens_per_second=tuple(plain),
-        batch=cells[-1].batch if cells[-1].measured_speedup <= 1 else None,
-    )
+    found = []
+    for prompt_set, temperature, variant in product(sets, suite.plan.temperatures, variants):
+        if variant == NONE:
+            continue
+        cells: list[Cell] = []
+        plain: list[float] = []
+        batch = 1
+        while batch <= limit and not (cells and cells[-1].measured_speedup <= 1):
+            plan = replace(suite.plan, batches=(batch,), temperatures=(temperature,))
+            (baseline, cell), _ = replace(suite, plan=plan).run([NONE, variant], [prompt_set])
+            cells.append(cell)
+            plain.append(baseline.tokens_per_second)
+            batch *= 2
+        found.append(
+            Crossover(
+                drafter=variant.drafter,
+                gamma=variant.gamma_text,
+                prompts=prompt_set.name,
+                temperature=temperature,
+                cells=tuple(cells),
+                plain_tokens_per_second=tuple(plain),
+                batch=cells[-1].batch if cells[-1].measured_speedup <= 1 else None,
+            )
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,46 +33,29 @@ _PROMPTS = 16
 _PROMPT_TOKENS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Sizes of a Llama-like decoder."""
-
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    head_size: int
-    vocabulary: int
-    context: int
-    rope_theta: float
-
-    def config(self) -> Any:
-        """transformers config of this shape, with tied embeddings, as in all of these models."""
-        from transformers import LlamaConfig
-
-        return LlamaConfig(
-            hidden_size=self.hidden,
-            intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.key_value_heads,
-            head_dim=self.head_size,
-            vocab_size=self.vocabulary,
-            max_position_embeddings=self.context,
-            rope_parameters={"rope_type": "default", "rope_theta": self.rope_theta},
-            tie_word_embeddings=True,
-        )
+def _shape(
+    hidden: int, intermediate: int, layers: int, heads: int, key_value_heads: int, vocabulary: int, context: int
+) -> dict[str, Any]:
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": key_value_heads,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": context,
+        "tie_word_embeddings": True,
+    }
 
 
 SHAPES = {
-    "llama-3.2-3b": Shape(3072, 8192, 28, 24, 8, 128, 128_256, 131_072, 500_000.0),
-    "llama-3.2-1b": Shape(2048, 8192, 16, 32, 8, 64, 128_256, 131_072, 500_000.0),
-    "smollm2-1.7b": Shape(2048, 8192, 24, 32, 32, 64, 49_152, 8_192, 130_000.0),
-    "smollm2-135m": Shape(576, 1536, 30, 9, 3, 64, 49_152, 8_192, 100_000.0),
-    "tiny": Shape(32, 64, 2, 4, 2, 8, 512, 4_096, 10_000.0),
+    "llama-3.2-3b": _shape(3072, 8192, 28, 24, 8, 128_256, 131_072),
+    "llama-3.2-1b": _shape(2048, 8192, 16, 32, 8, 128_256, 131_072),
+    "smollm2-1.7b": _shape(2048, 8192, 24, 32, 32, 49_152, 8_192),
+    "smollm2-135m": _shape(576, 1536, 30, 9, 3, 49_152, 8_192),
+    "tiny": _shape(32, 64, 2, 4, 2, 512, 4_096),
 }
-"""Sizes from the models' own config.json, in the order of `Shape`."""
+"""Arguments of `LlamaConfig`, from the models' own config.json."""
 
 
 def parse_shapes(text: str) -> tuple[str, str | None]:
@@ -85,7 +68,7 @@ def parse_shapes(text: str) -> tuple[str, str | None]:
     for name in (target, *([draft] if draft else [])):
         if name not in SHAPES:
             raise EngineError(f"shape {name!r} is not known: choose from {', '.join(SHAPES)}, as TARGET/DRAFT")
-    if draft and SHAPES[target].vocabulary != SHAPES[draft].vocabulary:
+    if draft and SHAPES[target]["vocab_size"] != SHAPES[draft]["vocab_size"]:
         raise EngineError(f"the shapes {target} and {draft} have different vocabularies: choose two of one family")
     return target, draft or None
 
@@ -147,25 +130,24 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
     if not 0 <= agreement <= 1:
         raise EngineError(f"the synthetic agreement is {agreement:g}: it must be from 0 to 1")
     target, draft = parse_shapes(shapes)
-    language = Language(SHAPES[target].vocabulary, agreement)
+    language = Language(SHAPES[target]["vocab_size"], agreement)
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         device = pick_device(config.device)
-        dtype = _dtype(config.dtype, device)
         tokenizer = _tokenizer(language.vocabulary)
-        progress("target", f"Making a synthetic {target}", None)
-        model = _make(target, language, device, dtype, tokenizer, drafting=False)
-        if draft is None:
-            return put_together(config, model, None)
-        progress("draft", f"Making a synthetic {draft}", None)
-        return put_together(config, model, _make(draft, language, device, dtype, tokenizer, drafting=True))
+        models = []
+        for stage, name in (("target", target), *([("draft", draft)] if draft else [])):
+            progress(stage, f"Making a synthetic {name}", None)
+            dtype = _dtype(config.dtype, device)
+            models.append(_make(name, language, device, dtype, tokenizer, drafting=stage == "draft"))
+        return put_together(config, models[0], models[1] if draft else None)
 
     return assemble
 
 
 def synthetic_prompts(shapes: str) -> PromptSet:
     """Prompts of arbitrary token ids that differ from each other."""
-    vocabulary = SHAPES[parse_shapes(shapes)[0]].vocabulary
+    vocabulary = SHAPES[parse_shapes(shapes)[0]]["vocab_size"]
     tokens = torch.arange(_PROMPTS * _PROMPT_TOKENS).reshape(_PROMPTS, _PROMPT_TOKENS)
     rows = (_hash(tokens, tokens, 3) % vocabulary).tolist()
     return PromptSet("synthetic", tuple(Prompt(ids=tuple(row)) for row in rows))
@@ -174,10 +156,10 @@ def synthetic_prompts(shapes: str) -> PromptSet:
 def _make(
     name: str, language: Language, device: torch.device, dtype: torch.dtype, tokenizer: Any, *, drafting: bool
 ) -> LoadedModel:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig
 
     auto: Any = AutoModelForCausalLM
-    config = SHAPES[name].config()
+    config = LlamaConfig(**SHAPES[name])
     with torch.device("meta"):
         size = sum(p.numel() for p in auto.from_config(config).parameters())
     require_memory(device, size * dtype.itemsize, f"a synthetic {name}")
@@ -190,7 +172,7 @@ def _make(
         tokenizer=tokenizer,
         name=f"synthetic {name}",
         eos_ids=frozenset(),
-        context=SHAPES[name].context,
+        context=SHAPES[name]["max_position_embeddings"],
         vocab_size=language.vocabulary,
         weight_bytes=size * dtype.itemsize,
         has_chat_template=True,  # it is never rendered

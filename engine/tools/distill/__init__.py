@@ -1,6 +1,6 @@
 """Distillation of drafts: text written by the target, training against its distributions, evaluation."""
 
-from specchat.engine.tools.distill.options import COUNTED, Distilled, DistillOptions
 from specchat.engine.tools.distill.training import distill
+from specchat.engine.tools.distill.work_folder import COUNTED, Distilled, DistillOptions
 
 __all__ = ["COUNTED", "DistillOptions", "Distilled", "distill"]

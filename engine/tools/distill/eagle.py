@@ -1,129 +1,80 @@
-"""The kind eagle: a head of one layer that reads its own output from the second step on (Li et al. 2024, 2025)."""
+"""The kind eagle: a head of one layer that reads its own output from the second step on (Li et al. 2024, 2025).
+
+Its initial layer is a copy of one of the target's last layers, and the three linear maps into it are the least-squares
+estimate of that layer's input: the residual stream at the next token, from the hidden states at this one and the
+embedding of the next. Random weights would first have to learn what the target knows.
+"""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from specchat.engine.config import EngineConfig
-from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.head.folder import (
-    CARD,
-    WEIGHTS,
-    HeadCard,
-    LoadedHead,
-    read_head,
-    save_head,
-)
+from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadCard, read_head, save_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.tools.distill.corpus import Conversation
-from specchat.engine.tools.distill.initial import head_shape, initial_head
-from specchat.engine.tools.distill.objective import Agreement, Batch, acceptance_loss, faded
-from specchat.engine.tools.distill.options import Distilled
-from specchat.engine.tools.distill.trainer import RATE, rounded
-from specchat.engine.tools.distill.work_folder import StartingDraft, other_sizes
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.tools.distill.text import Conversation
+from specchat.engine.tools.distill.trainer import Batch, Draft, acceptance_loss, last_state, positions_loss
+from specchat.engine.tools.distill.work_folder import Distilled, StartingDraft, other_sizes
 
 DEPTH = 4
 """Draft steps that the head is trained over."""
 _SHARE = 0.3
 """Fraction of positions of a batch that are trained beyond the first step."""
 _NOISE = 0.1
+"""Standard deviation of the random factor on hidden states in training, against overfitting."""
+_DAMPING = 1e-2
+"""Ridge term, as a fraction of the mean diagonal."""
+_OUTLIER = 5.0
+"""Positions whose hidden state is this many times the median norm (attention sinks) are left out of the fit."""
+_SPREAD = 0.02
+"""Standard deviation of weights without a better initialisation."""
 
 
-class EagleRecipe:
-    """Makes draft heads for a target.
-
-    Attributes:
-        noun: name of the draft, with its article.
-        drafter: name of the drafter that evaluates it.
-        files: names of the files of a finished draft.
-        taps: depths of the target's hidden states that the training reads, the last one last.
+class Eagle(Draft):
+    """A draft head.
 
     Raises:
         EngineError: the target's architecture is not supported by draft heads.
     """
 
     noun = "a draft head"
-    drafter = HeadDrafter.name
     files = (WEIGHTS, CARD)
-
-    def __init__(self, model: LoadedModel) -> None:
-        self._model = model
-        self._shape = head_shape(model.model, model.name)
-        self.taps = self._shape.taps
-
-    def start(self, folder: Path) -> StartingDraft:
-        """Load a finished draft head, to be trained further.
-
-        Raises:
-            EngineError: it was made for another target or has other sizes, or the folder is damaged.
-        """
-        card, head, vocabulary = read_head(folder, self._model)
-        if card.shape != self._shape:
-            raise other_sizes(folder, self._model.name)
-        return StartingDraft(head.state_dict(), vocabulary, card.tokens, card.steps, card.minutes)
-
-    def trainee(self, vocabulary: Tensor, text: Iterable[Conversation] | None) -> EagleTrainee:
-        """A head to train.
-
-        Args:
-            vocabulary: [V'], int64: the tokens that it drafts.
-            text: text to fit the initial weights on; None if weights are loaded afterwards.
-        """
-        network, shape = self._model.model, self._shape
-        head = DraftHead(shape).to(network.device) if text is None else initial_head(network, shape, text)
-        return EagleTrainee(self._model, shape, head, vocabulary)
-
-
-class EagleTrainee:
-    """A draft head in training.
-
-    Attributes:
-        network: weights in float32 on the target's device.
-        rate: peak learning rate.
-        four_bits: whether its linear layers become 4-bit codes with a quantised target, and are trained for that.
-    """
-
-    rate = RATE
     four_bits = True
 
-    def __init__(self, model: LoadedModel, shape: HeadShape, head: DraftHead, vocabulary: Tensor) -> None:
-        self.network = head
-        self._model, self._shape, self._vocabulary = model, shape, vocabulary
-        target: Any = model.model
-        self._embedding: Tensor = target.get_input_embeddings().weight
-        output: Tensor = target.get_output_embeddings().weight
-        self._scores = output[vocabulary.to(output.device)].contiguous()
+    def __init__(self, model: LoadedModel) -> None:
+        super().__init__(model)
+        self.shape = head_shape(model.model, model.name)
+        self.taps = self.shape.taps
 
-    def loss(self, batch: Batch) -> tuple[Tensor, list[Agreement]]:
-        """Loss over `DEPTH` draft steps from every position, and the agreement with the target at each step."""
-        return unroll(self.network, self._embedding, self._scores, batch, DEPTH, _SHARE, _NOISE)
+    def start(self, folder: Path) -> StartingDraft:
+        """Load a finished draft head, to be trained further."""
+        card, head, vocabulary = read_head(folder, self.model)
+        if card.shape != self.shape:
+            raise other_sizes(folder, self.model.name)
+        return StartingDraft(head.state_dict(), vocabulary, card.tokens, card.steps, card.minutes)
 
-    def assemble(self, config: EngineConfig) -> Assembly:
-        """An engine's parts with a copy of the head in the target's dtype, rounded as it is trained."""
-        with rounded(self.network):
-            head = copy.deepcopy(self.network).to(self._model.model.dtype).eval()
-        vocabulary = self._vocabulary.to(self._model.model.device)
-        return put_together(config, self._model, head=LoadedHead(head, vocabulary, self._model.name, 0))
+    def new_network(self, text: Iterable[Conversation] | None) -> nn.Module:
+        """A head that is fitted on text."""
+        return DraftHead(self.shape) if text is None else initial_head(self.model.model, self.shape, text)
 
-    def save(self, folder: Path, made: Distilled, fingerprint: str) -> None:
-        """Write weights and card, so that `--draft` loads them.
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Loss over `DEPTH` draft steps from every position."""
+        target: Any = self.model.model
+        drafts = unroll(self.network, target.get_input_embeddings().weight, batch, DEPTH, _SHARE, _NOISE)
+        return positions_loss(drafts, self.scores, batch, acceptance_loss)
 
-        Raises:
-            EngineError: the disk is full or not writable.
-        """
+    def save(self, folder: Path, made: Distilled) -> None:
+        """Write weights and card."""
         card = HeadCard(
             target=made.target,
-            fingerprint=fingerprint,
-            shape=self._shape,
+            fingerprint=self.model.fingerprint,
+            shape=self.shape,
             tokens=made.tokens,
             steps=made.steps,
             minutes=made.minutes,
@@ -133,18 +84,12 @@ class EagleTrainee:
             codes="q4",
             steps_before=made.steps_before,
         )
-        save_head(folder, self.network, self._vocabulary, card)
+        save_head(folder, self.network, self.vocabulary, card)
 
 
 def unroll(
-    head: DraftHead,
-    embedding: Tensor,
-    vocabulary: Tensor,
-    batch: Batch,
-    depth: int,
-    share: float = 1.0,
-    noise: float = 0.0,
-) -> tuple[Tensor, list[Agreement]]:
+    head: DraftHead, embedding: Tensor, batch: Batch, depth: int, share: float = 1.0, noise: float = 0.0
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Run the head over several draft steps from every position of a batch.
 
     Training-time test of EAGLE-3 (Li et al. 2025, section 3.2): from the second step on the head reads its own output
@@ -153,14 +98,13 @@ def unroll(
     Args:
         head: the head to train.
         embedding: [V, d], the target's token embeddings.
-        vocabulary: [V', d], the target's output embeddings of the tokens that the head can draft.
         batch: tokens with the target's hidden states.
         depth: draft steps.
         share: fraction of positions, drawn anew for each batch, that continue beyond the first step.
-        noise: standard deviation of the random factor on hidden states, against overfitting.
+        noise: standard deviation of the random factor on hidden states.
 
-    Returns:
-        The loss, and the agreement at each step.
+    Yields:
+        For each step, output states [B, N, d], and the places [N] of the tokens that it has read last.
     """
     device, length = batch.tokens.device, batch.tokens.shape[1]
     # From the state at anchor i and token i+1, the first step drafts token i+2.
@@ -172,10 +116,8 @@ def unroll(
     mask = anchors <= anchors[:, None]
     keys: list[Tensor] = []
     values: list[Tensor] = []
-    losses, agreements = [], []
     for step in range(depth):
-        embedded = functional.embedding(batch.tokens[:, anchors + step + 1], embedding)
-        stream = head.enter(state, embedded)
+        stream = head.enter(state, functional.embedding(batch.tokens[:, anchors + step + 1], embedding))
         if step:  # a draft attends to target states up to its anchor, then to its own
             mask = torch.cat([mask, torch.eye(len(anchors), dtype=torch.bool, device=device)], 1)
         query, key, value = head.read(stream, head.rotation((anchors + step)[None]))
@@ -185,12 +127,108 @@ def unroll(
             query, torch.cat(keys, 2), torch.cat(values, 2), mask, enable_gqa=True
         )
         drafted = head.finish(stream, attended)
-        truth = batch.truth(anchors + step + 1, head.shape.hidden)
-        loss, agreement = acceptance_loss(drafted.flatten(0, 1), vocabulary, truth)
-        losses.append(loss)
-        agreements.append(agreement)
+        yield drafted, anchors + step + 1
         if step == 0 and share < 1:
             chosen = torch.randperm(len(anchors), device=device)[: int(share * len(anchors))].sort().values
             anchors, mask, drafted = anchors[chosen], mask[chosen], drafted[:, chosen]
         state = head.again(drafted)
-    return faded(losses), agreements
+
+
+def head_shape(target: Any, name: str) -> HeadShape:
+    """Sizes of a draft head for a target, which are those of one of its layers.
+
+    Args:
+        target: a network of transformers.
+        name: display name, for the error.
+
+    Raises:
+        EngineError: the network's architecture is not supported by draft heads.
+    """
+    layers, hidden = last_state(target, name)
+    config = target.config.get_text_config()
+    heads = config.num_attention_heads
+    rope = getattr(config, "rope_parameters", None) or {}
+    return HeadShape(
+        hidden=hidden,
+        heads=heads,
+        key_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or hidden // heads,
+        intermediate=config.intermediate_size,
+        taps=tuple(sorted({min(2, layers - 1), layers // 2, max(layers - 3, 0), layers})),
+        rope_theta=float(rope.get("rope_theta", 10_000.0)),
+        epsilon=float(getattr(config, "rms_norm_eps", 1e-6)),
+    )
+
+
+def initial_head(target: Any, shape: HeadShape, conversations: Iterable[Conversation]) -> DraftHead:
+    """Initialised draft head, in float32, on the target's device.
+
+    Args:
+        target: a network of transformers.
+        shape: as `head_shape` returns it.
+        conversations: text to fit the linear maps on; tens of thousands of tokens suffice.
+    """
+    head = DraftHead(shape).to(target.device)
+    with torch.no_grad():
+        for weight in head.parameters():
+            if weight.dim() == 2:
+                nn.init.normal_(weight, std=_SPREAD)
+        _copy_layer(head, target, shape.taps[-2])
+        _fit(head, target.get_input_embeddings().weight, conversations)
+    return head
+
+
+def _copy_layer(head: DraftHead, target: Any, depth: int) -> None:
+    """Copy the weights of the target's layer that reads the hidden state of that depth, if shapes match."""
+    base = target.base_model
+    layer = base.layers[depth] if hasattr(base, "layers") else None
+    attention, mlp = getattr(layer, "self_attn", None), getattr(layer, "mlp", None)
+    copies: dict[Any, list[Any]] = {
+        head.qkv: [getattr(attention, name, None) for name in ("q_proj", "k_proj", "v_proj")],
+        head.out: [getattr(attention, "o_proj", None)],
+        head.gate_up: [getattr(mlp, name, None) for name in ("gate_proj", "up_proj")],
+        head.down: [getattr(mlp, "down_proj", None)],
+        head.read_norm: [getattr(layer, "input_layernorm", None)],
+        head.mlp_norm: [getattr(layer, "post_attention_layernorm", None)],
+        head.score_norm: [getattr(base, "norm", None)],
+    }
+    for mine, theirs in copies.items():
+        weights = [getattr(module, "weight", None) for module in theirs]
+        if all(weight is not None for weight in weights):
+            whole = torch.cat([weight.float() for weight in weights if weight is not None])
+            if whole.shape == mine.weight.shape:
+                mine.weight.copy_(whole)
+
+
+def _fit(head: DraftHead, embedding: Tensor, conversations: Iterable[Conversation]) -> None:
+    """Fit `fuse` together with `token`, and `again`, by least squares."""
+    d, taps = head.shape.hidden, len(head.shape.taps)
+    width = d * (taps + 1)
+    sizes: list[Tensor] = []
+    products = torch.zeros(width, width, dtype=torch.float64)
+    answers = torch.zeros(width, d, dtype=torch.float64)
+    for talk in conversations:
+        tapped = talk.features.float().reshape(-1, taps, d)
+        embedded = embedding[talk.tokens.long().to(embedding.device)].float().cpu()
+        known = torch.cat([head.normed(tapped)[:-1].flatten(1), head.normed(embedded)[1:]], dim=1)
+        wanted = tapped[1:, -2]
+        sizes.append(tapped[:, -1].pow(2).mean().sqrt())
+        size = wanted.norm(dim=-1, keepdim=True)
+        # The target has not read the last token of a conversation: its state there is 0.
+        kept = ((size > 0) & (size < _OUTLIER * size.median()))[:, 0]
+        scale = size.median() / size[kept]
+        known, wanted = known[kept] * scale, wanted[kept] * scale
+        products += (known.T @ known).double()
+        answers += (known.T @ wanted).double()
+    both = _solve(products, answers)
+    head.fuse.weight.copy_(both[:, : d * taps])
+    head.token.weight.copy_(both[:, d * taps :])
+    own = slice(d * (taps - 1), width)
+    # The head's own output is not normed again: its scale is that of the target's last hidden state.
+    head.again.weight.copy_(_solve(products[own, own], answers[own])[:, :d] / torch.stack(sizes).mean())
+
+
+def _solve(products: Tensor, answers: Tensor) -> Tensor:
+    damped = products + torch.eye(len(products), dtype=products.dtype) * products.diagonal().mean() * _DAMPING
+    weights: Tensor = torch.linalg.solve(damped, answers).float().T
+    return weights

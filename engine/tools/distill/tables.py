@@ -17,8 +17,8 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.research.tables import MOST, Counts, TableCard, fingerprint, save_tables
-from specchat.engine.tools.distill.options import Distilled, DistillOptions
-from specchat.engine.tools.evaluate.texts import TextFiles
+from specchat.engine.tools.distill.work_folder import Distilled, DistillOptions
+from specchat.engine.tools.evaluate.texts import read_texts
 
 _PIECE = 1 << 20
 """Characters of a text that are tokenised at once."""
@@ -61,11 +61,10 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
 def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
     """Tokens of a text, in pieces of whole lines; for conversations and traces, those of each reply."""
     if file.suffix in _CONVERSATIONS:
-        files = TextFiles(tokenizer)
-        replies = [list(text.reply) for text in files.read([file])]
-        if not replies:
-            raise EngineError("; ".join([f"{file} has no reply to count", *files.problems[:1]]))
-        yield from replies
+        texts, problems = read_texts([file], tokenizer)
+        if not texts:
+            raise EngineError("; ".join([f"{file} has no reply to count", *problems[:1]]))
+        yield from (list(text.reply) for text in texts)
         return
     try:
         with file.open(encoding="utf-8-sig") as lines:

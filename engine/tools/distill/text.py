@@ -1,44 +1,145 @@
-"""Training text: prompts given by the user, text written by the target, and the draft vocabulary counted in it."""
+"""Training text: conversations written by the target, many at once, and kept on disk with its hidden states.
+
+The target gets the user turns, or the chat template up to the user turn and writes that turn too (as in Magpie: Xu et
+al. 2024); then it writes its reply, then possibly further turns. Finished conversations are replaced at once, so the
+batch stays full.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
-from specchat.engine.models.disk import require_space
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.progress import Progress
+from specchat.engine.files import make_folder, replacing
+from specchat.engine.models.disk import disk_errors
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.tools.distill.corpus import Conversation, Corpus
-from specchat.engine.tools.distill.options import DistillOptions
-from specchat.engine.tools.distill.rollout import Rollout, Script, Turns
-from specchat.engine.tools.distill.work_folder import WorkFolder
-from specchat.engine.tools.prompts import Prompt
-from specchat.engine.worker.obtain import Model, make_runner
 
-_TEXT_SHARE = 0.4
-"""Fraction of the time for writing text."""
-_VOCABULARY = 4, 4096
-"""Size of a draft vocabulary: V divided by the first, but at least the second. Further tokens are rare but would be
-read from memory in every step: a quarter of 49,152 tokens covers 93 % of greedy replies, an eighth 88 %."""
-_LEAST_TOKENS = 20_000
-"""Fewest tokens of text: drafts trained on less do not generalise to other prompts."""
-_SHARD_TOKENS = 8192
-_ROWS = {"cpu": 96, "cuda": 512}
-"""Conversations of `_LENGTH` tokens written at once, per device type."""
-_LENGTH, _LONG = 384, 768
-"""Tokens per conversation; the second for several given user turns, so that most of them are answered."""
-_KNOWN = 2
-"""Additional count of each token of the starting draft's vocabulary: a short text says little about rare tokens."""
+TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
+"""Temperatures of replies, drawn with equal probability, to cover greedy and sampled chats."""
+QUESTIONS = 0.8
+"""Temperature of user turns; at 1 small models write nonsense."""
+_MARKS = ("<<first>>", "<<second>>", "<<third>>")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One conversation with the target's hidden states."""
+
+    tokens: Tensor
+    """[T], int32."""
+    sampled: Tensor
+    """[T], bool: whether the target sampled the token; the others were given (template, prompts)."""
+    features: Tensor
+    """[T, taps x hidden size]: the tapped hidden states of each token."""
+    log_total: Tensor
+    """[T], float32: log-sum-exp over V of the target's logits at each token."""
+
+
+class Corpus:
+    """Shards of one folder, numbered in the order of writing, and shards of other folders.
+
+    Args:
+        folder: folder for new shards; created with the first.
+        others: folders whose shards are only read.
+    """
+
+    def __init__(self, folder: Path, others: Sequence[Path] = ()) -> None:
+        self.folder = folder
+        self._others = others
+
+    @property
+    def shards(self) -> list[Path]:
+        """Complete shards, oldest first, folder by folder."""
+        return [shard for folder in (*self._others, self.folder) for shard in sorted(folder.glob("text-*.safetensors"))]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all shards."""
+        total = 0
+        for shard in self.shards:
+            with safe_open(shard, framework="pt") as opened:
+                total += int(opened.get_tensor("lengths").sum())
+        return total
+
+    def conversations(self) -> Iterator[Conversation]:
+        """Yield all conversations, oldest first, with one shard in memory at a time."""
+        for shard in self.shards:
+            yield from self.read(shard)
+
+    def add(self, talks: Sequence[Conversation]) -> None:
+        """Write one more shard atomically.
+
+        Raises:
+            EngineError: the disk is full or not writable.
+        """
+        tensors = {part.name: torch.cat([getattr(talk, part.name) for talk in talks]) for part in fields(Conversation)}
+        tensors["lengths"] = torch.tensor([len(talk.tokens) for talk in talks])
+        number = len(Corpus(self.folder).shards)
+        with disk_errors(self.folder, "writing training text"):
+            make_folder(self.folder)
+            with replacing(self.folder / f"text-{number:05d}.safetensors") as part:
+                save_file(tensors, part)
+
+    def read(self, shard: Path) -> list[Conversation]:
+        """Read the conversations of one shard."""
+        tensors = load_file(shard)
+        lengths = tensors.pop("lengths").tolist()
+        parts = [torch.split(tensors[part.name], lengths) for part in fields(Conversation)]
+        return [Conversation(*talk) for talk in zip(*parts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Given parts of a conversation, as token ids."""
+
+    prompt: tuple[int, ...]
+    """Prompt up to the first turn that the target writes."""
+    follow_ups: tuple[tuple[int, ...], ...] = ()
+    """Between two turns that the target writes."""
+    asks: bool = False
+    """Whether the target writes the user turns too, beginning with one; follow-ups are then repeated without end."""
+
+
+def own_questions(tokenizer: Any, name: str) -> Script:
+    """Script of conversations whose user turns the target writes too: what its chat template puts around the turns.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers.
+        name: display name of the target, for the error.
+
+    Raises:
+        EngineError: there is no chat template, or it changes the text of turns.
+    """
+    if not tokenizer.chat_template:
+        raise EngineError(
+            f"{name} has no chat template, so no conversations can be made with it: give prompts with --prompts, "
+            "or choose a target made for chat"
+        )
+    messages = [
+        {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), _MARKS, strict=True)
+    ]
+    try:
+        rest = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        parts = []
+        for mark in _MARKS:
+            part, rest = rest.split(mark)
+            parts.append(tuple(tokenizer.encode(part, add_special_tokens=False)))
+    except Exception as error:  # a template is a program of the model: it may raise anything
+        raise EngineError(f"the chat template of {name} cannot be used for distilling ({error})") from None
+    opening, answer, question = parts
+    return Script(opening, (answer, question), asks=True)
 
 
 def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Script]:
@@ -59,139 +160,151 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
         lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{file} cannot be read ({error}): give a text file with one prompt per line") from None
-    conversations = (
-        list(_conversations(file, lines)) if file.suffix == ".jsonl" else [[line] for line in lines if line.strip()]
-    )
-    between = Turns.of(tokenizer, name) if any(len(turns) > 1 for turns in conversations) else None
-    scripts = [_script(turns, between, tokenizer) for turns in conversations]
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    talks = [_turns(file, *each) if file.suffix == ".jsonl" else [each[1]] for each in numbered]
+    between = own_questions(tokenizer, name).follow_ups if any(len(turns) > 1 for turns in talks) else ((), ())
+    answer, question = between
+    scripts = []
+    for first, *others in talks:
+        prompt = encode(Request("", messages=(Message("user", first),)), tokenizer)
+        follow_ups = (question + tuple(tokenizer.encode(turn, add_special_tokens=False)) + answer for turn in others)
+        scripts.append(Script(tuple(prompt), tuple(follow_ups)))
     fitting = [script for script in scripts if len(script.prompt) <= longest]
     if not fitting:
         raise EngineError(f"{file} has no prompt of at most {longest} tokens: give one prompt per line")
     return fitting
 
 
-def _conversations(file: Path, lines: Sequence[str]) -> Iterator[list[str]]:
-    """User turns of each line that is not empty."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            turns = json.loads(line)["turns"]
-        except (ValueError, KeyError, TypeError):
-            turns = None
-        if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-            raise EngineError(f'{file}, line {number}: write an object such as {{"turns": ["Hello", "Tell me more"]}}')
-        yield turns
+def _turns(file: Path, number: int, line: str) -> list[str]:
+    """User turns of a line."""
+    try:
+        turns = json.loads(line)["turns"]
+    except (ValueError, KeyError, TypeError):
+        turns = None
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise EngineError(f'{file}, line {number}: write an object such as {{"turns": ["Hello", "Tell me more"]}}')
+    return turns
 
 
-def _script(turns: Sequence[str], between: Turns | None, tokenizer: Any) -> Script:
-    first, *others = turns
-    prompt = encode(Request("", messages=(Message("user", first),)), tokenizer)
-    if between is None:
-        return Script(tuple(prompt))
-    follow_ups = (tuple(tokenizer.encode(turn, add_special_tokens=False)) for turn in others)
-    return Script(tuple(prompt), tuple(between.question + turn + between.answer for turn in follow_ups))
+@dataclass(slots=True)
+class _Writing:
+    """A conversation that is being written."""
+
+    given: Iterator[tuple[int, ...]]
+    """Given parts to come."""
+    temperatures: Iterator[float]
+    """Temperatures of the turns to come."""
+    temperature: float = 0.0
+    """Of the turn that is being written."""
+    tokens: list[int] = field(default_factory=list)
+    sampled: list[bool] = field(default_factory=list)
 
 
-def write_text(
-    options: DistillOptions,
-    model: Model,
-    taps: Sequence[int],
-    dtype: torch.dtype,
-    corpus: Corpus,
-    work: WorkFolder,
-    progress: Progress,
-) -> None:
-    """Let the target write text until its share of the time is used up.
+class Rollout:
+    """Endless source of conversations, each at most as long as the target's context.
 
     Args:
-        options: options of the command.
-        model: the target.
-        taps: depths of the hidden states to store, the last one last.
+        target: with taps, and one slot per conversation written at once.
+        ends: token ids that end a turn.
+        scripts: given parts of conversations.
         dtype: dtype of the stored hidden states.
-        corpus: receives the text.
-        work: counts the time.
-        progress: called with the stage text.
-
-    Raises:
-        EngineError: the target cannot write conversations, or the disk is full.
+        seed: seed of the temperatures and the draws.
     """
-    budget = options.minutes * 60 * _TEXT_SHARE
-    if work.text_seconds >= budget or not _is_written(options):
-        return
-    length = min(_LENGTH, model.context)
-    if options.prompts is None:
-        turns, prompts = Turns.of(model.tokenizer, model.name), []
-    else:
-        turns, prompts = None, read_prompts(options.prompts, model.tokenizer, model.name, length // 2)
-        if any(script.follow_ups for script in prompts):
-            length = min(_LONG, model.context)
-    target = make_runner(model, _ROWS[model.device.type] * _LENGTH // max(length, _LENGTH), length, 0, taps)
-    size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
-    require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(taps), "training text")
-    rollout = Rollout(target, turns, model.eos_ids, prompts, dtype, seed=len(corpus.shards))
-    before, began, done = work.text_seconds, time.perf_counter(), corpus.tokens
-    written: list[Conversation] = []
-    spent = before
-    while spent < budget:
-        written += rollout.step()
-        spent = before + time.perf_counter() - began
-        if spent >= budget:
-            written += rollout.unfinished()
-        held = sum(len(talk.tokens) for talk in written)
-        progress("text", f"{model.name} has written {done + held:,} tokens", min(spent / budget, 1.0))
-        if held >= _SHARD_TOKENS or (held and spent >= budget):
-            corpus.add(written)
-            work.spend(spent)
-            done, written = done + held, []
 
+    def __init__(
+        self, target: Backend, ends: frozenset[int], scripts: Sequence[Script], dtype: torch.dtype, seed: int
+    ) -> None:
+        self._target, self._ends, self._scripts = target, ends, scripts
+        self._waiting: list[int] = []
+        self._random = torch.Generator().manual_seed(seed)
+        slots, self._length = target.cache.slots, target.context
+        embedded = target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device))
+        self._features = torch.zeros(slots, self._length, embedded.numel() * len(target.taps), dtype=dtype)
+        self._log_total = torch.zeros(slots, self._length)
+        self._rows = [self._begin(slot) for slot in range(slots)]
 
-def draft_vocabulary(
-    options: DistillOptions, model: LoadedModel, corpus: Corpus, before: Tensor | None = None
-) -> tuple[int, Tensor]:
-    """Number of tokens in the text, and the most frequent tokens in it, [V'], ascending by id.
+    def step(self) -> list[Conversation]:
+        """Append one token to every conversation; returns the completed ones and starts others in their place."""
+        slots = list(range(len(self._rows)))
+        starts = [len(row.tokens) - 1 for row in self._rows]
+        tokens = torch.tensor([row.tokens[-1] for row in self._rows], device=self._target.device)[:, None]
+        logits, features = self._target.forward_with_states(tokens, slots, starts)
+        assert features is not None
+        scores = logits[:, 0].float()
+        at = torch.tensor(starts)
+        self._features[slots, at] = features[:, 0].to("cpu", self._features.dtype)
+        self._log_total[slots, at] = scores.logsumexp(-1).cpu()
+        complete = []
+        for slot, chosen in enumerate(self._choose(scores).tolist()):
+            if not self._continues(slot, chosen):
+                complete.append(self._conversation(slot, len(self._rows[slot].tokens)))
+                self._rows[slot] = self._begin(slot)
+        return complete
 
-    Tokens that end a reply are always included: a short text may have few of them.
+    def unfinished(self) -> list[Conversation]:
+        """Conversations that are not complete, up to the last token that the target has read."""
+        begun = [slot for slot, row in enumerate(self._rows) if any(row.sampled[:-1])]
+        return [self._conversation(slot, len(self._rows[slot].tokens) - 1) for slot in begun]
 
-    Args:
-        options: options of the command.
-        model: the target.
-        corpus: the text.
-        before: [V'], int64: vocabulary of the starting draft.
+    def _begin(self, slot: int) -> _Writing:
+        temperature = TEMPERATURES[int(torch.randint(len(TEMPERATURES), (), generator=self._random))]
+        if not self._waiting:  # all once in random order before any repeats, since greedy replies would repeat too
+            self._waiting = torch.randperm(len(self._scripts), generator=self._random).tolist()
+        script = self._scripts[self._waiting.pop()]
+        if script.asks:
+            row = _Writing(cycle(script.follow_ups), cycle((QUESTIONS, temperature)))
+        else:
+            row = _Writing(iter(script.follow_ups), repeat(temperature))
+        self._give(slot, row, script.prompt)
+        return row
 
-    Raises:
-        EngineError: the text is too short.
-    """
-    size = model.vocab_size
-    counts = torch.zeros(size, dtype=torch.long)
-    total = 0
-    for talk in corpus.conversations():
-        counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
-        total += len(talk.tokens)
-    if total < _LEAST_TOKENS and not _is_written(options):
-        raise EngineError(
-            f"the text given has {total} tokens and a draft head needs {_LEAST_TOKENS}: name more folders with --text"
+    def _continues(self, slot: int, chosen: int) -> bool:
+        """Append the chosen token, and the given tokens after the end of a turn; whether the conversation continues."""
+        row = self._rows[slot]
+        if len(row.tokens) == self._length:
+            return False
+        row.tokens.append(chosen)
+        row.sampled.append(True)
+        if chosen not in self._ends:
+            return True
+        given = next(row.given, ())
+        if given[:1] == (chosen,):
+            given = given[1:]
+        if not given or len(row.tokens) + len(given) > self._length:
+            # The target does not read the last token.
+            self._features[slot, len(row.tokens) - 1] = self._log_total[slot, len(row.tokens) - 1] = 0
+            return False
+        self._give(slot, row, given)
+        return True
+
+    def _give(self, slot: int, row: _Writing, given: Sequence[int]) -> None:
+        """Append given tokens before a turn, and let the target read all but the last."""
+        row.temperature = next(row.temperatures)
+        unread = max(len(row.tokens) - 1, 0)
+        row.tokens += given
+        row.sampled += [False] * len(given)
+        if tokens := row.tokens[unread:-1]:
+            fed = torch.tensor([tokens], device=self._target.device)
+            features = self._target.prefill(fed, [slot], [unread])
+            assert features is not None
+            self._features[slot, unread : unread + len(tokens)] = features[0].to("cpu", self._features.dtype)
+
+    def _choose(self, scores: Tensor) -> Tensor:
+        """Sample one token per row, [B], from logits [B, V], at each row's temperature."""
+        temperatures = torch.tensor([row.temperature for row in self._rows], device=scores.device)
+        chosen = scores.argmax(-1)
+        sampled = temperatures.nonzero()[:, 0]
+        if len(sampled):
+            shares = (scores[sampled] / temperatures[sampled, None]).softmax(-1).cumsum(-1)
+            u = torch.rand(len(sampled), 1, generator=self._random).to(scores.device) * shares[:, -1:]
+            chosen[sampled] = torch.searchsorted(shares, u)[:, 0].clamp(max=scores.shape[-1] - 1)
+        return chosen
+
+    def _conversation(self, slot: int, length: int) -> Conversation:
+        row = self._rows[slot]
+        return Conversation(
+            torch.tensor(row.tokens[:length], dtype=torch.int32),
+            torch.tensor(row.sampled[:length]),
+            self._features[slot, :length].clone(),
+            self._log_total[slot, :length].clone(),
         )
-    if total < _LEAST_TOKENS:
-        needed = math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)
-        raise EngineError(
-            f"{model.name} has written {total} tokens in the time given and a draft head needs {_LEAST_TOKENS}: "
-            f"give --minutes {needed} or more"
-        )
-    share, least = _VOCABULARY
-    most = min(max(size // share, least), size)
-    if before is not None:
-        counts[before] += _KNOWN
-    counts[[token for token in model.eos_ids if token < size]] = total + _KNOWN + 1
-    return total, counts.argsort(descending=True, stable=True)[:most].sort().values
-
-
-def _is_written(options: DistillOptions) -> bool:
-    """Whether text is written: not if folders with text are given, and no prompts."""
-    return not options.text or options.prompts is not None
-
-
-def unseen(prompts: Sequence[Prompt], corpus: Corpus, model: LoadedModel) -> list[Prompt]:
-    """The prompts that are not in the text."""
-    text = "\n".join(str(model.tokenizer.decode(talk.tokens)) for talk in corpus.conversations())
-    return [prompt for prompt in prompts if prompt.text not in text]

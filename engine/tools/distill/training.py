@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import math
+import time
+from collections.abc import Mapping
 from itertools import islice
-from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
+from specchat.engine.models.disk import require_space
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.packed.load import PackedModel
@@ -20,36 +24,51 @@ from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
-from specchat.engine.tools.distill.corpus import Corpus
-from specchat.engine.tools.distill.eagle import EagleRecipe, EagleTrainee
-from specchat.engine.tools.distill.options import COUNTED, Distilled, DistillOptions
-from specchat.engine.tools.distill.parallel import MedusaRecipe, MedusaTrainee, PassRecipe, PassTrainee
+from specchat.engine.tools.distill.eagle import Eagle
+from specchat.engine.tools.distill.parallel import Medusa, Pass
 from specchat.engine.tools.distill.tables import count_tables
-from specchat.engine.tools.distill.text import draft_vocabulary, unseen, write_text
-from specchat.engine.tools.distill.trainer import AGAIN, Trainer
-from specchat.engine.tools.distill.work_folder import WORK, StartingDraft, WorkFolder, find_start
-from specchat.engine.tools.prompts import Prompt, load_prompts
+from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, read_prompts
+from specchat.engine.tools.distill.trainer import Draft, Trainer
+from specchat.engine.tools.distill.work_folder import (
+    COUNTED,
+    WORK,
+    Distilled,
+    DistillOptions,
+    StartingDraft,
+    WorkFolder,
+    find_start,
+)
+from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.tools.runner import Variant, run_pass, running
-from specchat.engine.worker.assembly import Assembly
-from specchat.engine.worker.obtain import Model, obtain_model
+from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
-Recipe = EagleRecipe | MedusaRecipe | PassRecipe
-Trainee = EagleTrainee | MedusaTrainee | PassTrainee
-RECIPES: Mapping[str, Callable[[LoadedModel], Recipe]] = {
-    "eagle": EagleRecipe,
-    "medusa": MedusaRecipe,
-    "pass": PassRecipe,
-}
+KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
 """Trained kinds of drafts."""
-CHECKPOINT = "training.pt"
+AGAIN = 0.5
+"""Peak learning rate of a draft that was trained before, relative to a new one: it needs no large steps, and the
+optimiser does not know its gradients yet."""
 _FITTED = 400
 """Conversations that initial weights are fitted on."""
 _HELD_OUT = "chat"
 """Prompt set of the evaluation."""
-_ROWS = 4
+_REQUESTS = 4
 """Requests at once in the evaluation."""
 _MAX_TOKENS = 96
 """Longest reply of the evaluation."""
+_TEXT_SHARE = 0.4
+"""Fraction of the time for writing text."""
+_LEAST_TOKENS = 20_000
+"""Fewest tokens of text: drafts trained on less do not generalise to other prompts."""
+_SHARD_TOKENS = 8192
+_ROWS = {"cpu": 96, "cuda": 512}
+"""Conversations of `_LENGTH` tokens written at once, per device type."""
+_LENGTH, _LONG = 384, 768
+"""Tokens per conversation; the second for several given user turns, so that most of them are answered."""
+_VOCABULARY = 4, 4096
+"""Size of a draft vocabulary: V divided by the first, but at least the second. Further tokens are rare but would be
+read from memory in every step: a quarter of 49,152 tokens covers 93 % of greedy replies, an eighth 88 %."""
+_KNOWN = 2
+"""Additional count of each token of the starting draft's vocabulary: a short text says little about rare tokens."""
 
 
 def distill(options: DistillOptions, progress: Progress) -> Distilled:
@@ -67,56 +86,111 @@ def distill(options: DistillOptions, progress: Progress) -> Distilled:
     """
     if options.kind == COUNTED:
         return count_tables(options, progress)
-    if options.kind not in RECIPES:
-        raise EngineError(f"kind {options.kind!r} is not there: choose one of {', '.join([*RECIPES, COUNTED])}")
-    _require_free(options.out)
+    if options.kind not in KINDS:
+        raise EngineError(f"kind {options.kind!r} is not there: choose one of {', '.join([*KINDS, COUNTED])}")
+    # A folder with a model, or a draft that was not made there, has files of the same names.
+    files = [] if (options.out / WORK).is_dir() else [*options.out.glob("*.json"), *options.out.glob("*.safetensors")]
+    if files:
+        raise EngineError(f"{options.out} holds something else already ({files[0].name}): distil into another folder")
     device = pick_device(options.device)
     folder = resolve(options.target, ModelStore(options.models), progress)
     model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
     require_decoder_only(model, f"the kind {options.kind} is trained for")
-    recipe = RECIPES[options.kind](model)
-    draft = None
+    draft, start = KINDS[options.kind](model), None
     if options.begin is not None:
-        draft = find_start(options.begin, options.out, options.kind, recipe.files)
-        recipe.start(draft)  # refused before anything is written
+        start = find_start(options.begin, options.out, options.kind, draft.files)
+        draft.start(start)  # refused before anything is written
     with WorkFolder.open(options.out / WORK, model.name, model.fingerprint, options.kind) as work:
-        if draft is not None:
-            work.keep_start(draft, recipe.files, started=(work.folder / CHECKPOINT).is_file())
-        return _train(options, model, recipe, work, progress)
+        if start is not None:
+            work.keep_start(start, draft.files)
+        return _train(options, draft, work, progress)
 
 
-def _train(
-    options: DistillOptions, model: LoadedModel, recipe: Recipe, work: WorkFolder, progress: Progress
-) -> Distilled:
+def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Progress) -> Distilled:
     """Write text, train, evaluate, and save the draft."""
-    start = recipe.start(work.start) if work.start else None
+    start = draft.start(work.start) if work.start else None
     corpus = Corpus(work.folder, [work.require_text(folder) for folder in options.text])
-    resumed = (work.folder / CHECKPOINT).is_file()
+    resumed = work.checkpoint.is_file()
     if not resumed:
-        write_text(options, _writer(options, model, progress), recipe.taps, model.dtype, corpus, work, progress)
-    tokens, vocabulary = draft_vocabulary(options, model, corpus, start.vocabulary if start else None)
+        write_text(options, draft, corpus, work, progress)
+    tokens, vocabulary = draft_vocabulary(options, draft.model, corpus, start.vocabulary if start else None)
     if start is None and not resumed:
         progress("training", "fitting the initial weights", None)
-        trainee = recipe.trainee(vocabulary, islice(corpus.conversations(), _FITTED))
+        draft.begin(vocabulary, islice(corpus.conversations(), _FITTED))
     else:
-        trainee = recipe.trainee(vocabulary, None)
+        draft.begin(vocabulary)
     if start is not None:
-        trainee.network.load_state_dict(start.weights)
-    trainer = _update(options, model, trainee, trainee.rate * (AGAIN if start else 1), corpus, work, progress)
+        draft.network.load_state_dict(start.weights)
+    trainer = Trainer(draft, work.checkpoint, draft.rate * (AGAIN if start else 1))
+    budget = max(options.minutes * 60 - work.text_seconds, 0.0)
+    for _ in trainer.run(corpus, budget):
+        overlap = " ".join(f"{100 * rate:.0f}" for rate in trainer.overlap)
+        words = f"{trainer.steps} steps, {overlap} % acceptance on the training text"
+        progress("training", words, min(trainer.seconds / budget, 1.0))
     before = start or StartingDraft({}, None, tokens=0, steps=0, minutes=0.0)
-    minutes = (work.text_seconds + trainer.progress.seconds) / 60
+    minutes = (work.text_seconds + trainer.seconds) / 60
     made = Distilled(
-        noun=recipe.noun,
-        target=model.name,
+        noun=draft.noun,
+        target=draft.model.name,
         tokens=before.tokens + tokens,
-        steps=before.steps + trainer.progress.steps,
+        steps=before.steps + trainer.steps,
         minutes=round(before.minutes + minutes, 1),
         steps_before=before.steps,
         gamma=DEFAULT_GAMMA,
+        reached=_evaluate(options, draft, corpus, progress),
     )
-    made = replace(made, reached=_evaluate(options, model, recipe, trainee, corpus, progress))
-    trainee.save(options.out, made, model.fingerprint)
+    draft.save(options.out, made)
     return made
+
+
+def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: WorkFolder, progress: Progress) -> None:
+    """Let the target write text until its share of the time is used up.
+
+    Args:
+        options: options of the command.
+        draft: says which hidden states to store, in the target's dtype.
+        corpus: receives the text.
+        work: counts the time.
+        progress: called with the stage text.
+
+    Raises:
+        EngineError: the target cannot write conversations, or the disk is full.
+    """
+    budget = options.minutes * 60 * _TEXT_SHARE
+    if work.text_seconds >= budget or not _is_written(options):
+        return
+    model = _writer(options, draft.model, progress)
+    length = min(_LENGTH, model.context)
+    if options.prompts is None:
+        scripts = [own_questions(model.tokenizer, model.name)]
+    else:
+        scripts = read_prompts(options.prompts, model.tokenizer, model.name, length // 2)
+        if any(script.follow_ups for script in scripts):
+            length = min(_LONG, model.context)
+    target = make_runner(model, _ROWS[model.device.type] * _LENGTH // max(length, _LENGTH), length, 0, draft.taps)
+    dtype = draft.model.dtype
+    size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
+    require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(draft.taps), "training text")
+    rollout = Rollout(target, model.eos_ids, scripts, dtype, seed=len(corpus.shards))
+    spent, done = work.text_seconds, corpus.tokens
+    began = time.perf_counter() - spent
+    written: list[Conversation] = []
+    while spent < budget:
+        written += rollout.step()
+        spent = time.perf_counter() - began
+        if spent >= budget:
+            written += rollout.unfinished()
+        held = sum(len(talk.tokens) for talk in written)
+        progress("text", f"{model.name} has written {done + held:,} tokens", min(spent / budget, 1.0))
+        if held >= _SHARD_TOKENS or (held and spent >= budget):
+            corpus.add(written)
+            work.spend(spent)
+            done, written = done + held, []
+
+
+def _is_written(options: DistillOptions) -> bool:
+    """Whether text is written: not if folders with text are given, and no prompts."""
+    return not options.text or options.prompts is not None
 
 
 def _writer(options: DistillOptions, model: LoadedModel, progress: Progress) -> Model:
@@ -131,62 +205,63 @@ def _writer(options: DistillOptions, model: LoadedModel, progress: Progress) -> 
     return writer if isinstance(writer, PackedModel) else model
 
 
-def _require_free(out: Path) -> None:
-    """Refuse a folder with a model, or a draft that was not made there: their files have the same names."""
-    if (out / WORK).is_dir():
-        return
-    files = [*out.glob("*.json"), *out.glob("*.safetensors")]
-    if files:
-        raise EngineError(f"{out} holds something else already ({files[0].name}): distil into another folder")
+def draft_vocabulary(
+    options: DistillOptions, model: LoadedModel, corpus: Corpus, before: Tensor | None = None
+) -> tuple[int, Tensor]:
+    """Number of tokens in the text, and the most frequent tokens in it, [V'], ascending by id.
+
+    Tokens that end a reply are always included: a short text may have few of them.
+
+    Args:
+        options: options of the command.
+        model: the target.
+        corpus: the text.
+        before: [V'], int64: vocabulary of the starting draft.
+
+    Raises:
+        EngineError: the text is too short.
+    """
+    size = model.vocab_size
+    counts = torch.zeros(size, dtype=torch.long)
+    total = 0
+    for talk in corpus.conversations():
+        counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
+        total += len(talk.tokens)
+    if total < _LEAST_TOKENS and not _is_written(options):
+        raise EngineError(
+            f"the text given has {total} tokens and a draft head needs {_LEAST_TOKENS}: name more folders with --text"
+        )
+    if total < _LEAST_TOKENS:
+        needed = math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)
+        raise EngineError(
+            f"{model.name} has written {total} tokens in the time given and a draft head needs {_LEAST_TOKENS}: "
+            f"give --minutes {needed} or more"
+        )
+    share, least = _VOCABULARY
+    most = min(max(size // share, least), size)
+    if before is not None:
+        counts[before] += _KNOWN
+    counts[[token for token in model.eos_ids if token < size]] = total + _KNOWN + 1
+    return total, counts.argsort(descending=True, stable=True)[:most].sort().values
 
 
-def _update(
-    options: DistillOptions,
-    model: LoadedModel,
-    trainee: Trainee,
-    rate: float,
-    corpus: Corpus,
-    work: WorkFolder,
-    progress: Progress,
-) -> Trainer:
-    """Train for the rest of the time."""
-    network, checkpoint = trainee.network, work.folder / CHECKPOINT
-    trainer = Trainer(network, trainee.loss, model.model.dtype, checkpoint, rate, four_bits=trainee.four_bits)
-    budget = max(options.minutes * 60 - work.text_seconds, 0.0)
-    for step in trainer.run(corpus, budget):
-        overlap = " ".join(f"{100 * rate:.0f}" for rate in step.overlap)
-        text = f"{step.steps} steps, {overlap} % acceptance on the training text"
-        progress("training", text, min(step.seconds / budget, 1.0))
-    return trainer
-
-
-def _evaluate(
-    options: DistillOptions, model: LoadedModel, recipe: Recipe, trainee: Trainee, corpus: Corpus, progress: Progress
-) -> dict[str, HeadAcceptance]:
-    """Acceptance, greedy and at temperature 1, on prompts that are not in the training text."""
-    prompts = unseen(load_prompts([_HELD_OUT])[0].prompts, corpus, model)
-    context = min(options.context, model.context)
+def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: Progress) -> dict[str, HeadAcceptance]:
+    """Acceptance in the engine, greedy and at temperature 1, on prompts that are not in the training text."""
+    text = "\n".join(str(draft.model.tokenizer.decode(talk.tokens)) for talk in corpus.conversations())
+    prompts = [prompt for prompt in load_prompts([_HELD_OUT])[0].prompts if prompt.text not in text]
+    context = min(options.context, draft.model.context)
     config = EngineConfig(options.target, options.models, slots=options.slots, context=context)
-    reached = {}
+    variant, reached = Variant(draft.drafter, DEFAULT_GAMMA), {}
     for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
         progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
-        reached[name] = _acceptance(config, trainee, recipe.drafter, prompts, temperature)
+        sampling = Sampling(temperature=temperature, seed=0 if temperature else None)
+        with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _):
+            passed = run_pass(engine, variant, prompts, _REQUESTS, sampling, _MAX_TOKENS)
+        metrics = Metrics()
+        for event in (event for events in passed for event in events):
+            if isinstance(event, Round):
+                metrics.add(event)
+        reached[name] = HeadAcceptance(
+            metrics.acceptance or 0.0, tuple(metrics.per_position), metrics.mean_emitted_length or 1.0
+        )
     return reached
-
-
-def _acceptance(
-    config: EngineConfig, trainee: Trainee, drafter: str, prompts: Sequence[Prompt], temperature: float
-) -> HeadAcceptance:
-    """Generate replies in the engine with `DEFAULT_GAMMA` tokens drafted per round."""
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return trainee.assemble(config)
-
-    sampling = Sampling(temperature=temperature, seed=0 if temperature else None)
-    with running(config, assemble, close_s=None) as (engine, _):
-        passed = run_pass(engine, Variant(drafter, DEFAULT_GAMMA), prompts, _ROWS, sampling, _MAX_TOKENS)
-    metrics = Metrics()
-    for event in (event for events in passed for event in events):
-        if isinstance(event, Round):
-            metrics.add(event)
-    return HeadAcceptance(metrics.acceptance or 0.0, tuple(metrics.per_position), metrics.mean_emitted_length or 1.0)

@@ -1,4 +1,4 @@
-"""Work folder of a distillation: its state between calls, its lock, and the draft that the training started from."""
+"""Options and result of a distillation, and its work folder: state between calls, lock, text, and starting draft."""
 
 from __future__ import annotations
 
@@ -7,23 +7,85 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from specchat.engine.config import SHIPPED_HEADS
+from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.tools.distill.options import COUNTED, DEFAULT_KIND
 
+DEFAULT_KIND = "eagle"
+COUNTED = "bigram"
+"""The kind that is counted in texts, not trained."""
 WORK = ".work"
 """Subfolder of the draft's folder for training text and checkpoint; kept, so that training can be continued."""
 _STATE = "distill.json"
 _START = "from"
 """Subfolder with a copy of the draft that the training started from."""
+
+
+@dataclass(frozen=True, slots=True)
+class DistillOptions:
+    """Options of the command line.
+
+    Raises:
+        EngineError: a value is out of range.
+    """
+
+    models: Path
+    target: str
+    out: Path
+    kind: str = DEFAULT_KIND
+    """eagle, medusa, pass or bigram."""
+    minutes: float = 120.0
+    prompts: Path | None = None
+    """File of prompts (`engine.tools.distill.text.read_prompts`); without it the target writes the user turns too."""
+    begin: str | None = None
+    """Finished draft that the training starts from (`find_start`)."""
+    text: tuple[Path, ...] = ()
+    """Files that tables are counted in; for other kinds, folders of earlier distillations whose text is used too."""
+    device: str = "auto"
+    dtype: str = "auto"
+    slots: int = 4
+    """Requests at once in the evaluation."""
+    context: int = 1024
+    """Context of the engine in the evaluation, in tokens; the model's own if that is less."""
+
+    def __post_init__(self) -> None:
+        if not self.minutes > 0:
+            raise EngineError(f"minutes is {self.minutes:g}: it must be above 0")
+        if self.begin is not None and self.kind == COUNTED:
+            raise EngineError(
+                f"from is for kinds that are trained, and kind {COUNTED} is counted: leave one of them out"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """A draft in a folder that `--draft` loads."""
+
+    noun: str
+    """What it is, with its article: a draft head."""
+    target: str
+    """Display name of the target."""
+    tokens: int
+    """Tokens of the text that it was made from."""
+    steps: int
+    """Updates of its weights; 0 for counted tables."""
+    minutes: float
+    """Time spent, text and training together."""
+    steps_before: int = 0
+    """Updates of the draft that the training started from, included in `steps`; its tokens and minutes are included
+    too."""
+    gamma: int = 0
+    """Draft length of the evaluation."""
+    reached: Mapping[str, HeadAcceptance] = field(default_factory=dict)
+    """Acceptance on prompts that are not in the text, greedy and at temperature 1; empty for counted tables."""
 
 
 @dataclass(slots=True)
@@ -121,24 +183,28 @@ class WorkFolder:
             part.write_text(json.dumps(fields) + "\n", encoding="utf-8")
 
     @property
+    def checkpoint(self) -> Path:
+        """File of the training; it is there once the training has started."""
+        return self.folder / "training.pt"
+
+    @property
     def start(self) -> Path | None:
         """Folder with the copy of the draft that the training started from; None if it started without."""
         copy = self.folder / _START
         return copy if copy.is_dir() else None
 
-    def keep_start(self, draft: Path, files: Sequence[str], *, started: bool) -> None:
+    def keep_start(self, draft: Path, files: Sequence[str]) -> None:
         """Copy a draft that the training starts from, so that it can be continued without that draft.
 
         Args:
             draft: folder of the draft.
             files: names of the files to copy.
-            started: whether the training has started.
 
         Raises:
             EngineError: the training started with something else, or the disk is full.
         """
         copy = self.start
-        if copy is None and not started:
+        if copy is None and not self.checkpoint.is_file():
             part = self.folder / f"{_START}.part"
             with disk_errors(self.folder, "distilling"):
                 shutil.rmtree(part, ignore_errors=True)  # left by an interrupted call

@@ -1,27 +1,194 @@
-"""Drafting along a text that the target has read: the rounds of a drafter as generation would have had them."""
+"""Rounds of a drafter along a text, as generation would have had them.
+
+The target reads the text once. A backend then answers drafts from that reading instead of computing.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from statistics import median
+from typing import ClassVar, NamedTuple, NoReturn, TypeVar
 
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.tensor_acceptance import TensorVerdict
+from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import run_round
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.tools.evaluate.text_runner import Reading, TextBackend
+from specchat.engine.tools.evaluate.texts import Text
 from specchat.engine.worker.assembly import Assembly
-from specchat.engine.worker.plain_passes import time_wider_passes
 
 LIKELY = 0.5
 """Smallest β at which a token of a sampled text counts as predicted by the drafter."""
+_PASSES = 5
+"""Plain passes timed for each text."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Results of the target on a text of L tokens."""
+
+    text: Text
+    following: Tensor
+    """[L]: the next token of each; for the last one, itself."""
+    states: Tensor | None
+    """[L - 1, taps x hidden]: the tapped hidden states; None if no drafter uses them."""
+    logits: Tensor | None
+    """[tokens of the reply, V], float32, at each position; None for greedy texts."""
+    agreed: int
+    """Tokens of the reply that are the target's own greedy choice."""
+    seconds: float
+    """Time of the reading."""
+    pass_s: float
+    """Time of a plain pass at the end of the text."""
+    slot: int
+    """Slot of the target's cache."""
+
+
+def passes(target: Backend, text: Text, chunk: int, slot: int = 0) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+    """Read a text in chunks of `chunk` tokens: first its prompt, for keys and values, then its reply.
+
+    Yields:
+        Logits [T, V] of the T next tokens of the reply, None in the prompt; and the tapped hidden states
+        [1, T, taps x hidden], None without taps. Both are valid until the next pass.
+    """
+    tokens = [*text.prompt, *text.reply]
+    place, first = 0, len(text.prompt) - 1
+    while place < len(tokens) - 1:
+        end = min(place + chunk, first if place < first else len(tokens) - 1)
+        fed = to_device([tokens[place:end]], target.device)
+        if place < first:
+            yield None, target.prefill(fed, [slot], [place])
+        else:
+            logits, tapped = target.forward_with_states(fed, [slot], [place])
+            yield logits[0], tapped
+        place = end
+
+
+@torch.inference_mode()
+def read(
+    target: Backend, text: Text, chunk: int, *, sampled: bool = False, slot: int = 0
+) -> Generator[None, None, Reading]:
+    """Read a text with the target, a chunk per step of the generator. Logits are kept if the text was sampled."""
+    started = time.perf_counter()
+    states: list[Tensor] = []
+    chosen: list[Tensor] = []
+    kept: list[Tensor] = []
+    for logits, tapped in passes(target, text, chunk, slot):
+        if logits is not None:
+            chosen.append(logits.argmax(-1))
+            if sampled:
+                kept.append(logits.float().clone())
+        if tapped is not None:
+            states.append(tapped[0].clone())
+        yield
+    agreed = sum(map(int.__eq__, torch.cat(chosen).tolist(), text.reply))
+    seconds = time.perf_counter() - started
+    last = text.reply[-1]
+    return Reading(
+        text=text,
+        following=to_device([*text.prompt[1:], *text.reply, last], target.device),
+        states=torch.cat(states) if states else None,
+        logits=torch.cat(kept) if kept else None,
+        agreed=agreed,
+        seconds=seconds,
+        pass_s=_plain_pass(target, last, slot, len(text.prompt) + len(text.reply) - 1),
+        slot=slot,
+    )
+
+
+def finish(steps: Generator[None, None, _Result]) -> _Result:
+    """Run a generator to its end; returns its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+
+
+def _plain_pass(target: Backend, token: int, slot: int, place: int) -> float:
+    """Median seconds of a pass over one token, with the copy of its argmax to the host."""
+    fed = to_device([[token]], target.device)
+    times = []
+    for _ in range(_PASSES):
+        started = time.perf_counter()
+        target.forward(fed, [slot], [place]).argmax(-1).tolist()
+        times.append(time.perf_counter() - started)
+    return median(times)
+
+
+class TextBackend(TensorBackend):
+    """A backend with the target's sizes whose logits are those of a reading: the text's own tokens if it is greedy.
+
+    Logits after a draft that differs from the text are undefined. Drafters use the target itself.
+
+    Args:
+        target: gives the sizes.
+    """
+
+    performance_warnings: ClassVar[list[str]] = []
+
+    def __init__(self, target: Backend) -> None:
+        self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
+        self.taps, self.cache = target.taps, target.cache
+        self.embedding_rows = target.embedding_rows  # type: ignore[method-assign]
+        self.output_rows = target.output_rows  # type: ignore[method-assign]
+        self.reading: Reading | None = None
+        """Reading of the text that is being drafted for."""
+        super().__init__(target.cache.slots, Penalties(target.cache.slots, target.context, target.device), None)
+
+    def width(self, length: int) -> int:
+        """Width without padding."""
+        return length
+
+    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+        """Do nothing: the reading does not depend on the cache."""
+
+    def extend(self, places: Sequence[TreePlace]) -> Tensor:
+        """Unsupported: drafters use the target itself."""
+        raise NotImplementedError
+
+    def prefill(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
+    ) -> Tensor | None:
+        """Unsupported: the text has been read."""
+        raise NotImplementedError
+
+    def _forward(
+        self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        reading = self.reading
+        assert reading is not None
+        del slots  # all rows are of one text
+        depths = torch.arange(inputs.shape[1], device=self.device)[None] if tree_mask is None else tree_mask.depths
+        places = to_device(starts, self.device)[:, None] + depths
+        tapped = None if reading.states is None else _at(reading.states, places)
+        if reading.logits is not None:
+            return _at(reading.logits, places - len(reading.text.prompt) + 1), tapped
+        return one_hot(_at(reading.following, places), self.vocabulary), tapped
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """Values at places, which are limited to those there are."""
+    return values[places.clamp(0, len(values) - 1)]
 
 
 class Way(NamedTuple):
@@ -44,26 +211,20 @@ class Place(NamedTuple):
     beta: float
     """Probability that one of them is accepted: 0 or 1 for greedy texts."""
 
+    @classmethod
+    def of(cls, outcome: Outcome, depth: int) -> Place:
+        """The token at a depth of a round's draft, or after its end."""
+        if depth >= len(outcome.p):
+            return cls(depth, (), 0.0)
+        others = [token for token, *_ in outcome.refused[depth]] if outcome.refused else []
+        decided = outcome.drafted[depth]
+        offered = (*others, decided) if depth < outcome.accepted else (decided, *others)
+        return cls(depth, tuple(dict.fromkeys(offered)), outcome.beta[depth])
+
     @property
     def predicted(self) -> bool:
         """Whether the draft contained the token and it was accepted; for a sampled text, whether that is likely."""
         return self.beta >= LIKELY
-
-
-def _places(outcome: Outcome, emitted: Sequence[int]) -> list[Place]:
-    """One place per token that a round emitted."""
-    return [
-        Place(depth, _offered(outcome, depth), outcome.beta[depth] if depth < len(outcome.beta) else 0.0)
-        for depth in range(len(emitted))
-    ]
-
-
-def _offered(outcome: Outcome, depth: int) -> tuple[int, ...]:
-    if depth >= len(outcome.p):
-        return ()
-    others = [token for token, *_ in outcome.refused[depth]] if outcome.refused else []
-    decided = outcome.drafted[depth]
-    return tuple(dict.fromkeys((*others, decided) if depth < outcome.accepted else (decided, *others)))
 
 
 @dataclass(slots=True)
@@ -75,7 +236,7 @@ class Course:
     emitted: int = 0
     tested: Counter[int] = field(default_factory=Counter)
     """Number of tests by draft position, from 0."""
-    accepted: dict[int, float] = field(default_factory=dict)
+    accepted: dict[int, float] = field(default_factory=lambda: defaultdict(int))
     """Number of them that were accepted; for sampled texts, the expected number."""
     lengths: Counter[int] = field(default_factory=Counter)
     """Draft steps to number of rounds."""
@@ -102,114 +263,88 @@ class Drafting:
     """
 
     def __init__(self, made: Assembly) -> None:
-        self._target = made.target
         self._backend = TextBackend(made.target)
         self._planner = Planner(made.drafters, self._backend, _fail)
-
-    def learn_costs(self) -> None:
-        """Measure passes of each width, for the time of look-ahead positions. Needs an idle target."""
-        if self._target.capabilities.ragged:
-            self._planner.learn_costs(time_wider_passes(self._target), {})
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """Rounds of one drafter along a text that was generated with `sampling`; a round or a chunk of prompt per step.
 
+        Greedy rounds emit the text as generation did. Along a sampled text one position is drafted for every token, and
+        nothing is drawn: β is Σ min(p, q), or with several candidates the probability that one of them is accepted. A
+        round is assumed to continue with probability β from token to token, up to γ of them (Leviathan et al. 2023,
+        section 3.1, with a separate β per token): drafts after the drafter's own tokens are assumed to equal those
+        after the text.
+
         Raises:
             EngineError: the drafter fails.
         """
-        text, sampled = reading.text, not sampling.greedy
-        request = Request(
-            text.name,
-            prompt_ids=text.prompt,
-            drafter=way.drafter,
-            gamma=1 if sampled else way.gamma,
-            max_tokens=len(text.reply) + sampled,  # the last token is drafted for too
-            sampling=sampling,
-        )
+        text, sampled, drafters = reading.text, not sampling.greedy, self._planner.drafters
+        row = _row(reading, way.drafter, 1 if sampled else way.gamma, sampling)
+        course = Course(text.category, pass_s=reading.pass_s)
+        self._backend.reading = reading
+        self._planner.admit(row)
+        try:
+            last = len(row.tokens) - 1
+            if reading.states is not None:
+                drafters.on_hidden_states([row], reading.states[None, :last])
+            row.cached = last
+            while row.undrafted:
+                drafters.prefill([row])
+                yield
+            while row.emitted < len(text.reply):
+                plan, (outcome,), timing = run_round(self._backend, [row], self._planner)
+                emitted = text.reply[row.emitted :][: 1 if sampled else outcome.accepted + 1]
+                row.cached += len(emitted)
+                row.tokens += emitted
+                drafters.on_accepted(row, emitted)
+                course.rounds += 1
+                course.emitted += len(emitted)
+                course.tested.update(range(len(outcome.p)))
+                for depth in range(outcome.accepted):
+                    course.accepted[depth] += 1
+                course.lengths[plan.steps] += 1
+                course.places += [Place.of(outcome, depth) for depth in range(len(emitted))]
+                if row.rounds:
+                    course.draft_s += timing.draft
+                    course.timed_steps += plan.steps
+                row.rounds += 1
+                yield
+        finally:
+            self._planner.release(row)
         if sampled:
-            return _expect(self._backend, reading, self._planner, request, way.gamma)
-        return _follow(self._backend, reading, self._planner, request)
+            betas = [place.beta for place in course.places]
+            course.accepted = {0: sum(betas)}
+            course.rounds = expected_rounds(betas, way.gamma)
+            course.lengths = Counter({way.gamma: round(course.rounds)})
+        return course
+
+
+def _row(reading: Reading, drafter: str, gamma: int, sampling: Sampling) -> SequenceState:
+    """A row of the text's prompt, before its reply."""
+    text = reading.text
+    request = Request(
+        text.name,
+        prompt_ids=text.prompt,
+        drafter=drafter,
+        gamma=gamma,
+        max_tokens=len(text.reply) + (not sampling.greedy),  # the last token of a sampled text is drafted for too
+        sampling=sampling,
+    )
+    return SequenceState(
+        request=request,
+        outbox=Outbox(),
+        slot=reading.slot,
+        tokens=list(text.prompt),
+        prompt_length=len(text.prompt),
+        cached=0,
+        seed=0,
+        text=Detokenizer(None, ()),
+        drafter=drafter,
+    )
 
 
 def _fail(row: SequenceState, error: Exception) -> NoReturn:
     raise EngineError(f"the {row.drafter} drafter failed on {row.request.request_id}: {error}") from error
-
-
-def _follow(
-    backend: TextBackend, reading: Reading, planner: Planner, request: Request
-) -> Generator[None, None, Course]:
-    """Greedy rounds of a reply that equals the text, one per step of the generator.
-
-    Args:
-        backend: runner that the planner plans for.
-        reading: reading of the text.
-        planner: has the drafter that the request names.
-        request: has the text's prompt and length, and a fixed γ.
-    """
-    text = reading.text
-    course = Course(text.category, pass_s=reading.pass_s)
-    with _started(backend, reading, planner, request) as row:
-        yield from _read_prompt(row, reading, planner)
-        while row.emitted < len(text.reply):
-            plan, (outcome,), timing = run_round(backend, [row], planner)
-            left = len(text.reply) - row.emitted
-            emitted = text.reply[row.emitted : row.emitted + outcome.accepted + 1]
-            row.cached += min(1 + outcome.accepted, left)
-            row.tokens += emitted
-            planner.drafters.on_accepted(row, emitted)
-            course.rounds += 1
-            course.emitted += len(emitted)
-            course.tested.update(range(len(outcome.p)))
-            for depth in range(outcome.accepted):
-                course.accepted[depth] = course.accepted.get(depth, 0) + 1
-            course.lengths[plan.steps] += 1
-            course.places += _places(outcome, emitted)
-            if row.rounds:
-                course.draft_s += timing.draft
-                course.timed_steps += plan.steps
-            row.rounds += 1
-            yield
-    return course
-
-
-def _expect(
-    backend: TextBackend, reading: Reading, planner: Planner, request: Request, gamma: int
-) -> Generator[None, None, Course]:
-    """Expected rounds along a sampled text: draft one position for every token, and compute each β.
-
-    β is Σ min(p, q), or with several candidates the probability that one of them is accepted; nothing is drawn. A round
-    is assumed to continue with probability β from token to token, up to γ of them (Leviathan et al. 2023, section 3.1,
-    with a separate β per token): drafts after the drafter's own tokens are assumed to equal those after the text.
-
-    Args:
-        backend: returns the logits of the reading.
-        reading: reading of the text, with its logits.
-        planner: has the drafter that the request names.
-        request: has the text's prompt, length and temperature, and γ 1.
-        gamma: γ of the expected rounds.
-    """
-    text = reading.text
-    course = Course(text.category, pass_s=reading.pass_s, emitted=len(text.reply))
-    with _started(backend, reading, planner, request) as row:
-        yield from _read_prompt(row, reading, planner)
-        for token in text.reply:
-            plan, (outcome,), timing = run_round(backend, [row], planner)
-            row.cached += 1
-            row.tokens.append(token)
-            planner.drafters.on_accepted(row, [token])
-            if outcome.beta:
-                course.tested[0] += 1
-            course.places += _places(outcome, [token])
-            if row.rounds:
-                course.draft_s += timing.draft
-                course.timed_steps += plan.steps
-            row.rounds += 1
-            yield
-    betas = [place.beta for place in course.places]
-    course.accepted[0] = sum(betas)
-    course.rounds = expected_rounds(betas, gamma)
-    course.lengths = Counter({gamma: round(course.rounds)})
-    return course
 
 
 def expected_rounds(betas: Sequence[float], gamma: int) -> float:
@@ -224,36 +359,3 @@ def expected_rounds(betas: Sequence[float], gamma: int) -> float:
             chance *= beta
         starts[place + gamma + 1] += chance
     return sum(starts[: len(betas)])
-
-
-@contextmanager
-def _started(backend: TextBackend, reading: Reading, planner: Planner, request: Request) -> Iterator[SequenceState]:
-    """A row before its reply, admitted to the drafter; released at the end."""
-    backend.reading = reading
-    row = SequenceState(
-        request=request,
-        outbox=Outbox(),
-        slot=reading.slot,
-        tokens=list(reading.text.prompt),
-        prompt_length=len(reading.text.prompt),
-        cached=0,
-        seed=0,
-        text=Detokenizer(None, ()),
-        drafter=request.drafter,
-    )
-    planner.admit(row)
-    try:
-        yield row
-    finally:
-        planner.release(row)
-
-
-def _read_prompt(row: SequenceState, reading: Reading, planner: Planner) -> Generator[None, None, None]:
-    """Give the drafter the target's hidden states of the prompt, and let it read the prompt, a chunk per step."""
-    last = len(row.tokens) - 1
-    if reading.states is not None:
-        planner.drafters.on_hidden_states([row], reading.states[None, row.cached : last])
-    row.cached = last
-    while row.undrafted:
-        planner.drafters.prefill([row])
-        yield

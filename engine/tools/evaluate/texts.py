@@ -14,15 +14,17 @@ Each reply of a conversation is one text; the messages before it are its prompt.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Round
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.tools.report import one_line
 from specchat.engine.tools.runner import require_least
 from specchat.engine.trace import from_json
 
@@ -34,6 +36,14 @@ _ROLES = {
     "gpt": "assistant",
     "model": "assistant",
 }
+_MT_BENCH = {"turns", "choices"}
+"""Keys of questions with their answers."""
+_RESAMPLES = 1000
+_OUTSIDE = 0.025
+"""Share of the resamples on each side of an interval."""
+_BEFORE = 8
+"""Tokens shown before a token."""
+_Of = TypeVar("_Of")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ class EvaluateOptions:
     models: Path
     target: str
     files: tuple[Path, ...]
-    """Texts, as `TextFiles` reads them."""
+    """Texts, as `read_texts` reads them."""
     draft: str | None = None
     drafters: tuple[str, ...] = ()
     """Names of those to evaluate; empty for all."""
@@ -81,167 +91,134 @@ class Text:
     prompt: tuple[int, ...]
     reply: tuple[int, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Talk:
-    """A conversation of a file."""
-
-    name: str
-    category: str
-    messages: tuple[Message, ...]
+    def before(self, place: int, name: Callable[[int], str]) -> str:
+        """The tokens before one of the reply, on one line."""
+        return one_line("".join(map(name, self.reply[max(place - _BEFORE, 0) : place])))
 
 
-class TextFiles:
-    """Reads texts. Entries that cannot be used are named in `problems` and skipped.
+def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[str]]:
+    """All texts of these files, in order, and a sentence for each entry that could not be used.
 
     Args:
+        files: of any known kind.
         tokenizer: a fast tokenizer of transformers, the target's.
+
+    Raises:
+        EngineError: a file cannot be read.
     """
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self.problems: list[str] = []
-
-    def read(self, files: Sequence[Path]) -> list[Text]:
-        """All texts of these files, in order.
-
-        Raises:
-            EngineError: a file cannot be read.
-        """
-        texts: list[Text] = []
-        questions: dict[object, dict[str, Any]] = {}
-        for file in files:
-            objects = list(self._objects(file))
-            if objects and objects[0][1].get("record") == "trace":
-                texts += self._trace(file, objects)
-                continue
-            for where, found in objects:
-                if found.get("question_id") is not None and not ("turns" in found and "choices" in found):
-                    known = questions.setdefault(found["question_id"], {"where": where})
-                    known |= found
-                    found = known
-                    if not ("turns" in found and "choices" in found):
-                        continue
-                texts += self._talk(where, found, file.stem)
-        for known in questions.values():
-            if not ("turns" in known and "choices" in known):
-                missing = "answers" if "turns" in known else "question"
-                self.problems.append(f"{known['where']}: no file has its {missing}")
-        return texts
-
-    def _objects(self, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each JSON object of a file, with its location."""
-        try:
-            content = file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError:
-            raise EngineError(f"{file} is no UTF-8 text: give JSON, or one JSON object per line") from None
-        except OSError as error:
-            raise EngineError(f"{file} cannot be read: {error.strerror or error}") from None
-        try:
-            whole = json.loads(content)
-        except (ValueError, RecursionError):
-            whole = None
-        if isinstance(whole, list):
-            numbered = [(f"{file.name}, entry {number}", entry) for number, entry in enumerate(whole, 1)]
-        elif isinstance(whole, dict):
-            numbered = [(file.name, whole)]
-        else:
-            numbered = [
-                (f"{file.name}, line {number}", _parsed(line))
-                for number, line in enumerate(content.split("\n"), 1)  # JSON may hold other line separators
-                if line.strip()
-            ]
-        for where, entry in numbered:
-            if isinstance(entry, dict):
-                yield where, entry
-            else:
-                self.problems.append(f"{where}: it is no JSON object")
-
-    def _trace(self, file: Path, objects: Sequence[tuple[str, dict[str, Any]]]) -> list[Text]:
-        requests: dict[str, Request] = {}
-        replies: dict[str, list[int]] = {}
-        for where, found in objects[1:]:
-            try:
-                record = from_json(json.dumps(found))
-            except ValueError as error:
-                self.problems.append(f"{where}: {error}")
-                continue
-            if isinstance(record, Request):
-                requests[record.request_id] = record
-            elif isinstance(record, Round):
-                replies.setdefault(record.request_id, []).extend(record.emitted)
-        return [
-            Text(f"{file.name}, {name}", file.stem, tuple(encode(requests[name], self._tokenizer)), tuple(reply))
-            for name, reply in replies.items()
-            if name in requests
-        ]
-
-    def _talk(self, where: str, found: dict[str, Any], stem: str) -> list[Text]:
-        try:
-            talk = _conversation(where, found, stem)
-            texts = list(self._texts(talk))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-            self.problems.append(
-                f"{where}: it has no conversation that is known here (messages, conversations or turns)"
-            )
-            return []
-        except EngineError as error:
-            self.problems.append(f"{where}: {error}")
-            return []
-        if not texts:
-            self.problems.append(f"{where}: it has no reply")
-        return texts
-
-    def _texts(self, talk: Talk) -> Iterator[Text]:
-        for place, message in enumerate(talk.messages):
-            if message.role != "assistant" or not message.content or not place:
-                continue
-            prompt = encode(Request("evaluate", messages=talk.messages[:place]), self._tokenizer)
-            reply = self._tokenizer.encode(message.content, add_special_tokens=False)
-            yield Text(talk.name, talk.category, tuple(prompt), tuple(reply))
+    texts: list[Text] = []
+    problems: list[str] = []
+    questions: dict[object, dict[str, Any]] = {}
+    for file in files:
+        entries = _entries(file)
+        problems += [f"{where}: it is no JSON object" for where, entry in entries if not isinstance(entry, dict)]
+        objects = [(where, entry) for where, entry in entries if isinstance(entry, dict)]
+        if objects and objects[0][1].get("record") == "trace":
+            texts += _replies_of_trace(file, objects[1:], tokenizer, problems)
+            continue
+        for where, entry in objects:
+            key = entry.get("question_id")
+            if key is not None and not entry.keys() >= _MT_BENCH:
+                entry = questions[key] = {"where": where, **questions.get(key, {}), **entry}
+                if not entry.keys() >= _MT_BENCH:
+                    continue
+            texts += _replies(where, entry, file.stem, tokenizer, problems)
+    for known in questions.values():
+        if not known.keys() >= _MT_BENCH:
+            missing = "answers" if "turns" in known else "question"
+            problems.append(f"{known['where']}: no file has its {missing}")
+    return texts, problems
 
 
-def _parsed(line: str) -> object:
+def _entries(file: Path) -> list[tuple[str, object]]:
+    """Each entry of a file, with its location; None for a line that is no JSON."""
     try:
-        return json.loads(line)
+        content = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise EngineError(f"{file} is no UTF-8 text: give JSON, or one JSON object per line") from None
+    except OSError as error:
+        raise EngineError(f"{file} cannot be read: {error.strerror or error}") from None
+    whole = _parsed(content)
+    if isinstance(whole, list):
+        return [(f"{file.name}, entry {number}", entry) for number, entry in enumerate(whole, 1)]
+    if isinstance(whole, dict):
+        return [(file.name, whole)]
+    lines = enumerate(content.split("\n"), 1)  # JSON may hold other line separators
+    return [(f"{file.name}, line {number}", _parsed(line)) for number, line in lines if line.strip()]
+
+
+def _parsed(text: str) -> object:
+    try:
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None
 
 
-def _conversation(where: str, found: dict[str, Any], stem: str) -> Talk:
+def _replies_of_trace(
+    file: Path, objects: Sequence[tuple[str, dict[str, Any]]], tokenizer: Any, problems: list[str]
+) -> list[Text]:
+    requests: dict[str, Request] = {}
+    replies: dict[str, list[int]] = {}
+    for where, entry in objects:
+        try:
+            record = from_json(json.dumps(entry))
+        except ValueError as error:
+            problems.append(f"{where}: {error}")
+            continue
+        if isinstance(record, Request):
+            requests[record.request_id] = record
+        elif isinstance(record, Round):
+            replies.setdefault(record.request_id, []).extend(record.emitted)
+    return [
+        Text(f"{file.name}, {name}", file.stem, tuple(encode(requests[name], tokenizer)), tuple(reply))
+        for name, reply in replies.items()
+        if name in requests
+    ]
+
+
+def _replies(where: str, entry: dict[str, Any], stem: str, tokenizer: Any, problems: list[str]) -> list[Text]:
+    """A text for each reply of a conversation."""
+    category = str(entry.get("category") or stem)
+    texts = []
+    try:
+        messages = _messages(entry)
+        for place, message in enumerate(messages):
+            if place and message.role == "assistant" and message.content:
+                prompt = encode(Request("evaluate", messages=messages[:place]), tokenizer)
+                reply = tokenizer.encode(message.content, add_special_tokens=False)
+                texts.append(Text(where, category, tuple(prompt), tuple(reply)))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        problems.append(f"{where}: it has no conversation that is known here (messages, conversations or turns)")
+        return []
+    except EngineError as error:
+        problems.append(f"{where}: {error}")
+        return []
+    if not texts:
+        problems.append(f"{where}: it has no reply")
+    return texts
+
+
+def _messages(entry: dict[str, Any]) -> tuple[Message, ...]:
     """The conversation in an object of any known kind."""
-    category = str(found.get("category") or stem)
-    if found.get("format") == "specchat-chat":
-        messages = _exported(found["turns"])
-    elif "messages" in found:
-        messages = [Message(_ROLES[each["role"]], _text(each["content"])) for each in found["messages"]]
-    elif "conversations" in found:
-        messages = [Message(_ROLES[each["from"]], _text(each["value"])) for each in found["conversations"]]
+    said: list[tuple[str, Any]] = []
+    if entry.get("format") == "specchat-chat":
+        for turn in entry["turns"]:
+            said.append(("user", turn["prompt"]))
+            if turn["chosen"] is not None:
+                said.append(("assistant", turn["replies"][turn["chosen"]]["text"]))
+    elif "messages" in entry:
+        said = [(each["role"], each["content"]) for each in entry["messages"]]
+    elif "conversations" in entry:
+        said = [(each["from"], each["value"]) for each in entry["conversations"]]
     else:
-        answers = found["choices"][0]["turns"]
-        pairs = zip(found["turns"], answers, strict=False)
-        messages = [
-            Message(role, _text(text)) for pair in pairs for role, text in zip(("user", "assistant"), pair, strict=True)
-        ]
-    return Talk(where, category, tuple(messages))
+        for question, answer in zip(entry["turns"], entry["choices"][0]["turns"], strict=False):
+            said += [("user", question), ("assistant", answer)]
+    if not all(isinstance(text, str) for _, text in said):
+        raise TypeError
+    return tuple(Message(_ROLES[role], text) for role, text in said)
 
 
-def _exported(turns: Sequence[dict[str, Any]]) -> list[Message]:
-    messages = []
-    for turn in turns:
-        messages.append(Message("user", _text(turn["prompt"])))
-        if turn["chosen"] is not None:
-            messages.append(Message("assistant", _text(turn["replies"][turn["chosen"]]["text"])))
-    return messages
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[tuple[Text, ...], tuple[str, ...]]:
+def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[list[Text], list[str]]:
     """Texts of the files, up to `limit`, each cut to `max_tokens` and to the context.
 
     Args:
@@ -255,12 +232,37 @@ def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[tupl
     Raises:
         EngineError: a file cannot be read, or no text can be used.
     """
-    files = TextFiles(tokenizer)
+    found, problems = read_texts(options.files, tokenizer)
     texts = []
-    for text in files.read(options.files):
+    for text in found:
         room = max(context - len(text.prompt) - 1, 0)
         texts.append(replace(text, reply=text.reply[: min(options.max_tokens, room)]))
     texts = [text for text in texts if text.reply][: options.limit]
     if not texts:
-        raise EngineError("; ".join(["there is no text to evaluate on", *files.problems[:3]]))
-    return tuple(texts), tuple(files.problems)
+        raise EngineError("; ".join(["there is no text to evaluate on", *problems[:3]]))
+    return texts, problems
+
+
+class Interval(NamedTuple):
+    """A figure's 95 % interval: percentiles of its bootstrap (Efron and Tibshirani 1993, section 13.3)."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:.2f}–{self.high:.2f}"
+
+
+def interval(texts: Sequence[_Of], figure: Callable[[Sequence[_Of]], float]) -> Interval:
+    """The interval of a figure of texts; the same texts give the same one."""
+    dice = random.Random(0)
+    values = sorted(figure(dice.choices(texts, k=len(texts))) for _ in range(_RESAMPLES))
+    return Interval(values[int(_OUTSIDE * _RESAMPLES)], values[int((1 - _OUTSIDE) * _RESAMPLES) - 1])
+
+
+def by_category(found: Sequence[_Of], category: Callable[[_Of], str]) -> Iterator[tuple[str, Sequence[_Of]]]:
+    """All that was found, under an empty name; then each category, if there are several."""
+    yield "", found
+    names = list(dict.fromkeys(map(category, found)))
+    for name in names if len(names) > 1 else ():
+        yield name, [each for each in found if category(each) == name]

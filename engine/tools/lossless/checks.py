@@ -1,15 +1,17 @@
-"""The two lossless checks: greedy replies token by token, and sampled pairs of tokens by χ²."""
+"""The two lossless checks: greedy replies token by token, and sampled pairs of tokens by χ² tests."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
 
 from specchat.engine.events import Event
 from specchat.engine.round import Round
-from specchat.engine.tools.compare.figures import first_difference
-from specchat.engine.tools.lossless.chi_square import LEAST_EXPECTED, ChiSquare, chi_square
-from specchat.engine.tools.lossless.reference import Scorer
+from specchat.engine.tools.lane_figures import first_difference
+from specchat.engine.tools.lossless.reference import Reference
 from specchat.engine.tools.runner import reply_tokens
 
 EXACT = 1e-6
@@ -30,6 +32,9 @@ _MOST_HEADS = 32
 """Number of first tokens whose second tokens are distinguished."""
 _ANY_OTHER = -1
 """Outcome for all second tokens that are too rare to be counted individually."""
+LEAST_EXPECTED = 5.0
+"""Outcomes with smaller expected counts are pooled, as the statistic would not be χ²-distributed."""
+Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ def check_greedy(
     prompts: Sequence[tuple[str, Sequence[int]]],
     plain: Sequence[Sequence[int]],
     speculative: Sequence[Sequence[int]],
-    reference: Scorer,
+    reference: Reference,
     tolerance: float,
 ) -> GreedyCheck:
     """Compare the replies of a drafter with those of plain decoding, and each token with the target's own choice.
@@ -156,7 +161,7 @@ def check_sampled(
     drafter: str,
     context: Context,
     replies: Sequence[Sequence[Event]],
-    reference: Scorer,
+    reference: Reference,
     eos: Collection[int],
     temperature: float,
     threshold: float,
@@ -186,22 +191,20 @@ def check_sampled(
 
 
 def _pair_probabilities(
-    context: Sequence[int], samples: int, reference: Scorer, eos: Collection[int], temperature: float
+    context: Sequence[int], samples: int, reference: Reference, eos: Collection[int], temperature: float
 ) -> dict[tuple[int, ...], float]:
     """Target probabilities of the test's outcomes: p(x₁)·p(x₂ | x₁) of pairs, p(x₁) of rarer first tokens and EOS."""
-    first = reference.distributions([context], temperature)[0]
+    first = reference.distribution(context, temperature)
     likely = {token: first[token].item() for token in first.topk(min(_MOST_HEADS, len(first))).indices.tolist()}
     heads = [token for token, p in likely.items() if p * samples >= 2 * LEAST_EXPECTED and token not in eos]
     probabilities: dict[tuple[int, ...], float] = {
         (token,): p for token, p in likely.items() if token not in heads and p * samples >= LEAST_EXPECTED
     }
-    if heads:
-        following = reference.distributions([[*context, token] for token in heads], temperature)
-        for token, row in zip(heads, following, strict=True):
-            joint = row * likely[token]
-            often = (joint * samples >= LEAST_EXPECTED).nonzero()[:, 0].tolist()
-            probabilities |= {(token, second): joint[second].item() for second in often}
-            probabilities[token, _ANY_OTHER] = max(0.0, likely[token] - joint[often].sum().item())
+    for token in heads:
+        joint = reference.distribution([*context, token], temperature) * likely[token]
+        often = (joint * samples >= LEAST_EXPECTED).nonzero()[:, 0].tolist()
+        probabilities |= {(token, second): joint[second].item() for second in often}
+        probabilities[token, _ANY_OTHER] = max(0.0, likely[token] - joint[often].sum().item())
     return probabilities
 
 
@@ -209,3 +212,59 @@ def _outcome(pair: tuple[int, ...], probabilities: Mapping[tuple[int, ...], floa
     """Outcome of the χ² test that a sampled pair counts as."""
     candidates = (pair, pair[:1], (pair[0], _ANY_OTHER))
     return next((candidate for candidate in candidates if candidate in probabilities), pair)
+
+
+@dataclass(frozen=True, slots=True)
+class ChiSquare:
+    """Result of one test."""
+
+    statistic: float
+    degrees: int
+    """Degrees of freedom: categories - 1; 0 if one outcome is nearly certain or all are rare."""
+    p_value: float
+    """Probability of a sample at least this extreme under the distribution."""
+
+
+def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]) -> ChiSquare:
+    """Test whether a sample comes from a distribution.
+
+    Args:
+        sample: outcomes; those without a probability count as the remainder.
+        probabilities: of single outcomes; their sum is at most 1, and the rest is the remainder's.
+    """
+    counts: dict[Outcome | None, int] = {}
+    total = 0
+    for outcome in sample:
+        key = outcome if probabilities.get(outcome, 0.0) > 0 else None
+        counts[key] = counts.get(key, 0) + 1
+        total += 1
+    expected = {outcome: total * p for outcome, p in probabilities.items() if total * p >= LEAST_EXPECTED}
+    cells = [(counts.get(outcome, 0), often) for outcome, often in expected.items()]
+    others, pooled = total - sum(count for count, _ in cells), max(0.0, total - sum(expected.values()))
+    surprise = 1.0
+    if pooled >= LEAST_EXPECTED:
+        cells.append((others, pooled))
+    else:  # too rare for a separate category; tested separately, as the target may never emit it
+        surprise = _at_least(others, pooled)
+    degrees = max(0, len(cells) - 1)
+    # Conditional on the number of rare outcomes, the others follow their own probabilities.
+    scale = sum(count for count, _ in cells) / sum(often for _, often in cells) if cells else 1.0
+    statistic = sum((count - often * scale) ** 2 / (often * scale) for count, often in cells if scale)
+    chance = _tail(statistic, degrees) if degrees and scale else 1.0
+    # Two tests of one sample: Bonferroni doubles the smaller p-value.
+    return ChiSquare(statistic, degrees, min(1.0, 2 * min(chance, surprise)) if surprise < 1 else chance)
+
+
+def _at_least(count: int, expected: float) -> float:
+    """Probability of at least `count` events under a Poisson distribution with mean `expected`."""
+    if count == 0:
+        return 1.0
+    if expected == 0:
+        return 0.0
+    return float(torch.special.gammainc(torch.tensor(float(count)).double(), torch.tensor(expected).double()))
+
+
+def _tail(statistic: float, degrees: int) -> float:
+    """Probability that χ² with `degrees` degrees of freedom is at least `statistic`."""
+    half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))

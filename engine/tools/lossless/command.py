@@ -34,7 +34,13 @@ from specchat.engine.tools.lossless.checks import (
     check_sampled,
     choose_context,
 )
-from specchat.engine.tools.lossless.reference import Fidelity, QuantizedReference, Reference, Scorer, measure_fidelity
+from specchat.engine.tools.lossless.reference import (
+    Fidelity,
+    ModelReference,
+    QuantizedReference,
+    Reference,
+    measure_fidelity,
+)
 from specchat.engine.tools.lossless.report import VerificationReport
 from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
 from specchat.engine.tools.runner import (
@@ -104,18 +110,6 @@ class LosslessOptions:
         return min(CONTEXTS, self.limit) if self.contexts is None else self.contexts
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """A report with the tokenizer that its text needs."""
-
-    report: VerificationReport
-    tokenizer: Any
-
-    def text(self) -> str:
-        """The report as text."""
-        return self.report.text(lambda token: str(self.tokenizer.decode([token])))
-
-
 @dataclass(slots=True)
 class _Evidence:
     """Replies of the engine, collected before its models are released."""
@@ -146,7 +140,7 @@ class _Evidence:
             self.stopped = True
 
 
-def run(options: LosslessOptions, say: Say) -> Verification:
+def run(options: LosslessOptions, say: Say) -> VerificationReport:
     """Run the checks. Once the replies without drafts are complete, ctrl+c ends it with what is finished.
 
     Args:
@@ -162,7 +156,7 @@ def run(options: LosslessOptions, say: Say) -> Verification:
     if evidence.ready.device == "cuda":
         torch.cuda.empty_cache()
     say("loading the target once more, as the reference")
-    return _judge(options, evidence, *_reload(config, evidence), say)
+    return _judge(options, config, evidence, say)
 
 
 def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Evidence:
@@ -217,15 +211,9 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence
         evidence.sampled.append((variant, context, run_requests(engine, requests, options.slots)))
 
 
-def _judge(
-    options: LosslessOptions,
-    evidence: _Evidence,
-    eos: Collection[int],
-    reference: Scorer,
-    fidelity: Fidelity | None,
-    say: Say,
-) -> Verification:
+def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: Say) -> VerificationReport:
     """Check the replies against the reference."""
+    eos, reference, fidelity = _reload(config, evidence)
     of_codes = EXACT if isinstance(reference, QuantizedReference) else BY_CODES
     tolerance = TOLERANCES.get(evidence.ready.dtype, of_codes)
     threshold = FALSE_ALARM / max(1, len(evidence.sampled))
@@ -239,7 +227,7 @@ def _judge(
             say(f"checking the samples, {variant.drafter}, {context.label}")
             temperature = options.temperature
             sampled.append(check_sampled(variant.drafter, context, samples, reference, eos, temperature, threshold))
-    report = VerificationReport(
+    return VerificationReport(
         command=options.command,
         target=evidence.ready.target,
         draft=evidence.ready.draft,
@@ -252,23 +240,23 @@ def _judge(
         notes=tuple(evidence.notes),
         fidelity=fidelity,
         stopped=evidence.stopped,
+        decode=evidence.tokenizer.decode,
     )
-    return Verification(report, evidence.tokenizer)
 
 
-def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Scorer, Fidelity | None]:
+def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Reference, Fidelity | None]:
     """EOS token ids of the target, the reference of the checks, and how far quantised weights are from float32."""
     device, store = pick_device(config.device), ModelStore(config.models)
     if evidence.ready.dtype in TOLERANCES:
         dtype = getattr(torch, evidence.ready.dtype)
         loaded = load_model(resolve(config.target, store, ignore_progress), device, dtype, ignore_progress)
-        return loaded.eos_ids, Reference(loaded), None
+        return loaded.eos_ids, ModelReference(loaded), None
     packed = obtain_model(config.target, config, device, ignore_progress).model
     if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
-        return packed.eos_ids, Reference(packed), None
+        return packed.eos_ids, ModelReference(packed), None
     reference = QuantizedReference(packed, config.context)
     if evidence.stopped:  # measuring the fidelity would load another model
         return packed.eos_ids, reference, None
     dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
     texts = [(tokens, reply) for (_, tokens), reply in zip(evidence.prompts, evidence.greedy[NONE], strict=True)]
-    return packed.eos_ids, reference, measure_fidelity(packed.format, texts, reference, Reference(dequantized))
+    return packed.eos_ids, reference, measure_fidelity(packed.format, texts, reference, ModelReference(dequantized))

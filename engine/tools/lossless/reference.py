@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,17 +18,19 @@ KL_LIMIT, PERPLEXITY_LIMIT = 0.05, 0.01
 """Nats per token; relative difference."""
 
 
-class Scorer(Protocol):
-    """Computes reference scores."""
+class Reference:
+    """Reference scores of a target."""
 
     def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
         """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""
+        raise NotImplementedError
 
-    def distributions(self, contexts: Sequence[Sequence[int]], temperature: float) -> Tensor:
-        """Next-token probabilities [B, V], float64, on the host, of B contexts of one length."""
+    def distribution(self, context: Sequence[int], temperature: float) -> Tensor:
+        """Next-token probabilities [V], float64, on the host, after a context."""
+        return (self.scores(context, [0])[0].double() / temperature).softmax(-1).cpu()
 
 
-class Reference:
+class ModelReference(Reference):
     """The target, run without any of the engine's code.
 
     Args:
@@ -44,19 +46,9 @@ class Reference:
     def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
         """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""
         ids = torch.tensor([[*context, *reply[:-1]]], device=self._network.device)
-        return self._last(ids, len(reply))[0].float()
-
-    @torch.inference_mode()
-    def distributions(self, contexts: Sequence[Sequence[int]], temperature: float) -> Tensor:
-        """Next-token probabilities [B, V], float64, on the host, of B contexts of one length."""
-        ids = torch.tensor([list(context) for context in contexts], device=self._network.device)
-        return (self._last(ids, 1)[:, 0].double() / temperature).softmax(-1).cpu()
-
-    def _last(self, ids: Tensor, count: int) -> Tensor:
-        """Logits [B, count, V] at the last `count` tokens of each row."""
-        keep = {"logits_to_keep": count} if self._can_keep else {}
+        keep = {"logits_to_keep": len(reply)} if self._can_keep else {}
         logits: Tensor = self._network(input_ids=ids, use_cache=False, **keep).logits
-        return logits[:, -count:]
+        return logits[0, -len(reply) :].float()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +72,7 @@ class Fidelity:
         return self.kl <= KL_LIMIT and change <= PERPLEXITY_LIMIT
 
 
-class QuantizedReference:
+class QuantizedReference(Reference):
     """The packed target, one row at a time, without speculation.
 
     Args:
@@ -97,14 +89,9 @@ class QuantizedReference:
             self._runner.prefill(torch.tensor([list(context[:-1])]), [0], [0])
         return self._runner.forward(torch.tensor([[context[-1], *reply[:-1]]]), [0], [len(context) - 1])[0]
 
-    def distributions(self, contexts: Sequence[Sequence[int]], temperature: float) -> Tensor:
-        """Next-token probabilities [B, V], float64, of B contexts."""
-        logits = torch.cat([self.scores(context, [0]) for context in contexts])
-        return (logits.double() / temperature).softmax(-1)
-
 
 def measure_fidelity(
-    name: str, texts: Sequence[tuple[Sequence[int], Sequence[int]]], ours: QuantizedReference, theirs: Reference
+    name: str, texts: Sequence[tuple[Sequence[int], Sequence[int]]], ours: QuantizedReference, theirs: ModelReference
 ) -> Fidelity:
     """Compare quantised and dequantised scores at every token of replies.
 

@@ -40,10 +40,12 @@ class VerificationReport:
     """Plain decoding first: it cannot diverge from itself, but its tokens are checked too."""
     sampled: tuple[SampledCheck, ...]
     notes: tuple[str, ...]
-    fidelity: Fidelity | None = None
+    fidelity: Fidelity | None
     """Of quantised weights; None where the weights are not quantised."""
-    stopped: bool = False
+    stopped: bool
     """Whether it was stopped before everything was checked."""
+    decode: Callable[[list[int]], str]
+    """Gives the text of token ids."""
 
     @property
     def passed(self) -> bool:
@@ -57,14 +59,12 @@ class VerificationReport:
             name: [{"passed": check.passed, **asdict(check)} for check in each]
             for name, each in (("greedy", self.greedy), ("sampled", self.sampled))
         }
-        return json_report("verify", VERSION, {"passed": self.passed, **asdict(self), **checks})
+        figures = {"passed": self.passed, **asdict(self), **checks}
+        del figures["decode"]
+        return json_report("verify", VERSION, figures)
 
-    def text(self, name: Callable[[int], str]) -> str:
-        """The report as tables.
-
-        Args:
-            name: gives the text of a token id.
-        """
+    def text(self) -> str:
+        """The report as tables."""
         draft = f", draft {self.draft}" if self.draft else ""
         verdict = "PASSED: nothing differs beyond the stated tolerance."
         if self.stopped:
@@ -74,7 +74,7 @@ class VerificationReport:
         return paragraphs(
             f"{self.target}{draft} in {self.dtype} on {self.device}, gamma {gamma_text(self.gamma)}",
             self._greedy_table(),
-            "\n".join(_divergence(check.drafter, each, name) for check in self.greedy for each in check.divergences),
+            "\n".join(self._divergence(check.drafter, each) for check in self.greedy for each in check.divergences),
             self._sampled_table(),
             _fidelity(self.fidelity) if self.fidelity else "",
             *self.notes,
@@ -88,7 +88,7 @@ class VerificationReport:
             (
                 check.drafter,
                 str(check.tokens),
-                "-" if check.drafter == BASELINE else f"{_same(check)} of {check.prompts}",
+                "-" if check.drafter == BASELINE else f"{check.prompts - len(check.divergences)} of {check.prompts}",
                 f"{check.worst_deficit:.4f}",
                 f"{check.tolerance:g}",
                 _mark(check.passed),
@@ -117,17 +117,13 @@ class VerificationReport:
         ]
         return Table(header, rows, f"Sampled at temperature {self.temperature:g}, two tokens in a row", names=2).text()
 
-
-def _same(check: GreedyCheck) -> int:
-    return check.prompts - len(check.divergences)
-
-
-def _divergence(drafter: str, each: Divergence, name: Callable[[int], str]) -> str:
-    plain, other = (repr(name(token)) if token is not None else "the end" for token in (each.plain, each.speculative))
-    return (
-        f"{drafter}, {each.prompt}: {other} instead of {plain} after {each.position} tokens, "
-        f"where the target's first two choices are {each.top2_gap:.4f} logits apart"
-    )
+    def _divergence(self, drafter: str, each: Divergence) -> str:
+        tokens = (each.plain, each.speculative)
+        plain, other = (repr(self.decode([token])) if token is not None else "the end" for token in tokens)
+        return (
+            f"{drafter}, {each.prompt}: {other} instead of {plain} after {each.position} tokens, "
+            f"where the target's first two choices are {each.top2_gap:.4f} logits apart"
+        )
 
 
 def _fidelity(found: Fidelity) -> str:

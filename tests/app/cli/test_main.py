@@ -17,41 +17,6 @@ SPECCHAT = Path(sys.executable).with_name("specchat")
 HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "typer")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--gama 3", "No such option: --gama"),
-        ("ask hi --gama 3", "No such option: --gama"),
-        ("ask hi --gamma many", "'--gamma': 'many' is neither a whole number nor auto"),
-        ("ask hi --gamma 1.5", "'--gamma'"),
-        ("ask hi --gamma", "--gamma"),
-        ("ask hi --gamma -1", "gamma is -1: it must be from 0 (no drafting) to 16"),
-        ("ask hi --temperature -1", "temperature is -1"),
-        ("ask hi --temperature nan", "temperature is nan"),
-        ("ask hi --top-k -1", "top-k is -1"),
-        ("ask hi --top-p 0", "top-p is 0"),
-        ("ask hi --top-p 2", "top-p is 2"),
-        ("ask hi --min-p 1", "min-p is 1"),
-        ("ask hi --max-tokens 0", "max-tokens is 0"),
-        ("ask hi --context 0", "context is 0"),
-        ("ask hi --dtype int3", "dtype 'int3' is not known: choose one of auto"),
-        ("ask hi --drafter magic", "drafter 'magic' is not known: choose one of auto, none, suffix, ngram, copy"),
-        ("ask hi --drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
-        ("--drafter none --gamma 4", "--gamma 4 contradicts --drafter none"),
-        ("ask hi there", "unexpected extra argument"),
-        ("ask", "there is nothing to ask"),
-        ("--gamma 3 ask hi", "put --gamma after the command: specchat ask --gamma …"),
-        ("--theme nord replay x", "put --theme after the command"),
-        ("aks hi", "No such command 'aks'. Did you mean 'ask'?"),
-        ("hello", "No such command 'hello' (to ask a question: specchat ask \"…\")"),
-        ("models", "Missing command"),
-        ("replay", "Missing argument"),
-    ],
-)
-def test_a_mistake_is_answered_by_one_sentence(arguments: str, words: str) -> None:
-    assert words in command(*arguments.split()).sentence
-
-
 @pytest.mark.parametrize("arguments", ["", "--gamma 3", "--drafter none --gamma auto"])
 def test_the_chat_needs_a_terminal(arguments: str) -> None:
     for done in (command(*arguments.split(), stdin=b"hello"), command(*arguments.split(), terminal=False)):

@@ -101,19 +101,11 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("smolm2-135m", "did you mean smollm2-135m"),
-        ("/no/such/folder", "there is no file or folder"),
-        ("evil\x1b[31m\nname", "no model is called"),
-    ],
-)
-def test_a_failure_is_one_line_and_exit_code_2(name: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "pull", name]) == 2
+def test_a_failure_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models", "pull", "evil\x1b[31m\nname"]) == 2
     said = capsys.readouterr()
     assert said.out == ""
-    assert sentence in said.err
+    assert "no model is called" in said.err
     assert said.err.count("\n") == 1
     assert "\x1b" not in said.err
     assert "Traceback" not in said.err

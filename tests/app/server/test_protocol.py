@@ -14,6 +14,7 @@ import pytest
 from specchat.engine import Admitted, Finished, Round, from_json
 from tests.app.server.conftest import PAGE
 from tests.app.server.served import Served, chat
+from tests.stress import TRIES
 from tests.stress.fuzz_server import attempts, send, verdict
 
 TURN: list[Any] = [{"role": "user", "content": "the quick brown fox"}]
@@ -329,9 +330,8 @@ def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
 
 
 def test_nothing_that_is_sent_breaks_it(served: Served) -> None:
-    """Three hundred of the requests of `tests.stress.fuzz_server`."""
     statuses = Counter()
-    for number, attempt in zip(range(300), attempts(11, served.key), strict=False):
+    for number, attempt in zip(range(300 * TRIES), attempts(11, served.key), strict=False):
         status = send(served.port, attempt)
         assert verdict(attempt, status) is None, (number, attempt.parts[0][:500])
         statuses[status] += 1

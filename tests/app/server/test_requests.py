@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from specchat.app.server.errors import ApiError
-from specchat.app.server.protocol import ChatBody, CompletionBody, parse
+from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine, Request

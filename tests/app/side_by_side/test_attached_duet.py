@@ -13,11 +13,10 @@ import pytest
 from specchat.app.chat.reply import Reply
 from specchat.app.cli.commands.chat import attached_duets
 from specchat.app.settings.settings import Settings
-from specchat.app.side_by_side.attached_duet import attached_duet
-from specchat.app.side_by_side.duet import Duet, SideOptions
+from specchat.app.side_by_side.duet import Duet, SideOptions, attached_duet
 from specchat.app.sources.attached import AttachedEngine
 from specchat.app.storage.store import Store
-from specchat.app.ui.rendering.side_figures import server_texts
+from specchat.app.ui.widgets.side_summary import server_texts
 from specchat.engine import Died, FinishReason, Loading, Ready
 from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes
@@ -110,7 +109,7 @@ def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) ->
         assert duet.targets[1] == "m"
         assert [(len(r.drafted), r.accepted) for r in right.rounds][:2] == [(0, 0), (4, 2)]
         assert duet.tally(1).metrics.tested == right.metrics.tested > 0
-        assert duet.tally(1).alpha is duet.comparison.predicted is None
+        assert duet.tally(1).metrics.alpha is duet.comparison.predicted is None
         sentence, same = server_texts((left, right), greedy=True, same_prompt=True)
         assert sentence == "they part at character 1; texts compared: a server gives no token ids"
         assert same is None
@@ -181,7 +180,7 @@ def test_a_server_that_fails_fails_in_its_lane(
 @pytest.mark.slow
 def test_a_setting_that_the_server_does_not_take_is_said_in_its_lane(duet_of: Callable[..., Duet]) -> None:
     with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
-        left, right = ask(duet_of(server.url, lenience=0.5, temperature=0.8))
+        left, right = ask(duet_of(server.url, lenience=0.5, temperature=0.8, seed=1))
     assert left.reason is FinishReason.LENGTH
     assert right.message == "a server accepts drafts as it was started to: leave out --lenience"
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.errors import StoreError
-from specchat.app.storage import database
 from specchat.app.storage.search_index import ATTACHED
 from specchat.app.storage.store import Store
-from tests.app.storage.helpers import Clock, child
+from tests.app.storage.helpers import child
 
 VERSION_2 = Path(__file__).with_name("fixtures") / "version-2.db"
 """A database that version 2 of the schema made: several replies, a prompt that was never answered, a deleted chat, and
@@ -22,30 +20,6 @@ a chat whose replies do not name their prompts, as in version 1."""
 
 VERSION_7 = VERSION_2.with_name("version-7.db")
 """A database that version 7 made: a chat with a file and a paste in its prompts, all of it indexed."""
-
-
-def test_an_older_database_is_migrated_with_its_chats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store(path, Clock()) as store:
-        chat = store.create_chat("old")
-    step = ("ALTER TABLE chats ADD COLUMN colour INTEGER NOT NULL DEFAULT 0",)
-    monkeypatch.setattr(database, "_MIGRATIONS", (*database._MIGRATIONS, step))
-    for _ in range(2):  # the second time there is nothing left to do
-        with Store(path) as store:
-            assert store.notice is None
-            assert store.chats() == [chat]
-            assert store._file._db.execute("SELECT colour FROM chats").fetchall() == [(0,)]
-
-
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Store(path, Clock()) as store:
-        chat = store.create_chat("old")
-    step = ("ALTER TABLE chats ADD COLUMN colour", "ALTER TABLE nothing ADD COLUMN x")
-    with monkeypatch.context() as patch:
-        patch.setattr(database, "_MIGRATIONS", (*database._MIGRATIONS, step))
-        with pytest.raises(StoreError, match="nothing"):
-            Store(path)
-    with Store(path) as store:
-        assert store.chats() == [chat]
 
 
 def paths(store: Store) -> dict[str, list[tuple[str, int, int]]]:
@@ -76,7 +50,7 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
         assert all(len(reply.rounds) == 4 for turn in turns[:3] for reply in turn.replies)
         assert turns[1].following.keys() == {turns[1].replies[1]}
         assert store.unsent.texts() == {0: "half a question"}
-        store.restore_chat(3)
+        store.change_chat(3, deleted=False)
         assert paths(store)["Deleted"] == [("Bye", 1, 1)]
 
 

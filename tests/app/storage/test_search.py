@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END
 from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock
-from tests.app.storage.test_migrations import VERSION_2
 
 
 def found(store: Store, text: str) -> list[tuple[str, str, str]]:
@@ -73,12 +71,12 @@ def test_whatever_is_typed_is_answered(store: Store, text: str) -> None:
 
 def test_what_changes_is_found_as_it_is_now(store: Store, chat: int) -> None:
     assert found(store, "spring")
-    store.rename_chat(chat, "Porto in autumn")
+    store.change_chat(chat, title="Porto in autumn")
     assert not found(store, "spring")
     assert found(store, "autumn")
-    store.delete_chat(chat)
+    store.change_chat(chat, deleted=True)
     assert not found(store, "alfama")
-    store.restore_chat(chat)
+    store.change_chat(chat, deleted=False)
     assert found(store, "alfama")
     waiting = store.add_message(chat, "user", "never asked")
     assert found(store, "never")
@@ -102,19 +100,11 @@ def test_a_reply_is_found_when_it_has_ended_and_a_killed_one_later(path: Path) -
         assert len(found(store, "half more")) == 1
 
 
-def test_what_an_older_version_stored_is_found(path: Path) -> None:
-    path.parent.mkdir()
-    shutil.copy(VERSION_2, path)
-    with Store(path) as store:
-        assert [role for _, role, _ in found(store, "lisbon")][:2] == ["", "user"]
-        assert not found(store, "bye")  # its chat is deleted
-
-
 def test_pinned_chats_stand_above_the_others(store: Store) -> None:
     one, _two = store.create_chat("one"), store.create_chat("two")
-    store.pin_chat(one.id, True)
+    store.change_chat(one.id, pinned=True)
     assert [(chat.title, chat.pinned) for chat in store.chats()] == [("one", True), ("two", False)]
-    store.pin_chat(one.id, False)
+    store.change_chat(one.id, pinned=False)
     assert [chat.title for chat in store.chats()] == ["two", "one"]
 
 

@@ -69,12 +69,6 @@ def test_programs_that_start_at_once_on_a_new_file_agree(path: Path) -> None:
     assert sorted(file.name for file in path.parent.iterdir()) == ["specchat.db"]
 
 
-def test_a_change_is_seen_by_a_store_that_was_open_before(store: Store, path: Path) -> None:
-    with Store(path) as other:
-        chat = other.create_chat("from elsewhere")
-    assert store.chats() == [chat]
-
-
 def test_a_file_locked_by_another_program_is_said_in_one_sentence(
     store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

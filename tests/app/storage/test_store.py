@@ -1,23 +1,24 @@
-"""The store, on a real file: what is written comes back."""
+"""The store on a real file: what is written comes back, also after random use that is compared with a dictionary."""
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from specchat.app.chat.reply import Stage
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import StoreError
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, Store
 from tests.app.storage.helpers import Clock, clean
 
 anything = st.text(st.characters())
-
-
-def test_a_new_file_is_empty(store: Store) -> None:
-    assert store.chats() == []
-    assert store.notice is None
 
 
 def test_a_reply_is_stored_as_it_streams(store: Store) -> None:
@@ -36,54 +37,12 @@ def test_a_reply_is_stored_as_it_streams(store: Store) -> None:
     assert store.messages(chat.id)[1].finish_reason == "eos"
 
 
-def test_everything_is_there_after_reopening(path: Path) -> None:
-    with Store(path, Clock()) as store:
-        chat = store.create_chat("Lisbon")
-        reply = store.add_message(chat.id, "assistant", "half")
-        store.append_rounds(reply, " a sentence", ["line"])
-        before = store.chats(), store.messages(chat.id)
-    with Store(path) as store:
-        assert (store.chats(), store.messages(chat.id)) == before
-        assert store.notice is None
-
-
-def test_the_chat_last_written_in_comes_first(store: Store) -> None:
-    one, two, three = (store.create_chat(title) for title in ("one", "two", "three"))
-    assert [chat.title for chat in store.chats()] == ["three", "two", "one"]
-    store.add_message(one.id, "user", "again")
-    assert [chat.title for chat in store.chats()] == ["one", "three", "two"]
-    store.rename_chat(two.id, "2")
-    assert [chat.title for chat in store.chats()] == ["one", "three", "2"]
-    assert store.chats()[1] == Chat(three.id, "three", three.updated_at)
-
-
-def test_deleting_can_be_undone(store: Store, path: Path) -> None:
-    chat = store.create_chat("keep me")
-    store.add_message(chat.id, "user", "words")
-    before = store.chats()
-    store.delete_chat(chat.id)
-    assert store.chats() == []
-    with Store(path) as other:
-        other.restore_chat(chat.id)
-    assert store.chats() == before
-    assert store.messages(chat.id)[0].content == "words"
-
-
-def test_messages_stay_in_their_chat(store: Store) -> None:
-    one, two = store.create_chat(), store.create_chat()
-    a, b = store.add_message(one.id, "assistant", "a"), store.add_message(two.id, "assistant", "b")
-    store.append_rounds(b, "", ["of b"])
-    store.append_rounds(a, "", ["of a"])
-    assert [(m.content, m.events) for m in store.messages(one.id)] == [("a", ("of a",))]
-    assert [(m.content, m.events) for m in store.messages(two.id)] == [("b", ("of b",))]
-
-
 def test_unknown_chats_and_messages_are_refused_by_name(store: Store) -> None:
     assert store.messages(7) == []
     for action in (
-        lambda: store.rename_chat(7, "x"),
-        lambda: store.delete_chat(7),
-        lambda: store.restore_chat(7),
+        lambda: store.change_chat(7, title="x"),
+        lambda: store.change_chat(7, deleted=True),
+        lambda: store.change_chat(7, deleted=False),
         lambda: store.add_message(7, "user", "x"),
     ):
         with pytest.raises(StoreError, match="chat 7 is not in"):
@@ -122,3 +81,163 @@ def test_half_characters_become_replacement_characters(store: Store, text: str) 
     content = store.messages(chat.id)[0].content
     assert "\ufffd" in content or "\ud83d" not in text
     content.encode()
+
+
+CODE = Attachment(FILE, "a.py", "print(1)\n", 5)
+LOG = Attachment(PASTE, "[pasted 2 lines · 8 B]", "one\ntwo\n")
+
+
+def test_a_message_keeps_its_attachments_and_a_fork_copies_them(path: Path) -> None:
+    with Store(path, Clock()) as store:
+        chat = store.create_chat("Code")
+        prompt = store.add_message(chat.id, "user", f"see @a.py {LOG.name}", attachments=(CODE, LOG))
+        reply = store.add_message(chat.id, "assistant", "fine", parent=prompt)
+        store.attachments.set_tokens(prompt, LOG.name, 4)
+        fork = store.fork_chat([prompt, reply], "Code (fork)")
+    with Store(path) as store:
+        counted = (CODE, Attachment(PASTE, LOG.name, LOG.text, 4))
+        for each in (chat, fork):
+            assert [message.attachments for message in store.messages(each.id)] == [counted, ()]
+        assert store.prompts(10) == []  # without its chat, the sign of the paste would stand for nothing
+
+
+def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) -> None:
+    store.unsent.keep(0, "see @a.py", (CODE,))
+    store.unsent.keep(7, LOG.name, (LOG,))
+    store.unsent.keep(0, "see @a.py there")
+    assert store.attachments.unsent() == {0: (CODE,), 7: (LOG,)}
+    store.unsent.keep(0, "", ())
+    assert store.attachments.unsent() == {7: (LOG,)}
+
+
+def test_prompts_sent_ahead_keep_their_own_replies(store: Store) -> None:
+    chat = store.create_chat("ahead").id
+    first = store.add_message(chat, "user", "one")
+    second = store.add_message(chat, "user", "two", parent=first)
+    third = store.add_message(chat, "user", "three", parent=second)
+    for prompt, text in ((first, "to one"), (second, "to two")):
+        reply = store.add_message(chat, "assistant", "", parent=prompt)
+        store.append_rounds(reply, text, [])
+        store.finish_message(reply, "eos")
+    turns = stored_conversation(Chat(chat, "ahead", 1.0), store.messages(chat)).turns
+    assert [(turn.prompt, turn.reply.text if turn.reply else None) for turn in turns] == [
+        ("one", "to one"),
+        ("two", "to two"),
+        ("three", ""),
+    ]
+    assert turns[2].reply is not None
+    assert turns[2].reply.stage is Stage.INTERRUPTED
+    assert turns[2].prompt_id == third
+
+
+def test_one_of_several_is_chosen(store: Store) -> None:
+    chat = store.create_chat("several").id
+    other = store.add_message(chat, "user", "before")
+    single = store.add_message(chat, "assistant", "alone", parent=other)
+    prompt = store.add_message(chat, "user", "?", parent=single)
+    replies = [store.add_message(chat, "assistant", t, parent=prompt, chosen=t == "a") for t in "abc"]
+    store.choose(replies[2])
+    chosen = {m.id: m.chosen for m in store.messages(chat) if m.role == "assistant"}
+    assert chosen == {single: True, replies[0]: False, replies[1]: False, replies[2]: True}
+    before, turn = stored_conversation(Chat(chat, "", 1.0), store.messages(chat)).turns
+    assert (before.replies, before.wanted) == ([before.reply], 1)
+    assert [reply.text for reply in turn.replies] == ["a", "b", "c"]
+    assert turn.reply is turn.replies[2]
+
+
+def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
+    chat = store.create_chat("").id
+    asked = store.add_message(chat, "user", "asked")
+    waiting = store.add_message(chat, "user", "waiting", parent=asked)
+    store.add_message(chat, "assistant", "", parent=asked)
+    store.take_back(waiting)
+    store.take_back(asked)
+    assert [(m.role, m.content) for m in store.messages(chat)] == [("user", "asked"), ("assistant", "")]
+
+
+def test_each_program_has_an_unsent_text_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "chats.db"
+    with Store(path) as first, Store(path) as second:
+        assert first.unsent.texts() == second.unsent.texts() == {}
+        first.unsent.keep(0, "of the first")
+        second.unsent.keep(0, "of the second")
+        first.unsent.keep(7, "of a chat")
+        assert first.unsent.texts() == {0: "of the first", 7: "of a chat"}
+        assert second.unsent.texts() == {0: "of the second", 7: "of a chat"}
+        first.unsent.keep(0, "")
+    with Store(path) as alone:
+        assert alone.unsent.texts() == {0: "of the second", 7: "of a chat"}
+        with Store(path) as beside:
+            assert beside.unsent.texts() == {7: "of a chat"}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Random actions on a store, compared with a dictionary; reopening in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="specchat-test-"))
+        self.clock = Clock()
+        self.store = Store(self.folder / "specchat.db", self.clock)
+        self.order: list[int] = []
+        self.titles: dict[int, str] = {}
+        self.deleted: set[int] = set()
+        self.content: dict[int, list[tuple[int, str, tuple[str, ...]]]] = {}
+        """Id, content and trace lines of the messages of each chat."""
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+    @rule(title=clean)
+    def create(self, title: str) -> None:
+        chat = self.store.create_chat(title)
+        self.order.append(chat.id)
+        self.titles[chat.id], self.content[chat.id] = title, []
+
+    @precondition(lambda self: self.order)
+    @rule(data=st.data(), text=clean)
+    def add(self, data: st.DataObject, text: str) -> None:
+        chat = data.draw(st.sampled_from(self.order))
+        self.content[chat].append((self.store.add_message(chat, "user", text), text, ()))
+        self.order.remove(chat)
+        self.order.append(chat)
+
+    @precondition(lambda self: any(self.content.values()))
+    @rule(data=st.data(), text=clean)
+    def append(self, data: st.DataObject, text: str) -> None:
+        chat = data.draw(st.sampled_from([chat for chat, turns in self.content.items() if turns]))
+        message, content, lines = self.content[chat].pop()
+        self.store.append_rounds(message, text, [text])
+        self.content[chat].append((message, content + text, (*lines, text)))
+
+    @precondition(lambda self: self.order)
+    @rule(data=st.data(), title=clean)
+    def rename(self, data: st.DataObject, title: str) -> None:
+        chat = data.draw(st.sampled_from(self.order))
+        self.store.change_chat(chat, title=title)
+        self.titles[chat] = title
+
+    @precondition(lambda self: self.order)
+    @rule(data=st.data())
+    def delete_or_restore(self, data: st.DataObject) -> None:
+        chat = data.draw(st.sampled_from(self.order))
+        self.store.change_chat(chat, deleted=chat not in self.deleted)
+        self.deleted ^= {chat}
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = Store(self.folder / "specchat.db", self.clock)
+        assert self.store.notice is None
+
+    @invariant()
+    def agrees(self) -> None:
+        shown = [chat for chat in reversed(self.order) if chat not in self.deleted]
+        assert [(chat.id, chat.title) for chat in self.store.chats()] == [(chat, self.titles[chat]) for chat in shown]
+        for chat in self.order:
+            assert [(m.id, m.content, m.events) for m in self.store.messages(chat)] == self.content[chat]
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.chat.request_manager import Session
 from specchat.app.chat.second_reading import Had, said_texts
-from specchat.app.chat.session import Session
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from specchat.app.ui.widgets.aligned_tokens import AlignedTokens
+from specchat.app.ui.widgets.alignment import AlignedTokens
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.engine import EngineError
 from specchat.engine.tools.evaluate import Alignment
@@ -130,7 +130,7 @@ async def command(stage: Stage, pilot: Pilot[None], line: str) -> str:
 
 async def test_where_no_engine_is_it_says_so(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    async with stage.started((140, 40)) as pilot:
+    async with stage.started() as pilot:
         assert "no model is loaded" in await command(stage, pilot, "/drafts combined suffix")
         assert stage.app.screen is stage.app.chat_screen
 

@@ -11,8 +11,7 @@ from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import OptionList, TextArea
 
-from specchat.app.chat.chat_import import read_chats
-from specchat.app.chat.export import as_json, as_markdown
+from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
 from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint
 from specchat.app.ui.widgets.transcript import Transcript
@@ -150,7 +149,7 @@ async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None
         assert LONG in as_markdown(conversation, "").replace(f"Sum up {SIGN} please", "")
         imported, problems = read_chats(as_json(conversation, ""))
         assert not problems
-        assert [one.text for one in imported[0].messages[0].attachments] == [LONG]
+        assert [one.text for one in imported[0][1][0].attachments] == [LONG]
         await stage.press(pilot, "up", "enter")
         assert asked(stage) == f"Sum up {LONG} please"
 

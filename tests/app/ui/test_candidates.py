@@ -46,13 +46,6 @@ async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage)
         ]
 
 
-async def test_without_a_seed_each_draws_its_own(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, temperature=0.8)
-    async with stage.started(SIZE) as pilot:
-        await stage.send(pilot, ASK)
-        assert [request.sampling.seed for request in stage.engine.submitted] == [None] * 3
-
-
 @pytest.mark.parametrize("how", ["key", "enter", "click"])
 async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str) -> None:
     async with stage.started(SIZE) as pilot:
@@ -143,7 +136,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         await stage.answer(pilot, 20, text=ASK)
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
-        stage.app.actions.scope.archive._writer.do(lambda: None).result()  # type: ignore[union-attr]
+        stage.app.actions.archive._writer.do(lambda: None).result()  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         copy = tmp_path / "killed"
         copy.mkdir()
@@ -213,12 +206,6 @@ async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChatScreen)
         assert sum("✗ no room" in line for line in lines_of(stage)) == 2
-
-
-async def test_nothing_to_show(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
-        await stage.send(pilot, "/candidates")
-        assert stage.said == ["this chat has no prompt with several replies: /candidates 4 PROMPT requests four"]
 
 
 LOOKS = {

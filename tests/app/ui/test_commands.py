@@ -86,6 +86,7 @@ async def test_a_control(stage: Stage, line: str, name: str, value: object, sent
         ("/export pdf", "/export pdf is not understood: it takes md, json, svg, html"),
         ("/candidates 9 x", "/candidates takes a number from 2 to 8 followed by a prompt"),
         ("/candidates 4", "/candidates takes a number from 2 to 8 followed by a prompt"),
+        ("/candidates", "this chat has no prompt with several replies: /candidates 4 PROMPT requests four"),
     ],
 )
 async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage, line: str, sentence: str) -> None:
@@ -130,7 +131,7 @@ async def test_a_settings_file_that_broke_meanwhile_is_left_alone(stage: Stage, 
     async with stage.started(SIZE) as pilot:
         file.write_text("gamma = = 1\n")
         await stage.send(pilot, "/gamma 6")
-        stage.app.actions.settings.preferences.close()  # type: ignore[union-attr]
+        stage.app.actions.preferences.close()  # type: ignore[union-attr]
         await stage.settle(pilot)
         assert any("not stored for the next start" in notice for notice in stage.said)
         assert stage.app.requests.settings.gamma == 6  # type: ignore[union-attr]

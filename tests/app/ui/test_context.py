@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.export import as_json
-from specchat.app.settings.settings import Settings
+from specchat.app.chat.exchange import as_json
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.screens.dialogs import ContextScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -124,7 +123,7 @@ async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(sta
         seen = lines_of(stage)
         mark = next(y for y, line in enumerate(seen) if "the model was not told the 2 messages above" in line)
         assert "And in one word?" in seen[mark + 1]
-        grey = stage.app.screen.query_one(Transcript)._maker.styles.untold.color
+        grey = stage.app.screen.query_one(Transcript).painter.styles["untold"].color
         strips = [stage.app.screen.query_one(Transcript).render_line(y) for y in (mark - 2, mark + 1)]
         told = [any(segment.style and segment.style.color == grey for segment in strip) for strip in strips]
         assert told == [True, False]
@@ -145,8 +144,3 @@ async def test_a_place_is_examined_with_what_the_model_was_told(stage: Stage) ->
         await stage.press(pilot, "f6")
         request, _ = stage.engine.examined[-1]
         assert [message.content for message in request.messages] == ["And in one word?"]
-
-
-def test_the_settings_refuse_another_word() -> None:
-    with pytest.raises(Exception, match="when-full 'x' is not known"):
-        Settings(when_full="x")

@@ -9,11 +9,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from specchat.app.chat.session import Session
 from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
-from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.widgets.control_list import ControlList
@@ -21,6 +19,7 @@ from specchat.app.ui.widgets.masthead import Masthead
 from tests.app.recorded import RecordedEngine
 from tests.app.stage import Stage
 from tests.app.thinking import thinking_trace
+from tests.app.views import Replay
 
 SIZE = (140, 40)
 
@@ -62,14 +61,9 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
         assert settings(stage).gamma == 1
         masthead = stage.app.chat_screen.query_one(Masthead)
         assert "γ 1" in str(masthead.query_one("#models").render())
-        before = lines_of_chat(stage)
+        tokens = stage.app.chat_screen.reply.tokens
         await stage.give(pilot, 20)
-        assert lines_of_chat(stage) != before
-
-
-def lines_of_chat(stage: Stage) -> list[str]:
-    transcript = stage.app.chat_screen.transcript
-    return [transcript.render_line(y).text for y in range(transcript.size.height)]
+        assert stage.app.chat_screen.reply.tokens > tokens
 
 
 async def test_the_mouse_steps(stage: Stage) -> None:
@@ -116,15 +110,9 @@ async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
 
 
 async def test_not_in_a_replay() -> None:
-    from specchat.app.sources.player import Player
-    from tests.app.recorded import Clock, trace
-
-    player = Player(trace(), "chat.jsonl", Clock())
-    app = SpecChat(lambda: Session(player), player=player)
-    async with app.run_test(size=SIZE) as pilot:
-        await app.prepared.wait()
-        await pilot.press("ctrl+o")
-        assert isinstance(app.screen, ChatScreen)
+    async with Replay().started(0.5) as (replay, pilot):
+        await replay.press(pilot, "ctrl+o")
+        assert isinstance(replay.app.screen, ChatScreen)
 
 
 async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
 from specchat.app.paths import state_folder
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen

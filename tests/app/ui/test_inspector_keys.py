@@ -19,15 +19,14 @@ from tests.app.views import WIDE, answered, reply_of, screen_of, spot_of, text_o
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("key", ["f6"])
-async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage, key: str) -> None:
+async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, key)
+        await stage.press(pilot, "f6")
         assert screen.query_one(Inspector).display
         assert not screen.query_one(Panel).display
         assert spot_of(screen)[0] == reply_of(screen).rounds[-1].number
-        await stage.press(pilot, key)
+        await stage.press(pilot, "f6")
         assert not screen.query_one(Inspector).display
         assert screen.query_one(Panel).display
         assert screen.query_one(Transcript).spot is None

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings, save_settings
-from specchat.app.ui.keys import all_ids, keymap
+from specchat.app.ui.keys import all_ids, default_keys, keymap
 from specchat.app.ui.screens.dialogs import JumpScreen
 from specchat.app.ui.screens.help import HelpScreen, KeysScreen
 from specchat.app.ui.screens.lists import SearchScreen
@@ -95,11 +95,8 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
 
 
 def text_of(stage: Stage) -> str:
-    console = stage.app.console
-    tables = [stage.app.screen.query_one(f"#help-{part}", Static) for part in ("keys",)]
-    with console.capture() as captured:
-        for table in tables:
-            console.print(table.content, width=120)
+    with stage.app.console.capture() as captured:
+        stage.app.console.print(stage.app.screen.query_one("#help-keys", Static).content, width=120)
     return captured.get()
 
 
@@ -114,8 +111,6 @@ def test_the_keys_stay_when_a_setting_is_stored(tmp_path: Path) -> None:
 
 def test_no_binding_has_the_key_of_another_by_default() -> None:
     """Every id may be given its own default keys: nothing clashes as it is, but for keys that several share."""
-    from specchat.app.ui.keys import default_keys
-
     for binding_id in all_ids():
         assert keymap({binding_id: ",".join(default_keys(binding_id))})[1] == []
 
@@ -160,8 +155,9 @@ async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
         await stage.answer(pilot, 12, text=FOLLOW_UP)
         await stage.press(pilot, "ctrl+right_square_bracket")
         assert isinstance(stage.app.screen, JumpScreen)
-        transcript = screen_below(stage).query_one(Transcript)
-        lettered = [line for line in rendered(transcript) if line[:3].strip().isalpha() and line[1] in "asd"]
+        transcript = stage.app.chat_screen.transcript
+        rendered = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        lettered = [line for line in rendered if line[:3].strip().isalpha() and line[1] in "asd"]
         assert [line[1] for line in lettered] == ["a", "s", "d"][: len(lettered)]
         wanted = next(line for line in lettered if FOLLOW_UP[:20] in line)
         await stage.press(pilot, wanted[1])
@@ -169,17 +165,9 @@ async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
         assert not any(line[:3].strip() in ("a", "s", "d") for line in lines_of(stage))
         await stage.press(pilot, "apostrophe")
         assert not isinstance(stage.app.screen, JumpScreen)
-        screen_below(stage).query_one(Transcript).focus()
+        transcript.focus()
         await stage.press(pilot, "apostrophe", "escape")
         assert not isinstance(stage.app.screen, JumpScreen)
-
-
-def screen_below(stage: Stage) -> Any:
-    return stage.app.chat_screen
-
-
-def rendered(transcript: Transcript) -> list[str]:
-    return [transcript.render_line(y).text for y in range(transcript.size.height)]
 
 
 async def test_a_theme_from_the_folder(tmp_path: Path) -> None:
@@ -203,8 +191,3 @@ def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
         await stage.press(pilot, "ctrl+b", "question_mark")
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Key
+from textual.events import Key, MouseScrollUp
 from textual.widgets import Input
 
 from specchat.app.chat.conversation import Conversation
@@ -19,6 +19,7 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import FinishReason
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
+from tests.app.views import screen_of
 
 SIZE = (140, 40)
 
@@ -30,14 +31,8 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-def screen(stage: Stage) -> ChatScreen:
-    found = stage.app.screen
-    assert isinstance(found, ChatScreen)
-    return found
-
-
 def conversation(stage: Stage) -> Conversation:
-    return screen(stage).conversation
+    return screen_of(stage).conversation
 
 
 def widget(stage: Stage, kind: type[Any]) -> Any:
@@ -77,12 +72,6 @@ async def test_new_line(stage: Stage, key: str) -> None:
         await stage.press(pilot, "a", key, "b")
         assert widget(stage, Composer).text == "a\nb"
         assert widget(stage, Composer).size.height == 2
-
-
-async def test_an_empty_prompt_is_not_sent(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
-        await stage.press(pilot, "enter", "space", "enter")
-        assert not conversation(stage).turns
 
 
 async def test_prompt_history(stage: Stage) -> None:
@@ -132,28 +121,17 @@ async def test_help(stage: Stage, key: str, opened: type[HelpScreen | KeysScreen
         assert widget(stage, Composer).text == ""
 
 
-async def test_a_question_mark_behind_other_text_is_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, "a", "question_mark")
-        assert widget(stage, Composer).text == "a?"
-
-
 async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
     async with stage.started(SIZE, events=10) as pilot:
         old = conversation(stage)
         await stage.press(pilot, "ctrl+n")
         assert not conversation(stage).turns
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+        assert conversation(stage) is old
         await stage.give(pilot)
         assert old.turns[0].reply is not None
         assert old.turns[0].reply.reason is FinishReason.LENGTH
         assert messages(stage)[1] == ("assistant", "length")
-
-
-async def test_going_back_to_a_chat_that_answers(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
-        old = conversation(stage)
-        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter")
-        assert conversation(stage) is old
 
 
 async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
@@ -185,16 +163,11 @@ async def test_delete_and_undo(stage: Stage) -> None:
         assert [chat.title for chat in widget(stage, ChatList).chats] == ["Sort a list in place", "Regex for dates"]
 
 
-async def test_deleting_the_open_chat_leaves_it(stage: Stage) -> None:
+async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(stage: Stage) -> None:
     async with stage.started(SIZE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "d")
+        await stage.press(pilot, "ctrl+b", "d")
         assert stage.engine.cancelled
         assert not conversation(stage).turns
-
-
-async def test_deleting_the_open_chat_in_the_list_can_be_undone_there(stage: Stage) -> None:
-    async with stage.started(SIZE, events=None) as pilot:
-        await stage.press(pilot, "ctrl+b", "d")
         assert widget(stage, ChatList).has_focus
         assert len(stage.store.chats()) == 2
         await stage.press(pilot, "u")
@@ -202,8 +175,10 @@ async def test_deleting_the_open_chat_in_the_list_can_be_undone_there(stage: Sta
         assert widget(stage, Composer).text == ""
 
 
-async def test_keys_in_one_burst_keep_their_order(stage: Stage) -> None:
+async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sent(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
+        await stage.press(pilot, "enter", "space", "enter", "backspace")
+        assert not conversation(stage).turns
         for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
             stage.app.post_message(Key(key, character))
         await stage.settle(pilot)
@@ -271,7 +246,7 @@ async def test_the_wheel_scrolls(stage: Stage) -> None:
     async with stage.started((80, 24), events=None) as pilot:
         transcript = widget(stage, Transcript)
         end = transcript.scroll_offset.y
-        transcript.post_message(_wheel_up(transcript))
+        transcript.post_message(MouseScrollUp(transcript, 5, 5, 0, -1, 0, False, False, False))
         await stage.settle(pilot)
         assert transcript.scroll_offset.y < end
 
@@ -303,15 +278,5 @@ async def test_palette_offers_our_commands(stage: Stage) -> None:
         assert {"New chat", "Rename chat", "Delete chat", "Stop", "Markdown", "Theme", "Save picture", "Quit"} <= names
         await pilot.press("ctrl+p")
         await pilot.pause()
-        assert stage.app.screen is not screen_of(stage)
+        assert stage.app.screen is not stage.app.chat_screen
         await pilot.press("escape")
-
-
-def screen_of(stage: Stage) -> ChatScreen:
-    return stage.app.screen_stack[0]  # type: ignore[return-value]
-
-
-def _wheel_up(target: Any) -> Any:
-    from textual.events import MouseScrollUp
-
-    return MouseScrollUp(target, 5, 5, 0, -1, 0, False, False, False)

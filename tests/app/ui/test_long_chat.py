@@ -7,7 +7,7 @@ import json
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.export import as_json
+from specchat.app.chat.exchange import as_json
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import trace

@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.actions import models as model_actions
@@ -44,7 +44,7 @@ class Models:
         self.stage = Stage(folder)
         self.made: list[tuple[Settings, RecordedEngine]] = []
         self.first = self.stage.engine
-        self.stage.app.actions.models._make = self.make
+        self.stage.app.actions.make_source = self.make
 
     def make(self, settings: Settings) -> RecordedEngine:
         engine = RecordedEngine(trace("chat"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Static
 
-from specchat.app.chat.active_conversations import Marks
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens import writing
 from specchat.app.ui.screens.writing import COUNT_S
 from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
-from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.panel import Panel
@@ -113,16 +111,6 @@ async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Sta
         await pilot.click(KeyBar, offset=(column, 0))
         await stage.settle(pilot)
         assert not stage.app.screen.query_one(Panel).display
-
-
-async def test_titles_do_not_move_when_a_sign_comes(stage: Stage) -> None:
-    stage.chats("Regex for dates")
-    async with stage.started((140, 40)):
-        chats = stage.app.screen.query_one(ChatList)
-        before = chats._line(chats.chats[0]).plain
-        chats._marks = Marks(answering=frozenset({chats.chats[0].id}))
-        after = chats._line(chats.chats[0]).plain
-        assert after == before.replace("  Regex", "● Regex")
 
 
 async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:

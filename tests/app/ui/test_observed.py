@@ -49,14 +49,12 @@ def test_llama_cpp(snap_compare: Callable[..., bool], tmp_path: Path, size: tupl
 
 async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, Totals("r", 2.0, 9, 5, 3, 6, 2, (Step(3, 2), Step(3, 0))))
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)) as pilot:
         await stage.answer(pilot, 1 + len(CAME))
         assert "the server does not report its drafts" in " ".join(said(stage, AcceptanceCard).split())
         await stage.press(pilot, "f6")
         assert any("unknown" in line for line in _screen(stage))
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         (reply,) = [turn.reply for turn in stage.app.chat_screen.conversation.turns]
         assert reply is not None
         assert [(len(r.drafted), r.accepted) for r in reply.rounds] == [(0, 0), (3, 2), (3, 0)]
@@ -85,8 +83,7 @@ async def test_no_lines_are_kept_for_what_a_server_does_not_say(tmp_path: Path) 
 async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.engine = RecordedEngine([replace(READY, target="m\nn\to")])
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((140, 40)):
         card = stage.app.screen.query_one(SetUpCard)
         drawn = [card.render_line(y).text for y in range(card.size.height)]
         assert sum(line.startswith("target       m↵n⇥o ") for line in drawn) == 1
@@ -95,9 +92,7 @@ async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
 
 async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, Totals("r", 2.0, 9, 6, 3, 7, 4))
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async with stage.started((140, 40), events=None):
         card = said(stage, AcceptanceCard)
         assert "4 of 7 drafted accepted" in card
         assert "2.0 tokens per round" in card

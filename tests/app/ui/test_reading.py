@@ -85,13 +85,10 @@ def title_of(stage: Stage) -> str:
 
 async def test_thinking_is_folded_while_it_streams_and_opens_by_key_and_by_click(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 8)
+    async with stage.started(WIDE, events=8) as pilot:
         assert title_of(stage).startswith("▸ thinking · ")
         assert not any("In Lisbon" in line for line in body(stage))
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         figures = reply_of(screen_of(stage)).figures.thought
         assert figures is not None
         assert title_of(stage) == f"▸ thought · {figures.tokens} tokens · {figures.seconds:.1f} s"
@@ -111,13 +108,11 @@ async def test_thinking_is_folded_while_it_streams_and_opens_by_key_and_by_click
 async def test_thinking_is_copied_when_asked_for_and_else_left_out(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path)
     copied: list[str] = []
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         stage.app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
         await stage.answer(pilot, 10)
         await stage.send(pilot, "/copy thinking")
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         await stage.send(pilot, "/copy reply")
     thought, answer = copied
     assert thought.startswith("In Lisbon")
@@ -128,9 +123,7 @@ async def test_thinking_is_copied_when_asked_for_and_else_left_out(tmp_path: Pat
 async def test_acceptance_is_told_inside_and_outside_of_thinking_and_only_then(tmp_path: Path) -> None:
     for records, told in ((thinking_trace(), True), (trace(), False)):
         stage = thinking_stage(tmp_path / str(told), records)
-        async with stage.app.run_test(size=WIDE) as pilot:
-            await stage.ready(pilot)
-            await stage.answer(pilot)
+        async with stage.started(WIDE, events=None):
             rows = [row.plain for row in stage.app.screen.query_one(AcceptanceCard).rows()]
             assert any(row.startswith("thinking") for row in rows) is told
             figures = reply_of(screen_of(stage)).figures.thought
@@ -142,8 +135,7 @@ async def test_acceptance_is_told_inside_and_outside_of_thinking_and_only_then(t
 
 async def test_the_switch_is_kept_with_its_chat_and_reaches_the_request(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/thinking off")
         await stage.answer(pilot)
         assert stage.engine.submitted[-1].thinking is False
@@ -163,8 +155,7 @@ async def test_the_switch_is_kept_with_its_chat_and_reaches_the_request(tmp_path
 async def test_a_model_without_a_switch_is_told_in_one_sentence(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     said: list[str] = []
-    async with stage.app.run_test(size=WIDE, notifications=True) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         stage.app.notify = lambda message, **_: said.append(message)  # type: ignore[method-assign,assignment]
         await stage.send(pilot, "/thinking off")
     assert [sentence for sentence in said if "no switch for thinking" in sentence]
@@ -172,8 +163,7 @@ async def test_a_model_without_a_switch_is_told_in_one_sentence(tmp_path: Path) 
 
 async def test_words_for_the_model_are_not_taken_for_commands(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         for prompt in ("/no_think Why?", "/hush now", "/think"):
             await stage.answer(pilot, text=prompt)
             assert stage.engine.submitted[-1].messages[-1].content == prompt
@@ -184,14 +174,12 @@ async def test_words_for_the_model_are_not_taken_for_commands(tmp_path: Path) ->
 
 async def test_markdown_grows_with_the_reply_and_ends_as_it_would_be_opened(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path, saying(TEXT))
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+t")
         await stage.answer(pilot, 40)
         assert "Title" in body(stage)
         assert any("$x_1 + y_2$ and \\(a_b*c*\\)" in line for line in body(stage))
-        stage.engine.give()
-        await stage.settle(pilot)
+        await stage.give(pilot)
         grown = body(stage)
         assert any("py · copy 1" in line for line in grown)
         assert any("sh · copy 2" in line for line in grown)
@@ -203,8 +191,7 @@ async def test_markdown_grows_with_the_reply_and_ends_as_it_would_be_opened(tmp_
 async def test_code_is_copied_with_one_key_and_with_a_click(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path, saying(TEXT))
     copied: list[str] = []
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         stage.app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
         await stage.answer(pilot)
         await stage.press(pilot, "alt+2", "ctrl+t", "alt+1", "alt+9")
@@ -221,8 +208,7 @@ async def test_code_is_copied_with_one_key_and_with_a_click(tmp_path: Path) -> N
 async def test_links_are_opened_by_click_by_key_and_by_command_and_only_pages_and_mails(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path, saying(TEXT))
     opened: list[str] = []
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(WIDE) as pilot:
         stage.app.open_url = lambda url, **_: opened.append(url)  # type: ignore[method-assign,assignment]
         await stage.answer(pilot)
         await stage.press(pilot, "ctrl+t")
@@ -254,7 +240,7 @@ def lines_while_growing(text: str, step: int) -> Iterator[tuple[list[str], bool]
     """The lines after each step, and whether what was said to have changed is all that has."""
     styles = TranscriptStyles.of(Style(), lambda _: Style())
     renderer = MarkdownRenderer(Console(width=60), 60, styles, dark=True, copy=str)
-    live = LiveMarkdown(renderer, lambda: Pace(1.0))
+    live = LiveMarkdown(renderer, Pace(1.0))
     before: list[Any] = []
     for end in (*range(step, len(text), step), len(text), len(text)):
         complete = end == len(text)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
@@ -103,10 +103,6 @@ def test_first_frame(snap_compare: Compare, size: tuple[int, int]) -> None:
     assert snap_compare(Photographed(prepare), terminal_size=size, run_before=before)
 
 
-def test_medium(snap_compare: Compare, stage: Stage) -> None:
-    assert snap_compare(stage.app, terminal_size=MEDIUM, run_before=run(stage, mid_round))
-
-
 def test_light(snap_compare: Compare, tmp_path: Path) -> None:
     stage = Stage(tmp_path, theme="specchat-light")
     stage.chats(*CHATS)
@@ -138,21 +134,19 @@ KEYS = {
     "rename": (finished, "ctrl+b", "r"),
     "deleted": (finished, "ctrl+b", "down", "d"),
 }
+NARROW_TOO = ("markdown", "help", "chats_focused", "panel_folded")
 
 
-@pytest.mark.parametrize("name", KEYS)
-def test_key_wide(snap_compare: Compare, stage: Stage, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), [(name, WIDE) for name in KEYS] + [(name, NARROW) for name in NARROW_TOO],
+    ids=[f"{name}-wide" for name in KEYS] + [f"{name}-narrow" for name in NARROW_TOO],
+)  # fmt: skip
+def test_key(snap_compare: Compare, stage: Stage, name: str, size: tuple[int, int]) -> None:
     step, *keys = KEYS[name]
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, step, *keys))
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, step, *keys))
 
 
-@pytest.mark.parametrize("name", ["markdown", "help", "chats_focused", "panel_folded"])
-def test_key_narrow(snap_compare: Compare, stage: Stage, name: str) -> None:
-    step, *keys = KEYS[name]
-    assert snap_compare(stage.app, terminal_size=NARROW, run_before=run(stage, step, *keys))
-
-
-@pytest.mark.parametrize("size", [(40, 10), (20, 5), (48, 12)], ids=["40x10", "20x5", "48x12"])
+@pytest.mark.parametrize("size", [(40, 10), (20, 5), (48, 12), MEDIUM], ids=["40x10", "20x5", "48x12", "medium"])
 def test_small(snap_compare: Compare, stage: Stage, size: tuple[int, int]) -> None:
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, mid_round))
 

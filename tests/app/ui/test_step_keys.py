@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specchat.app.sources.stepper import Part
+from specchat.app.sources.source import Part
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.widgets.bars import ReplayBar
-from specchat.app.ui.widgets.step_bar import StepBar
+from specchat.app.ui.widgets.bars import ReplayBar, StepBar
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
 from tests.app.stage import Stage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.export import file_stem
+from specchat.app.chat.exchange import file_stem
 from specchat.app.storage.store import Store
 from tests.terminal import Terminal
 

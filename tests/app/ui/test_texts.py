@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
-from specchat.app.chat.export import as_markdown
+from specchat.app.chat.exchange import as_markdown
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
 from specchat.app.ui.widgets.composer import Composer

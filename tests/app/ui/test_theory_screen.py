@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -14,11 +13,6 @@ from specchat.engine import MAX_GAMMA, optimal_gamma
 from tests.app.stage import Stage, run
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
 
 
 async def of_reply(stage: Stage, pilot: Pilot[None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specchat.app.chat.reply import Reply, ran_together
-from specchat.app.ui.rendering.timeline_layout import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
+from specchat.app.ui.rendering.timeline import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
 from specchat.engine import Request, Round
 from tests.app.recorded import trace
 
@@ -40,17 +40,6 @@ def test_slots_do_not_touch_and_have_the_length_of_their_time() -> None:
         assert abs(slot.right - slot.left - cells) <= 1 or (slot.cut and cells > slot.right - slot.left == MOST)
 
 
-def test_growing_gives_the_same_as_starting_anew() -> None:
-    (whole,) = replies_of("detail")
-    growing = Reply()
-    lanes = TimelineLayout([growing])
-    for record in whole.rounds:
-        growing.add(record)
-        assert lanes.update()
-    assert not lanes.update()
-    assert lanes.slots == TimelineLayout([whole], lanes.scale).slots
-
-
 def test_a_pause_is_cut_short() -> None:
     (reply,) = replies_of("detail")
     first, second = reply.rounds[:2]
@@ -66,14 +55,12 @@ def test_a_pause_is_cut_short() -> None:
 def test_slow_first_rounds_do_not_make_all_bars_alike() -> None:
     """The first rounds take 500 ms, the others 56: the scale follows, and the slow ones are as much longer."""
     (whole,) = replies_of("detail")
-    growing, lanes, now = Reply(), None, 0.0
+    reply, now = Reply(), 0.0
     for number, record in enumerate(whole.rounds[:20]):
         seconds = 0.5 if number < 3 else 0.056
         now += seconds
-        growing.add(replace(record, at=now, draft_s=0.0, verify_s=seconds, rest_s=0.0, number=number))
-        lanes = lanes or TimelineLayout([growing])
-        lanes.update()
-    assert lanes is not None
+        reply.add(replace(record, at=now, draft_s=0.0, verify_s=seconds, rest_s=0.0, number=number))
+    lanes = TimelineLayout([reply])
     slow, fast = (slot.right - slot.left for slot in (lanes.slots[0], lanes.slots[-1]))
     assert lanes.ms in SCALES_MS
     assert abs(fast - USUAL) <= 2

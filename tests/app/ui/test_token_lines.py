@@ -86,15 +86,6 @@ def test_special_tokens_of_drafts_are_short_signs(token: str, shown: str) -> Non
     assert wrapped(token, fate=Fate.ACCEPTED, width=20) == [token.rstrip("\n"), *[""] * token.count("\n")]
 
 
-def test_only_the_last_line_changes() -> None:
-    lines = TokenLines(10)
-    lines.append([("The quick brown", Fate.PLAIN)], 0)
-    settled = [list(line) for line in lines.lines[:-1]]
-    assert lines.append([(" fox jumps over", Fate.PLAIN)], 1) == 1
-    assert [list(line) for line in lines.lines[:1]] == settled
-    assert lines.append([("", Fate.PLAIN)], 2) == len(lines.lines) - 1
-
-
 @given(
     st.lists(st.text(st.sampled_from("ab c\n\t東🙂\u0301\u200d\ufe0f\x1b\u202e"), max_size=12), max_size=20),
     st.integers(min_value=2, max_value=12),

@@ -13,7 +13,7 @@ from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.welcome import Welcome
+from specchat.app.ui.widgets.masthead import Welcome
 from specchat.engine import Fate, read_trace
 from tests.app.stage import Stage, run
 

@@ -6,9 +6,8 @@ import pytest
 from rich.style import Style
 from textual.geometry import Region
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.turn import Turn
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.recorded import trace
@@ -44,8 +43,7 @@ def styled(transcript: Transcript, text: str) -> Style:
 
 
 async def test_no_fate_relies_on_colour_alone(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started() as pilot:
         transcript, _reply = shown(
             stage,
             round_of(" yes", " no", " never", accepted=1, tested=2, last=" instead", fate=Fate.CORRECTION),
@@ -71,8 +69,7 @@ async def test_no_fate_relies_on_colour_alone(stage: Stage) -> None:
 
 
 async def test_only_the_last_lines_are_drawn_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started() as pilot:
         first = [round_of(accepted=0, tested=0, last=f"line {n}\n", fate=Fate.PLAIN, number=n) for n in range(20)]
         transcript, reply = shown(stage, *first)
         await stage.settle(pilot)
@@ -89,8 +86,7 @@ async def test_only_the_last_lines_are_drawn_again(stage: Stage, monkeypatch: py
 @pytest.mark.parametrize("markdown", [False, True])
 async def test_no_character_reaches_the_terminal_raw(stage: Stage, markdown: bool) -> None:
     hostile = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202ereversed \r"
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started() as pilot:
         rounds = [
             round_of(hostile, hostile, accepted=1, tested=2, last=hostile, fate=Fate.CORRECTION),
             round_of(accepted=0, tested=0, last=hostile, fate=Fate.PLAIN, number=1),
@@ -102,21 +98,6 @@ async def test_no_character_reaches_the_terminal_raw(stage: Stage, markdown: boo
         text = "".join(transcript.render_line(y).text for y in range(transcript.size.height))
         assert "␛[2J" in text
         assert not set(text) & set("\x1b\x07\x9b\u202e\r")
-
-
-async def test_selected_text_is_copied(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
-        transcript, _reply = shown(stage, round_of(accepted=0, tested=0, last="some words\nand more", fate=Fate.PLAIN))
-        await stage.settle(pilot)
-        left, top = transcript.content_region.offset
-        await pilot.mouse_down(offset=(left + 4, top + 3))
-        await pilot.hover(offset=(left + 8, top + 3))
-        await pilot.mouse_up(offset=(left + 8, top + 3))
-        await stage.settle(pilot)
-        assert stage.app.screen.get_selected_text() in ("some", "some ")
-        await stage.press(pilot, "ctrl+c")
-        assert stage.app.clipboard.startswith("some")
 
 
 def some_rounds() -> list[Round]:
@@ -132,8 +113,7 @@ FOLDED, IN_PLACE = "     yes┊ instead all more┊ right", "     yes no never i
 
 
 async def test_a_finished_reply_folds_what_was_rejected(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started() as pilot:
         _transcript, reply = shown(stage, *some_rounds())
         await stage.settle(pilot)
         assert IN_PLACE + "▌" in lines_of(stage)  # while it streams
@@ -146,8 +126,7 @@ async def test_a_finished_reply_folds_what_was_rejected(stage: Stage) -> None:
 
 
 async def test_a_click_unfolds_one_stretch_and_the_inspector_all(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started() as pilot:
         transcript, reply = shown(stage, *some_rounds())
         reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
         await stage.settle(pilot)
@@ -163,8 +142,7 @@ async def test_a_click_unfolds_one_stretch_and_the_inspector_all(stage: Stage) -
 
 
 async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> None:
-    async with stage.app.run_test(size=(100, 30)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started((100, 30)) as pilot:
         transcript, reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
         await stage.settle(pilot)
         transcript.scroll_to(y=transcript.max_scroll_y // 2, animate=False, immediate=True)
@@ -179,8 +157,7 @@ async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> N
 
 
 async def test_a_new_width_wraps_again(stage: Stage) -> None:
-    async with stage.app.run_test(size=(140, 40)) as pilot:
-        await stage.ready(pilot)
+    async with stage.started() as pilot:
         transcript, _reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
         for width in (30, 60, 100, 200, 20, 90):
             await pilot.resize_terminal(width, 30)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.session import Session
+from specchat.app.chat.request_manager import Session
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
@@ -20,10 +20,6 @@ from tests.app.stage import Stage, lines_of
 pytestmark = pytest.mark.slow
 
 SIZE = (140, 40)
-
-
-def notices(stage: Stage) -> list[str]:
-    return [notice.message for notice in stage.app._notifications]
 
 
 async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
@@ -53,7 +49,7 @@ async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stag
         await stage.settle(pilot)
         await stage.send(pilot, "two")
         assert sum("✗ no room on the device" in line for line in lines_of(stage)) == 2
-        assert notices(stage) == ["no room on the device"]
+        assert stage.said == ["no room on the device"]
 
 
 async def test_a_target_that_holds_no_conversation_says_so_before_anything_is_asked(stage: Stage) -> None:
@@ -87,7 +83,7 @@ async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
         stage.store.close()
         await stage.answer(pilot)
         assert any("… token limit" in line for line in lines_of(stage))
-        assert any("chats are not stored" in notice for notice in notices(stage))
+        assert any("chats are not stored" in notice for notice in stage.said)
 
 
 async def test_without_a_store(tmp_path: Path) -> None:
@@ -96,7 +92,7 @@ async def test_without_a_store(tmp_path: Path) -> None:
     stage.engine = engine
     stage.app = SpecChat(lambda: Session(engine, Settings(), None, ("chats cannot be stored here",)))
     async with stage.started(SIZE) as pilot:
-        assert notices(stage) == ["chats cannot be stored here"]
+        assert stage.said == ["chats cannot be stored here"]
         await stage.answer(pilot)
         await stage.press(pilot, "ctrl+b", "d", "r", "u", "escape")
         assert any("… token limit" in line for line in lines_of(stage))
@@ -107,7 +103,7 @@ async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.press(pilot, "ctrl+s")
-        assert "no picture" in notices(stage)[0]
+        assert "no picture" in stage.said[0]
 
 
 async def test_markup_in_a_sentence_is_text(stage: Stage) -> None:
@@ -115,7 +111,7 @@ async def test_markup_in_a_sentence_is_text(stage: Stage) -> None:
         await stage.send(pilot, "one")
         stage.engine.die("[bold]/tmp/a[/b] is missing\x1b[0m")
         await stage.settle(pilot)
-        assert notices(stage) == ["[bold]/tmp/a[/b] is missing␛[0m"]
+        assert stage.said == ["[bold]/tmp/a[/b] is missing␛[0m"]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 10), (47, 11), (48, 12), (300, 90)])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specchat.app.chat.reply import Reply
 from specchat.app.ui.screens.help import DefinitionsScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Round
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay, answered, reply_of
 
@@ -46,20 +44,6 @@ async def test_letters_are_typed_in_the_composer(stage: Stage) -> None:
         await stage.press(pilot, *"ilpnfdx")
         assert screen.query_one(Composer).text == "ilpnfdx"
         assert not stage.engine.paused
-
-
-def test_every_round_has_its_place() -> None:
-    """`Reply.token` finds each token of each round."""
-    reply = Reply()
-    for record in Replay().player._records:
-        reply.add(record)
-    tokens = [(r.number, token) for r in reply.rounds for token in r.tokens()]
-    assert reply.tokens == len(tokens)
-    found = [reply.token(number) for number in range(reply.tokens)]
-    assert [(record.number, token) for record, token in found] == tokens
-    assert all(isinstance(record, Round) for record, _ in found)
-    with pytest.raises(IndexError):
-        reply.token(reply.tokens)
 
 
 async def test_a_replay_offers_no_fork() -> None:

@@ -21,8 +21,7 @@ from tests.app.views import NARROW, WIDE, Replay
 @pytest.mark.parametrize(("lenience", "marked"), [(1.0, False), (0.5, True)])
 async def test_lenience_is_marked(tmp_path: Path, lenience: float, marked: bool) -> None:
     stage = Stage(tmp_path, lenience=lenience)
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
+    async with stage.started(NARROW):
         assert ("lossy" in str(stage.app.screen.query_one("#models", Static).content)) is marked
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,15 @@ def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, Any]]:
         return target, {"tables": LoadedTables(counter.counts(), "tables")}
     if drafter.startswith("model"):
         return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
+    if drafter in ("merged", "hierarchical"):
+        draft, other = (tiny_model(seed=seed, layers=1, hidden=hidden, sharpness=25.0) for seed in (1, 2))
+        return target, {"draft": draft, "more": [other]}
     return target, {"head": tiny_head(target)} if drafter in ("head", "combined") else {}
+
+
+def moved(draft: dict[str, Any], move: Callable[..., list[Any]]) -> dict[str, Any]:
+    """The parts of a drafter, moved to a device."""
+    return {name: move(*part) if isinstance(part, list) else move(part)[0] for name, part in draft.items()}
 
 
 def parts_to_cuda(*parts: LoadedModel | LoadedHead | LoadedTables) -> list[Any]:

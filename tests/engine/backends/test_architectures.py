@@ -1,7 +1,7 @@
 """Every decoder of transformers that is accepted here: ragged chains and trees give what a pass without a cache gives.
 
 The configurations are found in the auto mapping: what has a size is made small, and what cannot be made small that way,
-or is refused by `engine.models.architecture`, is skipped with the reason.
+or is refused by `engine.models.checkpoint`, is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -20,59 +20,30 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.errors import EngineError
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.progress import silence_transformers
+from tests.engine.scored import scored
 
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCABULARY = 128
-_SMALL: dict[str, object] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "n_embd": 64,
-    "d_model": 64,
-    "intermediate_size": 96,
-    "ffn_dim": 96,
-    "n_inner": 96,
-    "ffn_hidden_size": 96,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "num_hidden_layers": 4,
-    "n_layer": 4,
-    "n_layers": 4,
-    "num_layers": 4,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "n_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "rotary_dim": 8,
-    "max_position_embeddings": 256,
-    "n_positions": 256,
-    "max_seq_len": 256,
-    "sliding_window": 24,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_topk": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 32,
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "vocab_size_per_layer_input": VOCABULARY,
-    "hidden_size_per_layer_input": 16,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "is_decoder": True,
+_BY_SIZE: dict[object, str] = {
+    VOCABULARY: "vocab_size vocab_size_per_layer_input",
+    64: "hidden_size n_embd d_model",
+    96: "intermediate_size ffn_dim n_inner ffn_hidden_size",
+    32: "moe_intermediate_size shared_expert_intermediate_size q_lora_rank kv_lora_rank",
+    24: "sliding_window",
+    16: "head_dim qk_nope_head_dim v_head_dim hidden_size_per_layer_input",
+    8: "rotary_dim qk_rope_head_dim",
+    4: "num_hidden_layers n_layer n_layers num_layers num_attention_heads n_head n_heads num_experts num_local_experts "
+    "n_routed_experts",
+    2: "num_key_value_heads num_experts_per_tok moe_topk eos_token_id",
+    1: "n_group topk_group first_k_dense_replace bos_token_id",
+    0: "pad_token_id",
+    256: "max_position_embeddings n_positions max_seq_len",
 }
+_SMALL = {name: size for size, names in _BY_SIZE.items() for name in names.split()} | {"is_decoder": True}
 _VARIANTS: tuple[dict[str, object], ...] = (
     {},
     {"num_key_value_heads": 1},
@@ -163,8 +134,7 @@ def test_ragged_chains_and_trees_are_those_of_passes_without_a_cache(kind: str, 
         found = runner.forward(chains, slots, LENGTHS)
         off = float((found - expected_chains).abs().max()) / spread
         assert off < 2e-3, f"chains, static: {static}"
-        mask = TreeMask.of([TREE] * 3, runner.width(len(TREE) + 1), torch.device("cpu"))
-        found, _ = runner.forward_with_states(trees, slots, LENGTHS, mask)
+        found, _ = scored(runner, trees.tolist(), slots, LENGTHS, [TREE] * 3)
         off = float((found - expected_trees).abs().max()) / spread
         assert off < 2e-3, f"trees, static: {static}"
 

@@ -11,15 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine import EngineConfig, Round
-from specchat.engine.backends.batch_invariance_check import check_batch_invariance
-from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantPasses, extent, pieces
+from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantPasses, check_batch_invariance, extent, pieces
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble, put_together
-from specchat.engine.worker.model_notices import INEXACT
+from specchat.engine.worker.notices import INEXACT
 from tests.engine.lanes.test_lanes import both, lane_engine, pair
 from tests.engine.tiny import ask, ids_of, tiny_model
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
@@ -75,32 +74,14 @@ def test_a_context_has_one_set_of_longrope_factors(context: int, tmp_path: Path)
     torch.testing.assert_close(ours[1], sines[0, :, :pairs])
 
 
-def in_steps(model: PackedBackend, tokens: Tensor, slot: int, *lengths: int) -> Tensor:
-    found, at = [], 0
-    for length in lengths:
-        found.append(model.forward(tokens[None, at : at + length], [slot], [at])[0])
-        at += length
-    assert at == len(tokens)
-    return torch.cat(found)
-
-
-def test_bits_depend_neither_on_the_step_nor_the_batch_nor_threads(qwen: PackedModel) -> None:
+def test_rows_of_a_ragged_pass_have_the_bits_of_one_alone(qwen: PackedModel) -> None:
     mine, whole = runner(qwen), runner(qwen).forward(TOKENS[None], [0], [0])[0]
-    assert torch.equal(in_steps(mine, TOKENS, 1, *[1] * 40), whole)
-    assert torch.equal(in_steps(mine, TOKENS, 2, 17, 3, 1, 19), whole)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1 if before > 1 else 2)
-        assert torch.equal(mine.forward(TOKENS[None], [3], [0])[0], whole)
-    finally:
-        torch.set_num_threads(before)
     mine.prefill(TOKENS[None, :20].repeat(2, 1), [0, 3], [0, 0])
     mine.prefill(TOKENS[None, :10], [1], [0])
     rows = [TOKENS[20:25].tolist(), TOKENS[10:12].tolist(), TOKENS[20:23].tolist()]
     logits = scored(mine, rows, [3, 1, 0], [20, 10, 20], [chain(4), chain(1), chain(2)]).logits
-    assert torch.equal(logits[0], whole[20:25])
-    assert torch.equal(logits[1], whole[10:12])
-    assert torch.equal(logits[2], whole[20:23])
+    for found, wanted in zip(logits, (whole[20:25], whole[10:12], whole[20:23]), strict=True):
+        assert torch.equal(found, wanted)
 
 
 def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) -> None:
@@ -134,7 +115,7 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
         assert states is not None
         assert torch.equal(alone[0, -1], logits[0][token])
         assert torch.equal(states[0, -1], tapped[0][token])
-    assert torch.equal(in_steps(mine, TOKENS[: beside + 3], 3, beside + 3)[-3:], logits[1])
+    assert torch.equal(mine.forward(TOKENS[None, : beside + 3], [3], [0])[0, -3:], logits[1])
     # what is kept of the tree goes on as the chain does
     path = tree.path(len(tree))
     scored(mine, rows, [0, 2], [start, beside], trees)
@@ -143,13 +124,6 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     mine.forward(fed[[0, *path]][None], [1], [start])
     behind = start + 1 + len(path)
     assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
-
-
-def test_a_prefix_can_be_copied_to_another_slot(qwen: PackedModel) -> None:
-    mine = runner(qwen)
-    mine.prefill(TOKENS[None, :30], [0], [0])
-    mine.cache.copy(0, 3, 30)
-    assert torch.equal(mine.forward(TOKENS[None, 30:], [3], [30]), mine.forward(TOKENS[None, 30:], [0], [30]))
 
 
 def test_rows_of_embedding_and_output(qwen: PackedModel, tmp_path: Path) -> None:

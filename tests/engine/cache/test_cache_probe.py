@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.cache_probe import CacheProbe
-from specchat.engine.cache.kv_cache import CacheView
 from tests.engine.backends.test_architectures import tiny
 
 LOOKS: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
@@ -38,25 +37,14 @@ def test_who_computes_with_what_a_cache_hands_out_is_seen(look: Callable[[Tensor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "in_place"), [("llama", True), ("doge", False), ("deepseek_v3", False)])
-def test_rows_in_slots_that_are_no_neighbours_give_what_each_gives_alone(
-    kind: str, in_place: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runner, runs = tiny(kind, tmp_path), []
-    made = CacheView.__init__
-
-    def noted(view: CacheView, *args: Any, **rest: Any) -> None:
-        made(view, *args, **rest)
-        runs.append(len(view.runs))
-
-    monkeypatch.setattr(CacheView, "__init__", noted)
-    assert all(not block.any() for block in runner.cache._blocks), "nothing is left of the trial at the start"
+@pytest.mark.parametrize("kind", ["llama", "doge", "deepseek_v3"])
+def test_rows_in_slots_that_are_no_neighbours_give_what_each_gives_alone(kind: str, tmp_path: Path) -> None:
+    runner = tiny(kind, tmp_path)
     texts = torch.randint(3, 128, (3, 30), generator=torch.Generator().manual_seed(1))
     lengths, slots = (20, 9, 14), (3, 0, 2)
     for text, length, slot in zip(texts, lengths, slots, strict=True):
         runner.prefill(text[None, :length], [slot], [0])
     new = torch.stack([text[length : length + 5] for text, length in zip(texts, lengths, strict=True)])
     together = runner.forward(new, slots, lengths)
-    assert runs[-1] == (3 if in_place else 0)
     alone = [runner.forward(new[i : i + 1], [slots[i]], [lengths[i]])[0] for i in range(3)]
     torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-5)

@@ -48,7 +48,7 @@ def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch:
     monkeypatch.setattr(
         GammaController, "choose", lambda _self, rows, rooms, _size: chosen.extend(rooms) or [3] * len(rows)
     )
-    target = SimpleNamespace(context=100, width=lambda width: width, capabilities=Capabilities())
+    target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities())
     drafter = Knowing(sure=sure)
     planner = Planner({"knowing": drafter}, target, lambda *_: None)  # type: ignore[arg-type]
     row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]

@@ -11,8 +11,7 @@ import psutil
 import pytest
 import torch
 
-from specchat.engine.device.device import computes_bfloat16, pick_device, require_memory
-from specchat.engine.device.memory import available_memory, held_memory
+from specchat.engine.device.device import available_memory, computes_bfloat16, held_memory, pick_device, require_memory
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_dtype
 
@@ -67,14 +66,14 @@ def test_what_this_machine_can_do() -> None:
 def test_memory_that_cannot_be_known_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match=r"the model needs 1000000\.0 GB of memory and this machine has"):
         require_memory(CPU, 10**15, "the model")
-    monkeypatch.setattr("specchat.engine.device.memory.psutil", None)
+    monkeypatch.setattr("specchat.engine.device.device.psutil", None)
     assert available_memory(CPU) is held_memory(CPU) is None
     require_memory(CPU, 10**15, "the model")
 
 
 MEASURE_HELD_MEMORY = """
 import mmap, sys, torch
-from specchat.engine.device.memory import held_memory
+from specchat.engine.device.device import held_memory
 
 cpu = torch.device("cpu")
 held_memory(cpu)

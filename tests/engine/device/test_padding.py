@@ -7,17 +7,7 @@ import torch
 
 from specchat.engine import Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.decoding.gamma.latency_model import LatencyModel
-from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from tests.engine.tiny import ask, tiny_engine, tiny_head, tiny_model
-
-
-def test_widths_are_few_and_never_too_small() -> None:
-    assert [padded_width(n) for n in (1, 2, 5, 6, 9, 10, 13, 14, 17, 18, 32, 33, 256)] == (
-        [1, 5, 5, 9, 9, 13, 13, 17, 17, 32, 32, 64, 256]
-    )
-    assert all(padded_width(n) >= n for n in range(1, 600))
-    assert {captured_width(n) for n in range(1, 18)} == set(CAPTURED)
 
 
 @torch.inference_mode()
@@ -66,12 +56,3 @@ def test_prompts_and_drafts_of_all_lengths_come_in_few_widths(drafter: str) -> N
     assert widths["target"] <= few
     assert widths["head"] <= few
     assert len(widths["target"]) >= 5
-
-
-def test_tokens_that_cost_nothing_are_known_to() -> None:
-    costs = LatencyModel(padded_width)
-    for _ in range(40):
-        for width in (1, 2, 5, 9):
-            costs.observe(1, width, None, 0, 0.0, 0.010 + 0.001 * (padded_width(width) > 5))
-    passes = costs.verify_up_to(1, 9)
-    assert passes[1] == passes[4] < passes[5] == passes[8]

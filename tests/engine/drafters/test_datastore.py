@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine.drafters import datastore as module
-from specchat.engine.drafters.datastore import LEAST, Datastore
+from specchat.engine.drafters.datastore import DEPTH, LEAST, Datastore, SuffixArray
 from specchat.engine.drafters.suffix import OTHER_CHATS, SURE, SuffixDrafter
-from specchat.engine.drafters.suffix_array import DEPTH, SuffixArray
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState

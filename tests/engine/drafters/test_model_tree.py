@@ -18,23 +18,15 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.draft_model import ModelDrafter
-from specchat.engine.drafters.growing.growth import nominal_rate
+from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.kernels.library import missing
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import load_packed
-from specchat.engine.models.store import ModelStore
-from specchat.engine.progress import ignore_progress
+from specchat.engine.drafters.tree_growth import nominal_rate
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.families import write_family
-from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.drafters.models import packed_family, related
 from tests.engine.tiny import (
     VOCABULARY,
     ask,
-    assert_the_same_in_a_batch,
     ids_of,
     tiny_engine,
     tiny_model,
@@ -42,31 +34,20 @@ from tests.engine.tiny import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TEXTS = ("hello", "a much longer text, of which the draft model reads several chunks before its first draft", "x", "hi")
-
-
-def related(noise: float = 0.3, sharpness: float = 25.0, seed: int = 4) -> LoadedModel:
-    """The tiny model with weights that are somewhat off: often right, often only in its second choice."""
-    draft = tiny_model(sharpness=sharpness)
-    random = torch.Generator().manual_seed(seed)
-    for weight in draft.model.parameters():
-        weight.add_(noise * weight.std() * torch.randn(weight.shape, generator=random))
-    return draft
-
 
 def drafter_of(runner: Backend, vocabulary: int = VOCABULARY) -> tuple[ModelDrafter, DraftCache]:
     cache = DraftCache(runner, 32)
-    steps = ModelSteps(runner, Penalties(runner.cache.slots, runner.context, runner.device), vocabulary)
+    steps = ModelSteps(
+        runner.forward, runner.graphs(1), Penalties(runner.cache.slots, runner.context, runner.device), vocabulary
+    )
     support = Support.of(torch.arange(vocabulary), vocabulary)
-    return ModelDrafter(runner, cache, steps, support), cache
+    return ModelDrafter(Member("draft", cache, steps, runner), support), cache
 
 
-def packed_runner(folder: Path) -> PackedBackend:
-    if missing():
-        pytest.skip(str(missing()))
-    packed = packed_folder(str(write_family("llama", folder / "m")), "q8", ModelStore(folder), ignore_progress)
-    assert packed is not None
-    return PackedBackend(load_packed(packed, ignore_progress), 3, 64, 17)
+def runner_of(kind: str, folder: Path) -> Backend:
+    if kind == "kernels":
+        return PackedBackend(packed_family("llama", folder), 3, 64, 17)
+    return TransformersBackend(related().model, 3, 64, 17)
 
 
 def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None = None) -> SequenceState:
@@ -77,44 +58,6 @@ def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None =
 def cheap() -> Budget:
     """Where tokens cost little a tree takes nearly all the room there is."""
     return Budget([0.03 * n for n in range(18)], 0.001, nominal_rate)
-
-
-@pytest.mark.parametrize("gamma", [4, None, *(pytest.param(gamma, marks=pytest.mark.slow) for gamma in (1, 9))])
-def test_greedy_output_is_the_targets_own(gamma: int | None) -> None:
-    target = tiny_model(sharpness=25.0)
-    kept: list[int] = []
-    with tiny_engine(target, draft=related()) as engine:
-        for text in TEXTS:
-            plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30))))
-            events = list(engine.stream(ask(text, drafter="model-tree", gamma=gamma, max_tokens=30)))
-            assert ids_of(events) == plain
-            rounds = [event for event in events if isinstance(event, Round)]
-            kept += [sum(map(bool, record.refused)) for record in rounds]
-    assert any(kept) or gamma is None, "something beside the likeliest tokens must have been tested"
-
-
-def test_replies_are_the_same_alone_and_in_any_batch() -> None:
-    with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:
-        kinds = [Sampling(), *(Sampling(temperature=1, seed=seed) for seed in range(2))]
-        kinds.append(Sampling(temperature=1, seed=3, top_k=2, repetition_penalty=1.2))
-        requests = [
-            ask(text, name=f"{text}{i}{gamma}", drafter="model-tree", gamma=gamma, max_tokens=20, sampling=sampling)
-            for text in TEXTS[:2]
-            for i, (gamma, sampling) in enumerate(zip((3, 12, 4, 4), kinds, strict=True))
-        ]
-        assert_the_same_in_a_batch(engine, requests)
-
-
-@pytest.mark.parametrize("count", [400, pytest.param(4000, marks=pytest.mark.slow)])
-def test_sampled_output_has_the_targets_distribution(count: int) -> None:
-    target, plain = (tiny_model(sharpness=20.0) for _ in range(2))  # a runner changes its attention
-    prompt = (104, 105, 33, 10, 7)
-    with tiny_engine(target, draft=related(0.5, 60.0), slots=16, queue=count) as engine:
-        events = sampled(engine, "model-tree", prompt, count)
-    rounds = [event for each in events for event in each if isinstance(event, Round)]
-    assert any(record.offered > record.gamma for record in rounds)
-    assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
-    assert check_distribution(events, prompt, says(plain))
 
 
 def held(cache: KVCache, slot: int, length: int) -> list[Tensor]:
@@ -177,7 +120,7 @@ def places_of(tree: Tree, tokens: list[int], first: int, slot: int) -> list[list
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
 def test_a_tree_fed_level_by_level_gives_what_its_paths_give_one_by_one(kind: str, tmp_path: Path) -> None:
-    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else TransformersBackend(related().model, 3, 64, 17)
+    runner = runner_of(kind, tmp_path)
     trees = [Tree((0, 0, 1, 2, 1, 3)), Tree((0, 1))]
     texts, tokens = [[5, 6, 7, 8, 9], [30, 31, 32]], [[11, 12, 13, 14, 15, 16], [21, 22]]
     levels = []
@@ -193,18 +136,6 @@ def test_a_tree_fed_level_by_level_gives_what_its_paths_give_one_by_one(kind: st
             path = [by_column[column] for column in (*place.path, place.column)]
             alone = runner.forward(torch.tensor([[*texts[b], *path]]), [2], [0])[0, -1]
             torch.testing.assert_close(given, alone, atol=1e-4, rtol=1e-4)
-
-
-def test_a_tree_takes_fewer_tokens_than_its_paths_as_a_batch() -> None:
-    with torch.inference_mode():
-        drafter, _ = drafter_of(TransformersBackend(related(sharpness=60.0).model, 1, 128, 17))
-        row = row_of(0, list(range(40, 70)), Sampling())
-        drafter.admit(row)
-        tree = (drafter.propose([row], [4], [cheap()]).trees or [None])[0]
-    assert tree is not None
-    paths = [tree.path(node) for node in range(1, len(tree) + 1) if not tree.children[node]]
-    assert len(paths) > 2
-    assert 1 + len(tree) < sum(1 + len(path) for path in paths) / 1.5
 
 
 @pytest.mark.parametrize("before", ["model", "model-tree", "none"])
@@ -252,7 +183,7 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
 def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_others_are(
     kind: str, tmp_path: Path
 ) -> None:
-    runner: Backend = packed_runner(tmp_path) if kind == "kernels" else TransformersBackend(related().model, 3, 64, 17)
+    runner = runner_of(kind, tmp_path)
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)
     for seed in range(8):

@@ -13,14 +13,14 @@ import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.drafters.head.layers import layer_of
-from specchat.engine.drafters.head.memory import HeadMemory
+from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
-from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.drafters.heads import row_in, scores_along
 from tests.engine.published_heads import (
     HIDDEN,
     KINDS,
@@ -35,7 +35,6 @@ from tests.engine.published_heads import (
     speculators,
     write,
 )
-from tests.engine.tiny import ask, ids_of, tiny_engine
 
 TREE = Tree((0, 0, 1, 2, 2, 4))
 """Two tokens, one and two behind them, one behind the last but one."""
@@ -52,11 +51,11 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
     target, plain = TARGETS[target_kind](), TARGETS[target_kind]()  # a runner changes its model's attention
     loaded = load_published(write(tmp_path / "head", config, tensors), target)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.head.taps)
-    layer, _ = layer_of(loaded.head, loaded.vocabulary, runner)
+    assert isinstance(loaded.head, LayeredHead)
+    layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text = [(7 * i + 3) % 250 for i in range(40)]
-    drafted = [11, 12, 13, 14, 15, 16]
-    row = SequenceState(None, None, 1, text[:21], 1, 0, 0, None, "head")  # type: ignore[arg-type]
-    memory = HeadMemory(layer, 2)
+    drafted = torch.tensor([[11, 12, 13, 14, 15, 16]])
+    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
     memory.admit(row)
     for end in (20, 39):  # what is read at once, and what is read after a first draft
         row.tokens = text[: end + 1]
@@ -64,30 +63,13 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
         assert tapped is not None
         memory.absorb([row], tapped)
         row.cached = end
-        scores = memory.read([row])
-        torch.testing.assert_close(scores.logits[0, 0], scores_of(tensors, config, plain, row.tokens, []), **CLOSE)
-        before: tuple[int, ...] = (0,)
-        for level in TREE.levels[1:]:
-            parents = [before.index(TREE.parents[node - 1]) for node in level]
-            found = layer.extend([row], TREE, level, parents, torch.tensor([[drafted[node - 1] for node in level]]))
+        for level, scores in zip(TREE.levels, scores_along(layer, memory, [row], TREE, drafted), strict=True):
             for place, node in enumerate(level):
-                path = [drafted[each - 1] for each in TREE.path(node)]
+                path = [int(drafted[0, each - 1]) for each in TREE.path(node)]
                 expected = scores_of(tensors, config, plain, row.tokens, path)
-                torch.testing.assert_close(found.logits[0, place], expected, **CLOSE)
-            before = level
+                torch.testing.assert_close(scores[0, place], expected, **CLOSE)
     if "d2t" in tensors:
         assert loaded.vocabulary.tolist() == tensors["t2d"].nonzero()[:, 0].tolist()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
-def test_greedy_output_is_the_targets_own_whoever_has_trained_the_head(kind: str, file: str, tmp_path: Path) -> None:
-    target = llama()
-    head = load_published(write(tmp_path / "head", *KINDS[kind][0](), file), target)
-    with tiny_engine(target, head=head) as engine:
-        plain = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=40))))
-        for drafter, gamma in (("head", 2), ("head", 12), ("head", None), ("combined", None)):
-            assert ids_of(list(engine.stream(ask("hello", drafter=drafter, gamma=gamma, max_tokens=40)))) == plain
 
 
 def _without(make: Callable[[], Any], name: str) -> tuple[dict[str, Any], Tensors]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine.drafters.datastore import GRADES
-from specchat.engine.drafters.suffix import SURE, SuffixDrafter
-from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
+from specchat.engine.drafters.suffix import SURE, SuffixAutomaton, SuffixDrafter
+from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
@@ -83,17 +85,17 @@ def test_the_most_frequent_continuation_wins_and_the_latest_breaks_ties() -> Non
         assert found[0] == token
 
 
-def test_a_long_match_wins_over_a_more_frequent_short_one() -> None:
-    assert draft([3, 9, 3, 9, 3, 9, 1, 2, 3, 4, 7, 1, 2, 3], 1)[0] == [4]
-
-
-def test_a_match_beyond_three_tokens_tells_apart_what_an_ngram_cannot() -> None:
-    text = [8, 1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3]
-    assert draft(text, 1)[0] == [4]
-
-
-def test_a_text_that_repeats_itself_goes_on_beyond_its_end() -> None:
-    assert draft([1, 2, 3, 1, 2, 3], 8)[0] == [1, 2, 3, 1, 2, 3, 1, 2]
+@pytest.mark.parametrize(
+    ("text", "count", "tokens"),
+    [
+        pytest.param([3, 9, 3, 9, 3, 9, 1, 2, 3, 4, 7, 1, 2, 3], 1, [4], id="a long match over a more frequent one"),
+        pytest.param([8, 1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3], 1, [4], id="a match beyond three tokens"),
+        pytest.param([1, 2, 3, 1, 2, 3], 8, [1, 2, 3, 1, 2, 3, 1, 2], id="beyond the end of what repeats"),
+        pytest.param([1, 2, 3], 4, [], id="nothing that is new"),
+    ],
+)
+def test_the_longest_match_goes_on(text: list[int], count: int, tokens: list[int]) -> None:
+    assert draft(text, count)[0] == tokens
 
 
 def test_buckets_grow_with_the_match_and_doubt_has_its_own() -> None:
@@ -110,11 +112,7 @@ def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
     assert draft([1, 2, 3, 5, 6, 4, 7, 5], 8, drafter)[0] == [6]
 
 
-def test_what_is_new_drafts_nothing() -> None:
-    assert draft([1, 2, 3], 4) == ([], [])
-
-
-def draft(text: list[int], count: int, drafter: SuffixDrafter | None = None) -> tuple[list[int], list[int]]:
+def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) -> tuple[list[int], list[int]]:
     """Tokens and buckets that a drafter gives for a text."""
     drafter = drafter or SuffixDrafter()
     request = Request("r", prompt_ids=tuple(text))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specchat.engine.kernels.build import SOURCE, compile_source, compile_sources, find_compiler, knows_amx, link
+from specchat.engine.kernels.build import compile_sources, find_compiler, link
 from specchat.engine.kernels.library import KernelError, Library, Variant, library, missing
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from tests.engine.kernels.matrices import QUANTISED, random_matrix
@@ -23,8 +23,6 @@ EMULATED = ('-DSK_TILES="emulated_tiles.h"', f"-I{HERE}", "-O1")
 """Little optimised: the scalar kernels take most of the time of a build, and the bits are the same."""
 NAME = "AMX int8 and AVX-512 VNNI"
 WITHOUT_SUPER_BLOCKS = (Format.Q4, Format.Q8, Format.Q8_MINIMUM)
-
-on_x86 = pytest.mark.skipif(platform.machine().lower() not in ("x86_64", "amd64"), reason="needs an x86-64 processor")
 
 
 class Emulated:
@@ -102,31 +100,6 @@ def test_tiles_that_multiply_wrongly_are_found_out_and_not_used(
     assert kernels.notice.startswith("the AMX instructions of this processor gave other sums")
     with pytest.raises(KernelError, match="gave other sums"):
         kernels.use(Variant.AMX)
-
-
-@pytest.mark.slow
-@on_x86
-def test_the_compiler_makes_tile_instructions_of_the_source(tmp_path: Path) -> None:
-    compiler = str(find_compiler())
-    if not knows_amx(compiler):
-        pytest.skip("the compiler does not know AMX")
-    made = compile_source(SOURCE / "variant_amx.cpp", tmp_path, compiler, platform.machine())
-    if shutil.which("objdump"):
-        code = subprocess.run(["objdump", "-d", str(made)], capture_output=True, text=True, check=True).stdout
-        assert all(name in code for name in ("ldtilecfg", "tdpbssd", "tilestored", "tilerelease"))
-
-
-@on_x86
-def test_a_compiler_that_does_not_know_tiles_leaves_them_out(tmp_path: Path) -> None:
-    old = tmp_path / "old-compiler"
-    old.write_text(f"""#!/bin/sh
-case "$*" in *-mamx*) echo "error: unrecognized option" >&2; exit 1;; esac
-exec {find_compiler()} "$@"
-""")
-    old.chmod(0o755)
-    assert not knows_amx(str(old))
-    made = compile_source(SOURCE / "variant_amx.cpp", tmp_path, str(old), platform.machine())
-    assert b"amx_kernels" in made.read_bytes()  # a function all the same, which says that there are none
 
 
 def test_where_there_are_no_tiles_a_sentence_says_why(kernels: Library) -> None:

@@ -22,7 +22,6 @@ from tests.engine.kernels.tiny_decoders import (
     HalfCache,
     tiny_decoder,
     tiny_network,
-    with_quantised_activations,
 )
 
 LENGTH = 150  # more than a block of keys
@@ -51,29 +50,18 @@ def bits(logits: torch.Tensor, tapped: torch.Tensor | None) -> np.ndarray:
     return torch.cat([logits, tapped], 1).numpy().view(np.int32)
 
 
-@pytest.mark.parametrize("kind", [Format.F32, Format.Q8, Format.Q4])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_pass_computes_what_the_modelling_code_does(family: str, kind: Format) -> None:
-    """Float weights show that the network is the right one: only the order of sums differs, and keys and values on the
-    edge between two float16 numbers. With quantised ones an activation on the edge between two codes may fall to the
-    other side, which is worth 1/127 of the largest of its group: up to 1 % of what a layer of this size gives, and
-    four of them add up."""
+def test_a_pass_computes_what_the_modelling_code_does(family: str) -> None:
+    """With float weights only the order of sums differs, and keys and values on the edge of two float16 numbers."""
     network = tiny_network(family)
-    decoder = tiny_decoder(network, kind)
-    if kind is not Format.F32:
-        with_quantised_activations(network)
-    tokens = text()
+    decoder, tokens = tiny_decoder(network, Format.F32), text()
     with torch.inference_mode():
         out = network(torch.from_numpy(tokens)[None], past_key_values=HalfCache(), output_hidden_states=True)
-    logits, tapped = decoder.run(
-        tokens, TokenLayout.chains([1], [0], [LENGTH]), np.arange(LENGTH, dtype=np.int32), 2, TAPS
-    )
+    chain = TokenLayout.chains([1], [0], [LENGTH])
+    logits, tapped = decoder.run(tokens, chain, np.arange(LENGTH, dtype=np.int32), 2, TAPS)
     states = torch.cat([out.hidden_states[i][0] for i in TAPS], 1)
-    tolerance = 1e-3 if kind is Format.F32 else 8e-2
     for ours, theirs in ((logits, out.logits[0]), (tapped, states)):
-        error = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
-        assert error.max() < tolerance
-        assert error.median() < tolerance / 3
+        assert ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max() < 1e-3
 
 
 @pytest.mark.parametrize("family", FAMILIES)

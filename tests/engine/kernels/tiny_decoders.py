@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.kernels.decoder import Decoder
@@ -15,7 +15,6 @@ from specchat.engine.models.packed.build import decoder_weights
 from specchat.engine.models.packed.decoder_description import describe_decoder
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize
-from tests.engine.kernels.matrices import quantised_activations
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 100,
@@ -139,18 +138,6 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     blocks = [torch.full((slots, shape.key_heads, CONTEXT, shape.head_size), torch.nan).half() for _ in range(8)]
     decoder.attach(blocks[:4], blocks[4:])
     return decoder
-
-
-def with_quantised_activations(network: Any) -> Any:
-    """The network with linear layers that round what goes into them as the kernels do."""
-
-    def round_input(_: nn.Module, inputs: tuple[Tensor]) -> Tensor:
-        return torch.from_numpy(quantised_activations(inputs[0].numpy()))
-
-    for module in network.modules():
-        if isinstance(module, nn.Linear):
-            module.register_forward_pre_hook(round_input)
-    return network
 
 
 class HalfCache:

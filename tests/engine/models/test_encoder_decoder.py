@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, EngineError
-from specchat.engine.backends.encoder_decoder_runner import EncoderDecoderBackend
+from specchat.engine import EngineConfig, EngineError, Request
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype, shared_model
 from specchat.engine.progress import ignore_progress
+from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import assemble
+from specchat.engine.worker.obtain import make_runner
 from tests.engine.tiny_t5 import CONTEXT, PAD, tiny_t5_network, write_tiny_t5
 
 CPU = torch.device("cpu")
@@ -44,10 +45,11 @@ def test_a_loaded_folder_computes_what_transformers_does(tmp_path: Path, gated: 
     source, reply = torch.arange(5, 45)[None], torch.tensor([[PAD, 30, 60, 90, 120]])
     with torch.inference_mode():
         expected = network(input_ids=source, decoder_input_ids=reply).logits
-    runner = EncoderDecoderBackend(model.model, slots=2, context=CONTEXT, overhang=17)
-    runner.encode(1, source[0].tolist())
+    runner = make_runner(model, slots=2, context=CONTEXT, overhang=17)
+    row = SequenceState(Request("r", prompt="x"), None, 1, source[0].tolist(), 40, 0, 0, None, "none")  # type: ignore[arg-type]
+    runner.admit(row)
     tolerance = 1e-4 if dtype is torch.float32 else 0.1 * expected.abs().max().item()
-    torch.testing.assert_close(runner.forward(reply, [1], [0]), expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(runner.forward(reply, [1], [39]), expected, atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_what_does_not_go_with_it_is_refused_by_name(tmp_path: Path, tiny_model:
         (config(llama, t5), f"{llama.name} is decoder-only and the draft t5 is not"),
         (config(t5, other), "the draft other begins its replies with token 5 and t5 with 0"),
         (config(t5, head), "head is a draft head, which needs a model that continues text, and t5 is an"),
-        (config(t5, embeddings), "embeddings has look-ahead embeddings, which ride in passes of a model that"),
+        (config(t5, embeddings), "embeddings has look-ahead embeddings, which need a model that"),
         (config(t5, exact=True), "exact mode is for models that continue text, not for t5"),
     )
     for wanted, sentence in cases:

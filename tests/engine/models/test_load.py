@@ -226,16 +226,9 @@ def test_a_tokenizer_that_is_not_fast(folder: Path) -> None:
     refused(folder, "has no fast tokenizer")
 
 
-def test_a_model_without_a_stated_context(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.models.load.model_config", lambda _: Unlimited())
+def test_a_model_without_a_stated_context(folder: Path) -> None:
+    edit(folder / "config.json", max_position_embeddings=0)
     refused(folder, r"does not say how long the context is")
-
-
-class Unlimited:
-    """A configuration of a model that states no limit."""
-
-    def get_text_config(self) -> object:
-        return object()
 
 
 def test_too_little_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

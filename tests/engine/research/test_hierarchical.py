@@ -8,9 +8,8 @@ import torch
 from specchat.engine import Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from tests.engine.chi_square import z_score
-from tests.engine.drafters.test_model_tree import related
-from tests.engine.sampled import check_distribution, sampled, says
-from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.drafters.models import related
+from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,30 +52,6 @@ def test_where_the_text_repeats_the_draft_model_makes_fewer_passes(monkeypatch: 
             counts[drafter] = passes / sum(len(e.drafted) for e in events if isinstance(e, Round))
     assert counts["model"] >= 1
     assert counts["hierarchical"] < 0.7, "a greedy text comes to a cycle"
-
-
-def test_replies_are_the_same_alone_and_in_any_batch() -> None:
-    with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:
-        kinds = [Sampling(), *(Sampling(temperature=1, seed=seed) for seed in range(2))]
-        kinds.append(Sampling(temperature=1, seed=3, top_k=2, repetition_penalty=1.2))
-        requests = [
-            ask(text, name=f"{text}{i}", drafter="hierarchical", gamma=gamma, max_tokens=20, sampling=sampling)
-            for text in TEXTS[:2]
-            for i, (gamma, sampling) in enumerate(zip((3, 12, 4, 4), kinds, strict=True))
-        ]
-        assert_the_same_in_a_batch(engine, requests)
-
-
-@pytest.mark.parametrize("count", [400, pytest.param(4000, marks=pytest.mark.slow)])
-def test_sampled_output_has_the_targets_distribution(count: int) -> None:
-    """The prompt repeats itself, so that the text drafts from the first token on; often wrongly."""
-    target, plain = (tiny_model(sharpness=20.0) for _ in range(2))  # a runner changes its attention
-    prompt = (104, 105, 33, 104, 105, 33, 104, 105)
-    with tiny_engine(target, draft=related(0.5, 25.0), slots=16, queue=count) as engine:
-        events = sampled(engine, "hierarchical", prompt, count)
-    rounds = [event for each in events for event in each if isinstance(event, Round)]
-    assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
-    assert check_distribution(events, prompt, says(plain))
 
 
 @torch.inference_mode()

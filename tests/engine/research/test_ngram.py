@@ -1,75 +1,55 @@
-"""The n-gram predictor, by the source's own trace and rules."""
+"""Drafters of the text's own n-grams, by the source's own trace and rules."""
 
 from __future__ import annotations
 
-from specchat.engine.research.ngram import MAX_HISTORY, NGramPredictor
+from collections.abc import Sequence
+
+import pytest
+
+from specchat.engine.research.ngram import MAX_HISTORY, CopyDrafter, NGramDrafter
+from tests.engine.drafters.test_suffix import draft
 
 
-def predictor(*tokens: int) -> NGramPredictor:
-    made = NGramPredictor()
-    made.extend(tokens)
-    return made
-
-
-def drafted(made: NGramPredictor, count: int) -> list[int]:
-    return made.predict(count)[0]
-
-
-def test_nothing_seen_means_nothing_drafted() -> None:
-    assert drafted(predictor(), 4) == []
-    assert drafted(predictor(1, 2, 3), 4) == []
-
-
-def test_predictions_chain_through_their_own_tokens() -> None:
-    assert drafted(predictor(1, 2, 3, 4, 5, 6, 1), 4) == [2, 3, 4, 5]
-    assert drafted(predictor(1, 2, 3, 4, 5, 6, 1), 2) == [2, 3]
-
-
-def test_the_longest_context_wins_over_a_more_frequent_shorter_one() -> None:
-    # After 3: mostly 9. After (1, 2, 3): 4.
-    assert drafted(predictor(3, 9, 3, 9, 3, 9, 1, 2, 3, 4, 7, 1, 2, 3), 1) == [4]
-
-
-def test_it_backs_off_order_by_order() -> None:
-    seen = (1, 2, 3, 4, 8)
-    assert drafted(predictor(*seen, 9, 2, 3), 1) == [4], "order 3: (2, 3)"
-    assert drafted(predictor(*seen, 9, 9, 3), 1) == [4], "order 2: (3)"
-
-
-def test_the_most_frequent_continuation_wins_and_the_latest_breaks_ties() -> None:
-    assert drafted(predictor(1, 5, 1, 5, 1, 6, 1), 1) == [5]
-    assert drafted(predictor(1, 5, 1, 6, 1), 1) == [6]
-
-
-def test_the_draft_stops_where_nothing_is_known() -> None:
-    assert drafted(predictor(1, 2, 3, 9, 1), 8)[:3] == [2, 3, 9]
-    assert drafted(predictor(7, 8, 7), 1) == [8]
-    assert drafted(predictor(1, 2, 5, 1), 8)[:2] == [2, 5]
-
-
-def test_updates_as_tokens_come_equal_one_update() -> None:
-    tokens = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]
-    piecemeal = NGramPredictor()
-    for token in tokens:
-        piecemeal.extend([token])
-    assert drafted(piecemeal, 6) == drafted(predictor(*tokens), 6)
-
-
-def test_counts_outlive_the_window_of_contexts() -> None:
-    made = predictor(1, 2, 3)
-    made.extend([9] * (MAX_HISTORY + 10))
-    made.extend([1, 2])
-    assert drafted(made, 1) == [3]
-    assert len(made._history) == MAX_HISTORY
+@pytest.mark.parametrize(
+    ("text", "count", "tokens"),
+    [
+        pytest.param([1, 2, 3], 4, [], id="nothing seen"),
+        pytest.param([1, 2, 3, 4, 5, 6, 1], 4, [2, 3, 4, 5], id="chained through predicted tokens"),
+        pytest.param([1, 2, 3, 4, 5, 6, 1], 2, [2, 3], id="as many as are asked for"),
+        # After 3: mostly 9. After (1, 2, 3): 4.
+        pytest.param([3, 9, 3, 9, 3, 9, 1, 2, 3, 4, 7, 1, 2, 3], 1, [4], id="the longest context wins"),
+        pytest.param([1, 2, 3, 4, 8, 9, 2, 3], 1, [4], id="back to order 3"),
+        pytest.param([1, 2, 3, 4, 8, 9, 9, 3], 1, [4], id="back to order 2"),
+        pytest.param([1, 5, 1, 5, 1, 6, 1], 1, [5], id="the most frequent wins"),
+        pytest.param([1, 5, 1, 6, 1], 1, [6], id="the latest breaks ties"),
+        pytest.param([1, 2, 3, *[9] * (MAX_HISTORY + 10), 1, 2], 1, [3], id="counts outlive the window"),
+    ],
+)
+def test_ngrams_go_on_as_they_did_most_often(text: list[int], count: int, tokens: list[int]) -> None:
+    assert draft(text, count, NGramDrafter())[0] == tokens
 
 
 def test_each_token_comes_with_the_order_of_its_ngram() -> None:
-    assert predictor(1, 2, 3, 4, 5, 1).predict(4) == ([2, 3, 4, 5], [2, 3, 4, 4])
+    assert draft([1, 2, 3, 4, 5, 1], 4, NGramDrafter()) == ([2, 3, 4, 5], [2, 3, 4, 4])
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "expected"),
+    [
+        ([1, 2, 3, 4, 1, 2, 5, 6, 1, 2], 3, ([5, 6, 1], [2, 2, 2])),  # the later of both places
+        ([1, 2, 3, 4, 1, 2, 5, 6, 1, 2, 3], 2, ([4, 1], [3, 3])),
+        ([1, 2, 3, 7], 4, ([], [])),
+        ([1, 5, 8, 5], 4, ([], [])),  # a mark of the template
+        ([1, 5, 9, 5], 4, ([9], [1])),  # nothing behind the end
+    ],
+)
+def test_a_copy_goes_on_as_the_text_did_last_time(
+    text: list[int], count: int, expected: tuple[Sequence[int], Sequence[int]]
+) -> None:
+    assert draft(text, count, CopyDrafter(ends={9}, never={8})) == expected
 
 
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
-    made = NGramPredictor(ends={3}, never={4})
-    made.extend([1, 2, 3, 5, 6, 4, 7, 1])
-    assert drafted(made, 8) == [2, 3]
-    made.extend([5])
-    assert drafted(made, 8) == [6]
+    drafter = NGramDrafter(ends={3}, never={4})
+    assert draft([1, 2, 3, 5, 6, 4, 7, 1], 8, drafter)[0] == [2, 3]
+    assert draft([1, 2, 3, 5, 6, 4, 7, 1, 5], 8, drafter)[0] == [6]

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, EngineError, Finished, Request, Round, Sampling
+from specchat.engine import EngineConfig, EngineError, Finished, Request, Round
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.progress import ignore_progress
+from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.research.pass_drafter import LookAhead, load_look_ahead, save_look_ahead
-from specchat.engine.worker.assembly import assemble
-from tests.engine.sampled import check_distribution, sampled, says
-from tests.engine.tiny import ask, assert_the_same_in_a_batch, ids_of, tiny_engine, tiny_model
+from specchat.engine.worker.assembly import Assembly, assemble, put_together
+from tests.engine.drafters.models import packed_family
+from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
 
 
@@ -21,15 +22,6 @@ def look_ahead(target: LoadedModel, count: int = 3) -> LookAhead:
     """Embeddings like those of tokens, which are right now and then."""
     rows = target.model.get_input_embeddings().weight[torch.arange(97, 97 + count)]
     return LookAhead(rows.detach().float().clone(), "tiny look-ahead")
-
-
-@pytest.mark.parametrize("gamma", [1, 3, None])
-def test_greedy_output_is_the_targets_own(gamma: int | None) -> None:
-    target = tiny_model()
-    with tiny_engine(target, look_ahead=look_ahead(target)) as engine:
-        for text in ("hello", "a longer text with some words"):
-            plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=50))))
-            assert ids_of(list(engine.stream(ask(text, drafter="pass", gamma=gamma, max_tokens=50)))) == plain
 
 
 def test_a_draft_is_what_the_target_predicts_after_the_text_and_at_the_embeddings() -> None:
@@ -50,6 +42,34 @@ def test_a_draft_is_what_the_target_predicts_after_the_text_and_at_the_embedding
     assert len({record.accepted for record in rounds}) > 1
 
 
+def test_on_the_kernels_a_draft_is_what_the_target_predicts_at_the_embeddings(tmp_path: Path) -> None:
+    model = packed_family("llama", tmp_path)
+    ahead = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
+    text, drafted = [3 + (31 + 7 * i) % 300 for i in range(14)], 0
+
+    def together(config: EngineConfig, _: Progress) -> Assembly:
+        return put_together(config, model, look_ahead=LookAhead(ahead, "some"))
+
+    with tiny_engine(assemble=together) as engine:
+        request = Request("r", prompt_ids=tuple(text), drafter="pass", gamma=3, max_tokens=24)
+        rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+    target = PackedBackend(model, 1, 200, 17)
+    for record in rounds:
+        if record.drafted:
+            entered = torch.cat([target.embedding_rows(torch.tensor([text]))[0], ahead[:2]])[None]
+            said = target.forward(entered, [0], [0])[0, len(text) - 1 :]
+            assert list(record.drafted) == said.argmax(-1).tolist()[: len(record.drafted)]
+            drafted += 1
+        text += record.emitted
+    assert drafted
+
+
+def test_a_target_that_scales_its_embeddings_is_refused_by_name(tmp_path: Path) -> None:
+    model, config = packed_family("gemma2", tmp_path), EngineConfig("gemma2", tmp_path, slots=1, context=64)
+    with pytest.raises(EngineError, match="gemma2 scales its embeddings"):
+        put_together(config, model, look_ahead=LookAhead(torch.ones(1), ""))
+
+
 def test_drafts_near_the_end_of_the_context_fit() -> None:
     target = tiny_model()
     prompt = tuple(range(97, 117)) * 11
@@ -57,36 +77,6 @@ def test_drafts_near_the_end_of_the_context_fit() -> None:
         plain = ids_of(list(engine.stream(Request("p", prompt_ids=prompt, drafter="none", max_tokens=100))))
         drafted = Request("r", prompt_ids=prompt, drafter="pass", gamma=3, max_tokens=100)
         assert ids_of(list(engine.stream(drafted))) == plain
-
-
-def test_rows_of_every_kind_share_a_batch() -> None:
-    target = tiny_model()
-    kinds: list[tuple[Sampling, str, int | None]] = [
-        (Sampling(), "pass", 3),
-        (Sampling(temperature=1, seed=1), "pass", 3),
-        (Sampling(temperature=1, seed=2), "pass", 1),
-        (Sampling(temperature=1, seed=4, repetition_penalty=1.2), "pass", 3),
-        (Sampling(temperature=1, seed=5, lenience=0.5), "pass", 2),
-        (Sampling(temperature=1, seed=7), "ngram", 4),
-        (Sampling(temperature=1, seed=8), "none", 0),
-    ]
-    with tiny_engine(target, look_ahead=look_ahead(target), slots=3) as engine:
-        requests = [
-            ask("abcabcab", name=f"{i}", drafter=drafter, gamma=gamma, max_tokens=30, sampling=sampling)
-            for i, (sampling, drafter, gamma) in enumerate(kinds)
-        ]
-        assert_the_same_in_a_batch(engine, requests)
-
-
-@pytest.mark.slow
-def test_sampled_output_has_the_targets_distribution() -> None:
-    """The second and third tokens come out of rounds with drafts."""
-    target, plain = (tiny_model(sharpness=25.0) for _ in range(2))
-    prompt = (104, 105, 33, 10, 7)
-    with tiny_engine(target, look_ahead=look_ahead(target), slots=16, queue=3000) as engine:
-        events = sampled(engine, "pass", prompt, 2500, max_tokens=4)
-    assert any(isinstance(event, Round) and event.accepted for each in events for event in each)
-    assert check_distribution(events, prompt, says(plain)) == 3
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:

@@ -13,15 +13,12 @@ import torch
 from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
-from specchat.engine.research.copying import CopyPredictor
 from specchat.engine.research.tables import LoadedTables
 from specchat.engine.stats.theory import optimal_gamma
 from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.sampled import check_distribution, sampled, says
-from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import VOCABULARY, ask, run_together, tiny_engine, tiny_model
 
-SMALL = ("bigram", "unigram", "copy", "random")
 TEXT = b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"
 
 
@@ -40,35 +37,6 @@ def engine_with_tables(target: LoadedModel, text: list[int] | None = None, slots
 
 def rounds_of(engine: Engine, request: Request) -> list[Round]:
     return [event for event in engine.stream(request) if isinstance(event, Round)]
-
-
-def test_a_copy_goes_on_as_the_text_did_last_time() -> None:
-    text = CopyPredictor(ends={9}, never={8})
-    text.extend([1, 2, 3, 4, 1, 2, 5, 6, 1, 2])
-    assert text.predict(3) == ([5, 6, 1], [2, 2, 2])  # the later of both places
-    text.extend([3])
-    assert text.predict(2) == ([4, 1], [3, 3])
-    text.extend([7])
-    assert text.predict(4) == ([], [])
-    text.extend([5, 8, 5])
-    assert text.predict(4) == ([], [])  # a mark of the template
-    text.extend([9, 5])
-    assert text.predict(4) == ([9], [1])  # nothing behind the end
-
-
-def test_greedy_replies_are_the_targets_own() -> None:
-    target = tiny_model()
-    with tiny_engine(target) as engine:
-        plain = ids_of(list(engine.stream(ask("hi!", drafter="none", max_tokens=24))))
-    with engine_with_tables(target, plain) as engine:  # counted in the very reply, so that some drafts are right
-        assert next(iter(engine.wait_ready().drafters)) == "bigram"
-        for drafter in SMALL:
-            for gamma in (3, None):
-                rounds = rounds_of(engine, ask("hi!", drafter=drafter, gamma=gamma, max_tokens=24))
-                assert ids_of(list(rounds)) == plain
-                assert gamma is None or all(set(each.q) <= {1.0} for each in rounds)
-                if drafter == "bigram" and gamma:
-                    assert sum(each.accepted for each in rounds) > 0
 
 
 def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
@@ -93,17 +61,6 @@ def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
                         seen += 1
                 tokens += each.emitted
             assert seen or drafter == "random"
-
-
-def test_a_seeded_reply_is_the_same_alone_and_beside_others() -> None:
-    with engine_with_tables(tiny_model(sharpness=4.0)) as engine:
-        requests = [
-            ask("hi!", name=f"{drafter}{seed}", drafter=drafter, gamma=3, max_tokens=12, sampling=sampling)
-            for drafter in SMALL
-            for seed, sampling in enumerate((Sampling(), Sampling(temperature=1, seed=1, presence_penalty=0.5)))
-        ]
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
-        assert [ids_of(events) for events in run_together(engine, requests)] == alone
 
 
 def test_at_random_helps_where_theory_says_so() -> None:
@@ -133,15 +90,3 @@ def test_at_random_helps_where_theory_says_so() -> None:
     assert 0 < alpha < 0.2
     assert optimal_gamma(alpha, alpha + 0.05, 8) == 0
     assert optimal_gamma(alpha, alpha - 0.05, 8) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("drafter", SMALL)
-def test_sampled_output_has_the_targets_distribution(drafter: str) -> None:
-    target, plain = (tiny_model(sharpness=25.0) for _ in range(2))
-    prompt = (104, 105, 33, 104, 105, 33, 104, 105)
-    with engine_with_tables(target, slots=16) as engine:
-        events = sampled(engine, drafter, prompt, 2500, max_tokens=4)
-    rounds = [event for each in events for event in each if isinstance(event, Round)]
-    assert sum(each.tested for each in rounds) > 0
-    assert check_distribution(events, prompt, says(plain))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.tree import BRANCHES, chain
+from specchat.engine.decoding.acceptance import Drafted, accept
+from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request, Sampling
-from specchat.engine.sampling.penalties import Adjustment, Penalties
-from specchat.engine.sampling.sampler import standardise
+from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -139,120 +137,3 @@ def test_greedy_takes_the_best_of_the_adjusted_logits() -> None:
     drafted = Drafted(torch.tensor([[3, 3]]), TreeMask.of([chain(2)], 3, CPU))
     verdict = accept(adjusted, drafted, SamplingRows.of([Sampling()], CPU), adjusted, adjusted)
     assert ((verdict.path > 0).sum().item(), verdict.last.item()) == (2, 0)
-
-
-# ---- a round with penalties gives what sampling token by token gives
-
-SMALL = 4
-PROMPT, REPLY = [0, 1], [2]
-LENGTH = 3
-SAMPLED = {
-    "repetition": Sampling(temperature=1.0, repetition_penalty=1.8),
-    "presence": Sampling(temperature=0.7, presence_penalty=1.5),
-    "frequency": Sampling(temperature=1.0, frequency_penalty=0.9),
-    "all": Sampling(
-        temperature=0.9,
-        top_p=0.95,
-        repetition_penalty=0.6,
-        presence_penalty=1.0,
-        frequency_penalty=-0.7,
-        logit_bias=((1, 0.8), (3, -0.3)),
-    ),
-}
-
-
-def model(salt: int) -> dict[tuple[int, ...], Tensor]:
-    """Logits after each context of up to `LENGTH` new tokens."""
-    generator = torch.Generator().manual_seed(salt)
-    return {
-        context: torch.randn(SMALL, generator=generator) * 1.5
-        for length in range(LENGTH)
-        for context in product(range(SMALL), repeat=length)
-    }
-
-
-def sequential(target: dict[tuple[int, ...], Tensor], sampling: Sampling) -> dict[tuple[int, ...], Tensor]:
-    """The distributions that decoding one by one samples from, with no code of the engine's penalties."""
-    rows = SamplingRows.of([sampling], CPU)
-    return {
-        new: standardise(one_by_one(logits, sampling, PROMPT, REPLY + list(new))[None, None], rows)[0, 0].double()
-        for new, logits in target.items()
-    }
-
-
-@pytest.mark.parametrize("sampling", SAMPLED.values(), ids=SAMPLED.keys())
-@pytest.mark.parametrize("certain", [False, True], ids=["draft model", "certain draft"])
-def test_a_round_has_exactly_the_distribution_of_decoding_one_by_one(sampling: Sampling, certain: bool) -> None:
-    """γ = 2: every draft, every way of its acceptance, every last token, each with its probability."""
-    target, other = model(1), model(2)
-    gamma = 2
-    drafts = [(3, 3)] if certain else list(product(range(SMALL), repeat=gamma))
-    adjustment = Penalties(1, 8, CPU).of([make_row(sampling, PROMPT + REPLY, len(PROMPT))])
-    assert adjustment is not None
-    settings = SamplingRows.of([sampling], CPU)
-    wanted = sequential(target, sampling)
-    got = dict.fromkeys(product(range(SMALL), repeat=LENGTH), 0.0)
-
-    for draft in drafts:
-        drafted = torch.tensor([draft])
-        logits = torch.stack([target[draft[:i]] for i in range(gamma + 1)])[None]
-        p = standardise(adjustment.apply(logits, drafted), settings)
-        q = (
-            None
-            if certain
-            else torch.cat([draft_step(adjustment, other, drafted, i, settings) for i in range(gamma)], 1)
-        )
-        chance = 1.0 if q is None else float(torch.stack([q[0, i, draft[i]].double() for i in range(gamma)]).prod())
-        if chance == 0:
-            continue
-        # u below and above p / q decides each position; u_last on a grid of the last token's own distribution.
-        for accepted in range(gamma + 1):
-            u = torch.tensor([[0.0] * accepted + [1 - 2.0**-53] * (gamma - accepted)], dtype=torch.float64)
-            verdict = verdict_on(p, drafted, u, torch.zeros(1).double(), q)
-            ratio = (verdict.p.double() / verdict.q.double()).nan_to_num(0.0).clamp(max=1)[0, :, 0].tolist()
-            way = chance
-            for i in range(accepted):
-                way *= ratio[i]
-            way *= 1 - ratio[accepted] if accepted < gamma else 1.0
-            if way <= 1e-12 or (verdict.path > 0).sum().item() != accepted:
-                assert way < 1e-6, "a way with some probability is not taken"
-                continue
-            for last, share in last_tokens(p, drafted, u, q).items():
-                head = (*draft[:accepted], last)
-                for rest in product(range(SMALL), repeat=LENGTH - len(head)):
-                    tail = 1.0
-                    for j, token in enumerate(rest):
-                        tail *= float(wanted[(*head, *rest[:j])][token])
-                    got[(*head, *rest)] += way * share * tail
-
-    for tokens, probability in got.items():
-        exact = 1.0
-        for i, token in enumerate(tokens):
-            exact *= float(wanted[tokens[:i]][token])
-        assert probability == pytest.approx(exact, abs=2e-4), tokens
-    assert sum(got.values()) == pytest.approx(1, abs=1e-6)
-
-
-def draft_step(
-    adjustment: Adjustment, other: dict[tuple[int, ...], Tensor], drafted: Tensor, step: int, settings: SamplingRows
-) -> Tensor:
-    logits = other[tuple(drafted[0, :step].tolist())][None, None]
-    return standardise(adjustment.apply(logits, drafted[:, :step], step), settings)
-
-
-def verdict_on(p: Tensor, drafted: Tensor, u: Tensor, u_last: Tensor, q: Tensor | None) -> Verdict:
-    """Verdict on chains from p [B, γ+1, V]."""
-    count, gamma = drafted.shape
-    drawn = None if q is None else torch.ones(count, dtype=torch.bool)
-    batch = Drafted(drafted, TreeMask.of([chain(gamma)] * count, gamma + 1, CPU), q, None, drawn)
-    settings = SamplingRows.of([Sampling(temperature=1.0)] * count, CPU)
-    return accept(p.log(), batch, settings, u[..., None].expand(-1, -1, BRANCHES), u_last)
-
-
-def last_tokens(p: Tensor, drafted: Tensor, u: Tensor, q: Tensor | None) -> dict[int, float]:
-    """Each last token with the measure of the draws that give it."""
-    n = 10_000
-    u_last = (torch.arange(n).double() + 0.5) / n
-    many = None if q is None else q.expand(n, -1, -1)
-    verdict = verdict_on(p.expand(n, -1, -1), drafted.expand(n, -1), u.expand(n, -1), u_last, many)
-    return {token: count / n for token, count in enumerate(verdict.last.bincount().tolist()) if count}

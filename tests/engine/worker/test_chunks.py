@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
+from specchat.engine import Engine, Event, Outbox, Prefilled, Request, Round
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.drafters import suffix
-from specchat.engine.drafters.suffix_automaton import SuffixAutomaton
-from specchat.engine.progress import Progress
 from specchat.engine.research import ngram
-from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.tiny import ids_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import ended, ids_of, tiny_engine, tiny_head, tiny_model
 
 CHUNK = 16
 LONG = tuple((7 * k + k // 5) % 250 for k in range(230))
+Passes = list[tuple[TransformersBackend, tuple[int, ...]]]
+
+
+@pytest.fixture
+def log() -> list[str]:
+    """What the engine does, in order: chunk or round."""
+    return []
+
+
+@pytest.fixture
+def passes(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Passes:
+    """The backend and [rows, tokens] of every prefill pass."""
+    seen: Passes = []
+    prefill = TransformersBackend.prefill
+
+    def noted(backend: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
+        seen.append((backend, tuple(tokens.shape)))
+        log.append("chunk")
+        return prefill(backend, tokens, *rest)
+
+    monkeypatch.setattr(TransformersBackend, "prefill", noted)
+    return seen
 
 
 class Logged(Outbox):
-    """Notes every round among what else is done."""
+    """Notes every round."""
 
     def __init__(self, log: list[str]) -> None:
         super().__init__()
@@ -35,155 +54,101 @@ class Logged(Outbox):
         super().put(event)
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "model"])
-def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    prefill, update, extend = TransformersBackend.prefill, ngram.NGramPredictor.extend, SuffixAutomaton.extend
-
-    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
-        assert tokens.numel() <= CHUNK
-        log.append("chunk")
-        return prefill(runner, tokens, *rest)
-
-    def counts(predictor: ngram.NGramPredictor, tokens: Iterable[int]) -> None:
-        tokens = list(tokens)
-        assert len(tokens) <= CHUNK
-        log.append("chunk")
-        update(predictor, tokens)
-
-    def reads(text: SuffixAutomaton, tokens: Iterable[int]) -> None:
-        tokens = list(tokens)
-        assert len(tokens) <= CHUNK
-        log.append("chunk")
-        extend(text, tokens)
-
-    target, draft = tiny_model(), tiny_model(seed=1, layers=1)
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, target, draft)
-
-    engine = Engine(EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=CHUNK), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    monkeypatch.setattr(TransformersBackend, "prefill", passes)
-    if drafter == "ngram":
-        monkeypatch.setattr(ngram.NGramDrafter, "chunk", CHUNK)
-        monkeypatch.setattr(ngram.NGramPredictor, "extend", counts)
-    if drafter == "suffix":
-        monkeypatch.setattr(suffix.SuffixDrafter, "chunk", CHUNK)
-        monkeypatch.setattr(SuffixAutomaton, "extend", reads)
-    first, second = Logged(log), Outbox()
-    engine.pause()  # the short one must not end before the other has come, however long this thread has to wait
+@contextmanager
+def beside_a_running_row(engine: Engine, log: list[str]) -> Iterator[Callable[[Request], Outbox]]:
+    """Yields what submits requests while a row runs; they begin together at the end of the context."""
+    first = Logged(log)
+    engine.pause()  # the running row must not end before the others have come
     engine.step()
     engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
     first.get(120)
-    other = Request("other", prompt_ids=(9, *LONG), drafter=drafter, gamma=3, max_tokens=9)
-    engine.submit(other, second)
+    log.clear()
+
+    def submit(request: Request) -> Outbox:
+        engine.submit(request, box := Outbox())
+        return box
+
+    yield submit
     engine.resume()
-    events = collected(second)
-    engine.close()
-    waits = [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
-    assert sum(waits) >= len(LONG) // CHUNK
+
+
+def chunks_before_rounds(log: list[str]) -> list[int]:
+    return [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
+
+
+@pytest.mark.usefixtures("passes")
+@pytest.mark.parametrize("drafter", ["none", "ngram", "suffix", "model"])
+def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (ngram.NGramDrafter, suffix.SuffixDrafter):
+        monkeypatch.setattr(kind, "chunk", CHUNK)
+        prefill = kind.prefill
+
+        def noted(of: object, *rest: object, prefill: Callable[..., None] = prefill) -> None:
+            log.append("chunk")
+            prefill(of, *rest)
+
+        monkeypatch.setattr(kind, "prefill", noted)
+    with tiny_engine(tiny_model(), tiny_model(seed=1, layers=1), chunk=CHUNK) as engine:
+        with beside_a_running_row(engine, log) as submit:
+            box = submit(Request("other", prompt_ids=(9, *LONG), drafter=drafter, gamma=3, max_tokens=9))
+        events = ended(box)
+    waits = chunks_before_rounds(log)
+    assert sum(waits) >= len(LONG) // CHUNK * (1 if drafter == "none" else 2)
     assert max(waits[1:-1]) <= 2, "its own chunk, and the one that a round of the long row begins with"
     assert len(ids_of(events)) == 9
 
 
-def test_of_several_prompts_two_chunks_are_read_before_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    prefill = TransformersBackend.prefill
-
-    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
-        log.append("chunk")
-        return prefill(runner, tokens, *rest)
-
-    with tiny_engine(tiny_model(), slots=4, chunk=CHUNK) as engine:
-        monkeypatch.setattr(TransformersBackend, "prefill", passes)
-        first, others = Logged(log), [Outbox() for _ in range(3)]
-        engine.pause()
-        engine.step()
-        engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)
-        first.get(120)
-        for number, box in enumerate(others):
-            engine.submit(Request(f"{number}", prompt_ids=(9 + number, *LONG), drafter="none", max_tokens=2), box)
-        engine.resume()
-        for box in others:
-            collected(box)
-    waits = [len(wait) for wait in "".join(entry[0] for entry in log).split("r")]
+@pytest.mark.usefixtures("passes")
+def test_of_several_prompts_two_chunks_are_read_before_each_round(log: list[str]) -> None:
+    with tiny_engine(tiny_model(), chunk=CHUNK) as engine:
+        with beside_a_running_row(engine, log) as submit:
+            boxes = [submit(Request(f"{n}", prompt_ids=(9 + n, *LONG), drafter="none", max_tokens=2)) for n in range(3)]
+        for box in boxes:
+            ended(box)
+    waits = chunks_before_rounds(log)
     assert sum(waits) >= 3 * (len(LONG) // CHUNK)
     assert max(waits[1:-1]) == 2
     last = [wait for wait in waits if wait][-(len(LONG) // CHUNK // 2) :]
     assert set(last) == {1}, "the last prompt is alone"
 
 
+def read_together(passes: Passes, requests: Sequence[Request], **models: object) -> list[list[Event]]:
+    """Events of requests that are admitted together; each has the tokens that it has alone."""
+    with tiny_engine(**models, slots=8, chunk=64) as engine:  # type: ignore[arg-type]
+        alone = [ids_of(list(engine.stream(request))) for request in requests]
+    passes.clear()
+    with tiny_engine(**models, slots=8, chunk=64) as engine:  # type: ignore[arg-type]
+        passes.clear()
+        engine.pause()
+        boxes = [Outbox() for _ in requests]
+        for request, box in zip(requests, boxes, strict=True):
+            engine.submit(request, box)
+        engine.resume()
+        together = [ended(box) for box in boxes]
+    assert [ids_of(events) for events in together] == alone
+    return together
+
+
 @pytest.mark.parametrize("drafter", ["none", "combined", "model"])
-def test_prompts_that_wait_are_read_in_one_pass(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_that_wait_are_read_in_one_pass(drafter: str, passes: Passes) -> None:
     target = tiny_model()
-    draft = {"draft": tiny_model(seed=1, layers=1)} if drafter == "model" else {"head": tiny_head(target)}
+    models = {"draft": tiny_model(seed=1, layers=1)} if drafter == "model" else {"head": tiny_head(target)}
     requests = [
         Request(f"{n}", prompt_ids=tuple(range(7 * n, 8 * n + 9)), drafter=drafter, max_tokens=8) for n in range(5)
     ]
-    with tiny_engine(target, **draft, slots=5, chunk=64) as engine:  # type: ignore[arg-type]
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
-    read: dict[TransformersBackend, list[tuple[int, ...]]] = {}
-    prefill = TransformersBackend.prefill
-
-    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
-        read.setdefault(runner, []).append(tuple(tokens.shape))
-        return prefill(runner, tokens, *rest)
-
-    monkeypatch.setattr(TransformersBackend, "prefill", passes)
-    with tiny_engine(target, **draft, slots=5, chunk=64) as engine:  # type: ignore[arg-type]
-        engine.pause()
-        boxes = [Outbox() for _ in requests]
-        for request, box in zip(requests, boxes, strict=True):
-            engine.submit(request, box)
-        engine.resume()
-        together = [collected(box) for box in boxes]
-    assert [ids_of(events) for events in together] == alone
-    assert len(read) == 1 + (drafter == "model")
-    for shapes in read.values():
-        assert max(rows for rows, _ in shapes) >= 3
-        assert all(rows * width <= 64 for rows, width in shapes)
+    read_together(passes, requests, target=target, **models)
+    backends = {backend for backend, _ in passes}
+    assert len(backends) == 1 + (drafter == "model")
+    for backend in backends:
+        assert max(rows for each, (rows, _) in passes if each is backend) >= 3
+    assert all(rows * width <= 64 for _, (rows, width) in passes)
 
 
 @pytest.mark.parametrize("drafter", ["none", "combined"])
-def test_prompts_that_begin_alike_take_as_many_passes_as_what_they_differ_in(
-    drafter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tiny_model()
-    shared = LONG[:40]
-    requests = [
-        Request(f"{n}", prompt_ids=(*shared, 200 + n, n), drafter=drafter, max_tokens=4) for n in (1, 2, 3, 4, 5)
-    ]
+def test_prompts_that_begin_alike_take_as_many_passes_as_what_they_differ_in(drafter: str, passes: Passes) -> None:
+    target, shared = tiny_model(), LONG[:40]
+    requests = [Request(f"{n}", prompt_ids=(*shared, 200 + n, n), drafter=drafter, max_tokens=4) for n in range(1, 6)]
     requests += [replace(requests[0], request_id=f"again {n}") for n in range(3)]
-    with tiny_engine(target, head=tiny_head(target), slots=8, chunk=64) as engine:
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
-    read: list[tuple[int, ...]] = []
-    prefill = TransformersBackend.prefill
-
-    def passes(runner: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
-        read.append(tuple(tokens.shape))
-        return prefill(runner, tokens, *rest)
-
-    monkeypatch.setattr(TransformersBackend, "prefill", passes)
-    with tiny_engine(target, head=tiny_head(target), slots=8, chunk=64) as engine:
-        engine.pause()
-        boxes = [Outbox() for _ in requests]
-        for request, box in zip(requests, boxes, strict=True):
-            engine.submit(request, box)
-        engine.resume()
-        together = [collected(box) for box in boxes]
-    assert [ids_of(events) for events in together] == alone
-    assert len(read) == 2, read
-    for events in together:
+    for events in read_together(passes, requests, target=target, head=tiny_head(target)):
         assert [event.done for event in events if isinstance(event, Prefilled)][-1] == len(shared) + 1
-
-
-def collected(box: Outbox) -> list[Event]:
-    """A request's events."""
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], Finished):
-        event = box.get(120)
-        assert event is not None
-        events.append(event)
-    return events
+    assert len(passes) == 2

@@ -20,6 +20,7 @@ from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.kernels.library import missing
 from specchat.engine.worker.assembly import assemble
 from tests.engine.prompts import PROMPTS
+from tests.engine.scored import scored
 from tests.engine.tiny import ids_of, run_together
 
 pytestmark = [
@@ -111,7 +112,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
             for count in (1, 2):
                 torch.set_num_threads(count)
                 shapes = [chain(len(tokens) - 1) for tokens in texts_of_four]
-                seen = target.score(texts_of_four, range(4), [0] * 4, shapes, likeliest=0)
+                seen = scored(target, texts_of_four, range(4), [0] * 4, shapes)
                 for logits, expected in zip(seen.logits, wanted, strict=True):
                     assert torch.equal(logits.view(torch.int32), expected.view(torch.int32))
                 for slot, (tokens, expected) in enumerate(zip(texts_of_four, wanted, strict=True)):
@@ -121,10 +122,10 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
                     fed = [tokens[start], *[7] * len(tree)]
                     for node, token in zip(line, tokens[start + 1 :], strict=True):
                         fed[node] = token
-                    (logits,) = target.score([fed], [slot], [start], [tree], likeliest=0).logits
+                    (logits,) = scored(target, [fed], [slot], [start], [tree]).logits
                     judged = logits[[0, *line]]
                     assert torch.equal(judged.view(torch.int32), expected[start:].view(torch.int32))
-                    target.score([tokens], [slot], [0], [chain(len(tokens) - 1)], likeliest=0)
+                    scored(target, [tokens], [slot], [0], [chain(len(tokens) - 1)])
     finally:
         torch.set_num_threads(before)
 
@@ -134,5 +135,5 @@ def one_by_one(target: PackedBackend, tokens: list[int]) -> Tensor:
     torch.set_num_threads(1)
     found = torch.empty(len(tokens), target.vocabulary)
     for place, token in enumerate(tokens):
-        found[place] = target.score([[token]], [0], [place], [chain(0)], likeliest=0).logits[0][0]
+        found[place] = scored(target, [[token]], [0], [place], [chain(0)]).logits[0][0]
     return found

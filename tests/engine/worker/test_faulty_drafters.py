@@ -2,146 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from specchat.engine import (
-    Engine,
-    EngineConfig,
-    Notice,
-    Round,
-    Sampling,
-)
-from specchat.engine.decoding.drafter import RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft
+from specchat.engine import Engine, EngineConfig, Event, Notice, Round, Sampling
+from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.progress import Progress
 from specchat.engine.research.ngram import NGramDrafter
-from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.trace import from_json, to_json
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
 
+HOOKS = ("admit", "on_accepted", "on_hidden_states", "propose", "release")
+
 
 class Faulty(NGramDrafter):
-    """Raises in its third round."""
+    """Raises in one hook, from a call of it on."""
 
-    def __init__(self) -> None:
+    def __init__(self, hook: str, call: int) -> None:
         super().__init__()
-        self.rounds = 0
+        calls, method = 0, getattr(self, hook)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
-        self.rounds += 1
-        if self.rounds == 3:
-            raise RuntimeError("table on fire")
-        return super().propose(rows, gammas, budgets)
+        def raising(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls >= call:
+                raise KeyError("table on fire")
+            return method(*arguments)
+
+        setattr(self, hook, raising)
 
 
 class Excess(NGramDrafter):
     """Drafts more than it is asked for."""
 
-    name = "ngram"
-
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Any, gammas: Any, budgets: Any = ()) -> Any:
         return super().propose(rows, [gamma + 1 for gamma in gammas], budgets)
 
 
-def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_reply() -> None:
+@contextmanager
+def engine_with(ngram: Drafter, *, head: bool = False) -> Iterator[Engine]:
+    """An engine whose n-gram drafter is another one."""
     target = tiny_model()
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target)
-        made.drafters["ngram"] = Excess()
+        made = put_together(config, target, head=tiny_head(target) if head else None)
+        made.drafters["ngram"] = ngram
         return made
 
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    events = list(engine.stream(ask("abababab" * 4, drafter="ngram", gamma=3, max_tokens=40)))
-    plain = list(engine.stream(ask("abababab" * 4, drafter="none", max_tokens=40)))
-    engine.close()
-    told = [event.text for event in events if isinstance(event, Notice)]
-    assert told == [
+    with tiny_engine(assemble=assemble) as engine:
+        yield engine
+
+
+def replies(engine: Engine) -> tuple[list[Event], list[Event]]:
+    """Events of a reply with the faulty drafter and of one without."""
+    asked = {"max_tokens": 40, "gamma": 3}
+    return (
+        list(engine.stream(ask("abababab" * 4, drafter="ngram", **asked))),
+        list(engine.stream(ask("abababab" * 4, drafter="none", **asked))),
+    )
+
+
+def notices(events: list[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
+
+
+def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_reply() -> None:
+    with engine_with(Excess()) as engine:
+        events, plain = replies(engine)
+    assert notices(events) == [
         "the ngram drafter failed (it drafted for 4 positions where 3 were asked for): "
         "this reply continues without drafts"
     ]
     assert ids_of(events) == ids_of(plain)
 
 
-def test_a_drafter_that_raises_costs_the_draft_not_the_reply() -> None:
-    target = tiny_model()
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, None)
-        made.drafters["ngram"] = Faulty()
-        return made
-
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    events = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="ngram")))
-    plain = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none")))
-    engine.close()
-    assert ids_of(events) == ids_of(plain)
-    notices = [event for event in events if isinstance(event, Notice)]
-    assert len(notices) == 1
-    assert "table on fire" in notices[0].text
-    assert [e.drafter for e in events if isinstance(e, Round)][-1] == "none"
-
-
-class Reluctant(NGramDrafter):
-    """Raises where it is told to, and when a row ends."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
-
-    def admit(self, row: SequenceState) -> RowProfile:
-        if self.where == "admit":
-            raise KeyError("no room")
-        return super().admit(row)
-
-    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        if self.where == "on_accepted":
-            raise KeyError("no idea")
-        super().on_accepted(row, emitted)
-
-    def on_hidden_states(
-        self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
-    ) -> None:
-        if self.where == "on_hidden_states" and rows[0].rounds:
-            raise KeyError("no room")
-        super().on_hidden_states(rows, states, lengths)
-
-    def release(self, row: SequenceState) -> None:
-        raise KeyError(row.request.request_id)
-
-
-@pytest.mark.parametrize("where", ["admit", "on_accepted", "release", "on_hidden_states"])
-def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(where: str) -> None:
-    target = tiny_model()
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, None, tiny_head(target) if where == "on_hidden_states" else None)
-        made.drafters["ngram"] = Reluctant(where)
-        return made
-
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    plain = ids_of(list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="none"))))
-    for _ in range(2):
-        events = list(engine.stream(ask("abcabcabc", max_tokens=30, drafter="ngram")))
-        assert ids_of(events) == plain
-        assert any(isinstance(event, Notice) for event in events) == (where != "release")
-    engine.close()
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(hook: str, call: int) -> None:
+    with engine_with(Faulty(hook, call), head=hook == "on_hidden_states") as engine:
+        for _ in range(2):
+            events, plain = replies(engine)
+            assert ids_of(events) == ids_of(plain)
+            told = notices(events)
+            if call == 1 or hook not in ("admit", "release"):  # these are called once per reply
+                assert len(told) == (hook != "release")
+                assert all("table on fire" in text for text in told)
+            if told:
+                assert [event.drafter for event in events if isinstance(event, Round)][-1] == "none"
 
 
 def test_a_draft_that_is_no_number_leaves_every_reply_to_the_target() -> None:

@@ -1,16 +1,17 @@
-"""The stress program itself, with few requests: it is run with ten thousand by hand."""
+"""Many requests through one engine; more with the variable STRESS."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.stress import TRIES
 from tests.stress.requests import Stress
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_of_many_requests_ends_once_and_the_right_ones_with_the_right_text(seed: int) -> None:
-    tally = Stress(150, seed).run()
+    tally = Stress(150 * TRIES, seed).run()
     assert tally.faults == []
     counts = tally.counts
     ended = sum(count for name, count in counts.items() if name.startswith("ended: "))

@@ -61,22 +61,6 @@ def test_a_logit_bias_makes_a_token_certain_or_impossible(ask: Callable[..., Don
     assert plain[0] != 66
 
 
-@pytest.mark.parametrize(
-    ("bias", "message"),
-    [
-        ("the=5", "'the=5' is not a token id, = and a number"),
-        ("5", "'5' is not a token id, = and a number"),
-        ("5=101", "logit-bias of token 5 is 101: it must be from -100 to 100"),
-        ("-1=1", "logit-bias names token -1: token ids start at 0"),
-        ("99999=1", "logit-bias names token 99999 and the model has"),
-    ],
-)
-def test_a_logit_bias_that_means_nothing_is_refused(ask: Callable[..., Done], bias: str, message: str) -> None:
-    done = ask("the", "--logit-bias", bias)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-
-
 def test_a_pipe_gets_plain_text_with_no_control_characters(ask: Callable[..., Done]) -> None:
     options = ("--max-tokens", 200, "--temperature", 100, "--seed", 1)
     as_json = ask("the", "--json", *options).out

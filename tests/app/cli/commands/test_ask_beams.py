@@ -41,27 +41,6 @@ def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done
     assert drafted["tokens_read"] > plain["tokens_read"]
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--beams", 1), "beams is 1: it must be from 2 to 16"),
-        (("--beams", "many"), "Invalid value for '--beams'"),
-        (("--beams", 4, "--temperature", 0.7), "temperature 0.7 draws texts by chance: set it to 0, or"),
-        (("--beams", 4, "--drafter", "ngram"), "the drafter ngram cannot draft for each beam: choose"),
-        (("--beams", 4, "--stop", "fox"), "leave stop strings out"),
-        (("--beams", 4, "--save"), "--save does not go with --beams"),
-        (("--beams", 4, "--trace", "x.jsonl"), "--trace does not go with --beams"),
-        (("--beams", 4, "--draft", "/nowhere"), "/nowhere"),
-        (("--beams", 4, "--continue"), "--continue does not go with --beams"),
-        (("--beams", 4, "--attach", "http://localhost:1"), "--attach"),
-    ],
-)
-def test_what_beams_cannot_have_is_one_sentence(
-    ask: Callable[..., Done], options: tuple[object, ...], sentence: str
-) -> None:
-    assert sentence in ask("the", *options).sentence
-
-
 def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) -> None:
     done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
     assert done.code == 0

@@ -51,25 +51,6 @@ def test_without_save_nothing_is_kept(ask: Callable[..., Done]) -> None:
     assert not database_file().exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--continue",), "there are no chats yet"),
-        (("--chat", "x"), "there are no chats yet"),
-        (("--chat", "x", "--continue"), "name two chats"),
-        (("--file", "missing.txt"), "missing.txt cannot be read"),
-        (("--template", "none"), "template 'none' is not known"),
-        (("--var", "a=b"), "goes with a template"),
-    ],
-)
-def test_what_is_wrong_is_said_before_a_model_is_loaded(
-    ask: Callable[..., Done], options: tuple[str, ...], sentence: str
-) -> None:
-    done = ask("a question", *options)
-    assert done.code == 2
-    assert sentence in done.err
-
-
 def test_files_come_before_the_question_under_their_names(tmp_path: Path) -> None:
     one, two = tmp_path / "one.py", tmp_path / "two.md"
     one.write_text("print(1)\n")

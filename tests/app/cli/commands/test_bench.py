@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from specchat.engine.tools.bench import command as benching
-from specchat.engine.tools.bench import roofline
+from specchat.engine.tools.bench import figures
 from specchat.engine.tools.lossless import command as verification
 from tests.app.cli.commands.command import command
 
 
 @pytest.fixture(autouse=True)
 def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
 
 
 SYNTHETIC = (
@@ -95,40 +95,3 @@ def test_verify_says_by_its_exit_code_that_something_differs(
     done = command(*arguments, "--max-tokens", "6", "--samples", "20", "--contexts", "1", "--json")
     assert done.code == 1
     assert json.loads(done.out)["passed"] is False
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("bench", "--gamma", "-1"), "gamma is -1"),
-        (("bench", "--gamma", "many"), "gamma is 'many'"),
-        (("bench", "--batch", "0"), "batch is 0"),
-        (("bench", "--temperature", "-1"), "temperature is -1"),
-        (("bench", "--peer", "vllm"), "peer 'vllm' is not known"),
-        (("bench", "--prompts", "poems"), "prompt set 'poems' is not known"),
-        (("bench", "--synthetic", "2"), "agreement is 2"),
-        (("bench", "--synthetic", "0.5", "--shape", "huge"), "shape 'huge' is not known"),
-        (("bench", "--shape", "tiny"), "--shape goes with --synthetic"),
-        (("bench", "--target", "/nowhere/at/all"), "there is no file or folder /nowhere/at/all"),
-        (("bench", "--drafts", "suffix,copy"), "--drafts and --picture go with --crossover"),
-        (
-            ("bench", "--crossover", "--drafts", "suffix", "--drafter", "head"),
-            "--drafts contradicts --draft, --drafter",
-        ),
-        (("bench", "--crossover", "--drafts", "suffix", "--picture", "x.png"), "give it a name that ends in .svg"),
-        (("bench", "--device", "abacus"), "device 'abacus' is not known"),
-        (("bench", "--beams", "4", "--peer", "loop"), "--peer does not go with --beams"),
-        (("bench", "--beams", "4", "--batch", "2"), "--batch does not go with --beams"),
-        (("bench", "--beams", "4", "--drafter", "ngram", "--drafter", "head"), "--beams measures one drafter"),
-        (("bench", "--beams", "4", "--gamma", "0"), "leave gamma 0 and drafter none out"),
-        (("verify", "--temperature", "0"), "sampling needs one above 0"),
-        (("verify", "--samples", "1"), "samples is 1"),
-        (("verify", "--target", "/nowhere/at/all"), "there is no file or folder /nowhere/at/all"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:
-    assert sentence in command(*arguments).sentence
-
-
-def test_a_missing_draft_is_named(tiny_model: Callable[..., Path]) -> None:
-    assert "it needs --draft" in command("bench", "--target", tiny_model(), "--drafter", "model").sentence

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from specchat.app.settings.settings import Settings
-from specchat.app.side_by_side.set_up import SetUp, label, lanes, parse_set_up
+from specchat.app.side_by_side.set_up import label, lanes, parse_set_up
 from specchat.engine import Round
-from specchat.engine.tools.compare import runner
+from specchat.engine.tools import compare as runner
 from tests.app.cli.commands.command import Done, command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
@@ -116,31 +116,6 @@ def test_a_difference_is_located_and_its_gap_is_given(
     assert row["top2_gap"] > 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((), "there is nothing to ask"),
-        (("  ",), "the prompt is empty"),
-        (("x", "--left", "turbo"), "begins with 'turbo', which is no drafter"),
-        (("x", "--right", "ngram:gamma=many"), "gamma 'many': it must be a whole number or auto"),
-        (("x", "--right", "ngram:gamma=99"), "gamma is 99"),
-        (("x", "--right", "ngram:speed=9"), "'speed=9', which is not one of gamma=, draft=, target="),
-        (("x", "--right", "ngram:gamma=1,gamma=2"), "has gamma twice"),
-        (("x", "--right", "none:gamma=4"), "none drafts nothing"),
-        (("x", "--right", "model"), "drafter model needs a draft model"),
-        (("x", "--right", "merged:draft=a"), "drafter merged needs several draft models"),
-        (("x", "--right", "merged:draft=a,target=b,target=c,draft=d"), "has target twice"),
-        (("x", "--order", "random"), "--order 'random' is not known"),
-        (("x", "--repeat", "0"), "--repeat is 0"),
-        (("x", "--file", "y"), "both a prompt and --file are given"),
-        (("--file", "/nowhere/prompts"), "/nowhere/prompts cannot be read"),
-        (("x", "--temperature", "-1"), "temperature is -1"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:
-    assert sentence in command("compare", *arguments).sentence
-
-
 def test_a_server_is_a_lane_timed_by_its_own_stream(compare: Callable[..., Done]) -> None:
     with Recorded(shapes.VLLM, {CHAT: shapes.vllm_stream(shapes.VLLM_METRICS)}) as server:
         attach = ("--attach", server.url, "--repeat", "1")
@@ -161,14 +136,11 @@ def test_a_server_is_a_lane_timed_by_its_own_stream(compare: Callable[..., Done]
     assert "cannot be reached" in compare(PROMPT, "--attach", server.url).sentence
 
 
-def test_a_missing_target_is_named(tmp_path: Path) -> None:
-    assert "nowhere" in command("compare", "x", "--target", tmp_path / "nowhere").sentence
-
-
 def test_set_ups() -> None:
-    assert parse_set_up("none") == SetUp("none")
-    assert parse_set_up(" ngram:gamma=6 ") == SetUp("ngram", 6)
-    assert parse_set_up("model:gamma=auto,draft=a/b,target=c") == SetUp("model", "auto", "a/b", "c")
+    assert parse_set_up("none") == {"drafter": "none", "gamma": 0, "draft": ""}
+    assert parse_set_up(" ngram:gamma=6 ") == {"drafter": "ngram", "gamma": 6}
+    changed = {"drafter": "model", "gamma": None, "draft": "a/b", "target": "c"}
+    assert parse_set_up("model:gamma=auto,draft=a/b,target=c") == changed
 
 
 def test_lanes_default_to_no_drafts_and_the_best_drafter() -> None:

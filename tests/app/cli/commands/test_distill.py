@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.tools.distill import text as distilling
+from specchat.engine.tools.distill import training as distilling
 from tests.app.cli.commands.command import command
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine.tools.bench import roofline
+from specchat.engine.tools.bench import figures
 from tests.app.cli.commands.command import command
 from tests.engine.tiny_t5 import tiny_t5_network, tiny_t5_tokenizer, write_tiny_t5
 
@@ -39,7 +39,7 @@ def test_ask_gives_the_text_to_the_encoder_as_it_is(t5: Path, draft: Path) -> No
 def test_bench_runs_on_the_shipped_prompts(
     t5: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     (text := tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 5)
     tables = tmp_path / "tables"
     counted = command("distill", "--kind", "bigram", "--target", t5, "--text", text, "--out", tables)

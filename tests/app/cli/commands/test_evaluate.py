@@ -30,21 +30,3 @@ def test_two_formats_of_one_target_are_compared(target: Path, talk: Path) -> Non
     assert done.code == 0
     assert "(float32) against" in done.out
     assert "same top-1" in done.out
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (("--against", "x", "--drafter", "suffix"), "--drafter contradicts --against"),
-        (("--against-dtype", "float32", "--gamma", "4"), "--gamma contradicts --against"),
-        (("--against-dtype", "float33"), "dtype 'float33' is not known"),
-        (("--against-dtype", "float32", "--against-quantize", "q8"), "contradicts dtype float32"),
-        (("--against-dtype", "float32"), "both targets are the same"),
-        (("--json", "--csv"), "--json and --csv contradict each other"),
-    ],
-)
-def test_bad_input_is_one_line(options: tuple[str, ...], sentence: str, target: Path, talk: Path) -> None:
-    done = command("evaluate", talk, "--target", target, "--dtype", "float32", *options)
-    assert done.code == 2
-    assert sentence in done.err
-    assert len(done.err.strip().splitlines()) == 1

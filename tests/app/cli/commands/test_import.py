@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from specchat.app.chat.chat_import import read_chats
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.export import as_json
+from specchat.app.chat.exchange import as_json, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
@@ -121,7 +120,7 @@ def test_what_is_whole_comes_in_and_the_rest_is_named(tmp_path: Path) -> None:
 def test_a_file_that_breaks_off_gives_the_chats_before_the_break() -> None:
     text = json.dumps([OPEN_WEBUI, CHATGPT, OPEN_WEBUI])
     chats, problems = read_chats(text[:-40])
-    assert [chat.title for chat in chats] == ["Sort", "Trip"]
+    assert [chat.title for chat, _ in chats] == ["Sort", "Trip"]
     assert problems == ["the file is damaged or ends after chat 2: the rest is left out"]
     for cut in range(len(text)):
         read_chats(text[:cut])
@@ -145,7 +144,7 @@ def test_a_conversation_of_many_thousand_messages_comes_in(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "job",
     [
-        "s.import_chats([ImportedChat(str(n), (ImportedMessage('user', 'a', None),)) for n in range(50)])",
+        "s.import_chats((Chat(0, str(n), 0.0), [StoredMessage(0, 'user', 'a')]) for n in range(50))",
         "s.fork_chat([1, 2, 3, 4], 'fork')",
         "s.add_message(1, 'user', 'edited', parent=2)",
     ],
@@ -156,7 +155,7 @@ def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) ->
     path = tmp_path / "specchat.db"
     code = (
         "import signal\n"
-        "from specchat.app.storage.imported import ImportedChat, ImportedMessage\n"
+        "from specchat.app.storage.store import Chat, StoredMessage\n"
         "s = Store(path)\n"
         "left = [int(sys.argv[2])]\n"
         "def trace(statement):\n"

@@ -55,29 +55,6 @@ def test_a_screenshot_is_the_end_of_the_trace(home: Path, capsys: pytest.Capture
     assert "#2e3440" in (home / "code.svg").read_text().lower()  # nord's ground
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ([CODE, "--out", "there.svg"], "there.svg exists already: name another file"),
-        ([CODE, "--out", "no/such/folder.svg"], "no/such/folder.svg cannot be written: No such file or directory"),
-        ([CODE, "--out", "a.svg", "--size", "wide"], "--size wide is not understood: give columns x lines"),
-        ([CODE, "--out", "a.svg", "--size", "9x9"], "--size 9x9 is not understood"),
-        ([CODE, "--out", "a.svg", "--theme", "pink"], "theme 'pink' is not known: choose one of specchat-dark"),
-        (["nothing.jsonl", "--out", "a.svg"], "nothing.jsonl cannot be read as a trace"),
-        ([CODE], "Missing option '--out'"),
-    ],
-)
-def test_a_wrong_screenshot(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str
-) -> None:
-    (home / "there.svg").write_text("mine")
-    assert run(["screenshot", *arguments]) == FAILED
-    assert sentence in capsys.readouterr().err
-    assert not (home / "a.svg").exists()
-    assert (home / "there.svg").read_text() == "mine"
-    assert not (home / "no").exists()
-
-
 @pytest.mark.usefixtures("chats")
 def test_the_newest_chat_goes_to_stdout_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export"]) == 0
@@ -116,8 +93,6 @@ def test_titles(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["paris"], "no chat has 'paris' in its title: specchat export --list shows all titles"),
         (["--out", "there.md"], "there.md exists already: name another file"),
-        (["--out", "chat.pdf"], "the ending of chat.pdf is not understood: choose --format md, json, svg, html"),
-        (["--format", "pdf"], "--format pdf is not understood: choose --format md, json, svg, html"),
     ],
 )
 def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
@@ -125,12 +100,6 @@ def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], argumen
     assert run(["export", *arguments]) == FAILED
     assert capsys.readouterr().err.strip() == f"specchat: {sentence}"
     assert (chats / "there.md").read_text() == "mine"
-
-
-@pytest.mark.usefixtures("home")
-def test_no_chats_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["export"]) == FAILED
-    assert "there are no chats yet" in capsys.readouterr().err
 
 
 def test_a_chat_becomes_a_page_that_replays_it(chats: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.app.cli.commands.command import command
 
 
@@ -27,17 +25,3 @@ def test_json_has_every_row() -> None:
     row = found["rows"][5]
     assert (row["gamma"], round(row["speedup"], 2), round(row["operations"], 2)) == (5, 3.69, 1.63)  # Table 1
     assert found["optimal_gamma"] == 16
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--alpha 1.5", "--alpha is 1.5: it must be from 0 to 1"),
-        ("--alpha nan", "--alpha is nan: it must be from 0 to 1"),
-        ("--alpha 0.5 --c -1", "--c is -1: it must be 0 or more"),
-        ("--alpha much", "Invalid value for '--alpha'"),
-        ("", "Missing option '--alpha'"),
-    ],
-)
-def test_a_mistake_is_answered_by_one_sentence(arguments: str, sentence: str) -> None:
-    assert sentence in command("theory", *arguments.split()).sentence

@@ -12,7 +12,7 @@ import pytest
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
-from specchat.app.chat.web_page.data import trace_data
+from specchat.app.chat.web_page import trace_data
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import (
     Admitted,

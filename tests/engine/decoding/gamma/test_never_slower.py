@@ -20,7 +20,7 @@ from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Ver
 from specchat.engine.decoding.gamma.controller import LIMIT, GammaController
 from specchat.engine.decoding.gamma.latency_model import LatencyModel
 from specchat.engine.decoding.tree import LONGEST, chain
-from specchat.engine.drafters.growing.growth import EXPECTED, Growth, Node, going_on
+from specchat.engine.drafters.tree_growth import EXPECTED, Growth, Node, going_on
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 
 _TOKENS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 65)

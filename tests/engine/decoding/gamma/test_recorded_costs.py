@@ -16,7 +16,7 @@ import pytest
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import LIMIT
 from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
-from specchat.engine.drafters.growing.growth import EXPECTED, Growth, Node
+from specchat.engine.drafters.tree_growth import EXPECTED, Growth, Node
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 from tests.engine.decoding.gamma.test_controller import Pass, World, offers
 

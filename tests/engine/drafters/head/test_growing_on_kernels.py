@@ -11,14 +11,13 @@ import torch
 from specchat.engine import Request, Sampling
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support
-from specchat.engine.drafters.growing.grow import Asked, grow
-from specchat.engine.drafters.growing.growth import EXPECTED
-from specchat.engine.drafters.growing.on_kernels import grow_on_kernels
-from specchat.engine.drafters.head.memory import HeadMemory
+from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
+from tests.engine.drafters.heads import scores_along
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 SAMPLINGS = (
@@ -67,9 +66,10 @@ class Both:
         """In one call, then step by step."""
         rows = [each.row for each in asked]
         begins = self.memory.take_unread(rows)
-        at_once = grow_on_kernels(asked, begins, self.layer, self.support)
-        scores = self.layer.read(rows, begins, [len(row.tokens) - 1 for row in rows])
-        return at_once, grow(asked, scores, self.layer.go_on, self.support.tokens.tolist(), self.support)[0]
+        at_once = self.layer.grow(asked, begins, self.support)
+        scores_along(self.layer, self.memory, rows)
+        scores, known = self.layer.scores, self.support.tokens.tolist()
+        return at_once, grow(asked, scores, self.layer.go_on, known, self.support)[0]
 
 
 def assert_alike(ours: Draft, theirs: Draft) -> None:
@@ -125,19 +125,6 @@ def test_one_call_gives_what_steps_give() -> None:
             steps.add(ours.steps)
     assert {0, 1, MAX_GAMMA} <= sizes, "the trees must differ for this to show anything"
     assert {1, 8} <= steps
-
-
-def test_a_row_that_knows_only_itself_drafts_the_same_beside_any_others() -> None:
-    chance, both = random.Random(6), Both()
-    for _ in range(10):
-        asked = [Asked(each.row, each.gamma, None) for each in case(both, chance, 3)]
-        together, _ = both.draft(asked)
-        for i, each in enumerate(asked):
-            alone, _ = both.draft([each])
-            assert (alone.tokens[0], alone.trees and alone.trees[0]) == (
-                together.tokens[i],
-                together.trees and together.trees[i],
-            )
 
 
 def test_every_instruction_set_grows_the_same_trees() -> None:

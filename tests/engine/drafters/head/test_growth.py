@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Sequence
 
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
+from specchat.engine import Request, Sampling
 from specchat.engine.decoding.acceptance import Drafted, accept
 from specchat.engine.decoding.gamma.budget import Budget, repeatable
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.drafters.growing.drawer import Drawer
-from specchat.engine.drafters.growing.growth import Growth, Node, nominal_rate
-from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.network import DraftHead, HeadShape
-from specchat.engine.kernels.library import missing
-from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import PackedModel, load_packed
-from specchat.engine.models.packed.quantize import quantize_network
-from specchat.engine.models.store import ModelStore
-from specchat.engine.progress import ignore_progress
-from specchat.engine.request import MAX_GAMMA
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.drafters.tree_growth import Asked, Growth, Node, grow, nominal_rate
+from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.assembly import put_together
 from tests.engine.chi_square import z_score
-from tests.engine.families import write_family
-from tests.engine.tiny import assert_the_same_in_a_batch, ids_of
 
 CPU = torch.device("cpu")
 WORDS = 6
@@ -50,29 +38,27 @@ class Text:
         self.logits = [p.log() + 1.2 * torch.randn(p.shape, generator=make) for p in self.p]
 
     @staticmethod
-    def place(path: list[int]) -> int:
+    def place(path: Sequence[int]) -> int:
         return int(sum(token * WORDS**i for i, token in enumerate(path)))
 
 
-def grown(text: Text, seed: int, budget: Budget) -> tuple[Growth, Drawer]:
+def grown(text: Text, seed: int, budget: Budget) -> Draft:
     """One tree, drawn."""
     request = Request("r", prompt_ids=(1,), sampling=Sampling(temperature=1.0))
     row = SequenceState(request, None, 0, [1], 1, 0, seed, None, "head")  # type: ignore[arg-type]
-    growth, drawer = Growth(budget, 3, drawn=True), Drawer(row, torch.zeros(MAX_GAMMA, WORDS))
-    nodes, paths = [Node(0, 1.0, 0)], {0: list[int]()}
-    while nodes:
-        logits = torch.stack([text.logits[len(paths[n.place])][text.place(paths[n.place])] for n in nodes])
-        nodes = [Node(n.place, n.chance, i) for i, n in enumerate(nodes)]
-        shares = logits.softmax(-1).sort(-1, descending=True).values.tolist()
-        added = drawer.draw(growth, growth.offers(nodes, shares), logits[None], list(range(WORDS)))
-        promises, gain = growth.promising(added)
-        if gain <= budget.step:
-            break
-        nodes = []
-        for place, each in promises:
-            paths[place] = [*paths[each.node.place], growth.tokens[place - 1]]
-            nodes.append(Node(place, each.chance, 0))
-    return growth, drawer
+    drafted: dict[int, int] = {}
+
+    def scores(paths: Sequence[Sequence[int]]) -> Scores:
+        logits = torch.stack([text.logits[len(path)][text.place(path)] for path in paths])
+        best = logits.softmax(-1).topk(4)
+        return Scores(logits, best.indices.int().numpy(), best.values.numpy())
+
+    def go_on(places: Sequence[TreePlace], _: Sequence[int]) -> Scores:
+        drafted.update({place.column: place.token for place in places})
+        return scores([[drafted[column] for column in (*place.path, place.column)] for place in places])
+
+    support = Support.of(torch.arange(WORDS), WORDS)
+    return grow([Asked(row, 3, budget)], scores([[]]), go_on, range(WORDS), support)[0]
 
 
 @pytest.mark.parametrize(
@@ -82,19 +68,21 @@ def grown(text: Text, seed: int, budget: Budget) -> tuple[Growth, Drawer]:
 def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) -> None:
     text, budget = Text(), costs(token)
     made = [grown(text, seed, budget) for seed in range(trials)]
-    trees = [growth.tree()[2] for growth, _ in made]
+    trees = [draft.trees[0] for draft in made]
     sizes = {len(tree) for tree in trees}
     assert len(sizes) > 3, "the trees must differ for this to show anything"
     longest = max(sizes)
     drafted = torch.zeros(trials, longest, dtype=torch.long)
     q = torch.zeros(trials, longest + 1, WORDS)
     p = torch.zeros(trials, longest + 1, WORDS)
-    for i, ((growth, drawer), tree) in enumerate(zip(made, trees, strict=True)):
-        drafted[i, : len(tree)] = torch.tensor(growth.tokens)
-        for node in growth.inner:
-            q[i, node] = drawer.q[node]
+    for i, (draft, tree) in enumerate(zip(made, trees, strict=True)):
+        tokens = draft.tokens[0]
+        assert draft.q is not None
+        drafted[i, : len(tree)] = torch.tensor(tokens)
+        for node in set(tree.parents):
+            q[i, node] = draft.q[0, node]
         for node in range(len(tree) + 1):
-            path = [growth.tokens[n - 1] for n in tree.path(node)]
+            path = [tokens[n - 1] for n in tree.path(node)]
             p[i, node] = text.p[len(path)][text.place(path)]
     draws = torch.Generator().manual_seed(9)
     mask = TreeMask.fresh(trees, longest + 1, CPU)
@@ -143,64 +131,3 @@ def test_a_stated_length_is_drafted_whatever_it_costs() -> None:
         nodes = [Node(place, each.chance, 0) for place, each in promises]
     assert growth.tree()[2] == Tree((0, 1, 2))
     assert not nodes
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A packed model with a head of random weights."""
-    if missing():
-        pytest.skip(str(missing()))
-    folder = tmp_path_factory.mktemp("packed")
-    made = packed_folder(str(write_family("llama", folder / "llama")), "q8", ModelStore(folder), ignore_progress)
-    assert made is not None
-    model: PackedModel = load_packed(made, ignore_progress)
-    torch.manual_seed(1)
-    head = DraftHead(HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)).eval().requires_grad_(False)
-    quantize_network(head)
-    loaded = LoadedHead(head, torch.randperm(model.vocab_size)[:200].sort().values, "head", 1)
-    config = EngineConfig("llama", folder, slots=4, context=200)
-    running = Engine(config, lambda *_: put_together(config, model, head=loaded))
-    running.start()
-    running.wait_ready(60)
-    yield running
-    running.close()
-
-
-def asked(seed: int, drafter: str, gamma: int | None, sampling: Sampling) -> Request:
-    prompt = tuple(3 + (seed * 31 + 7 * i) % 300 for i in range(5 + 9 * seed))
-    return Request(f"{seed}", prompt_ids=prompt, drafter=drafter, gamma=gamma, max_tokens=24, sampling=sampling)
-
-
-@pytest.mark.parametrize("gamma", [None, 1, 4, 12])
-def test_greedy_replies_are_the_targets_own(engine: Engine, gamma: int | None) -> None:
-    for seed in range(3):
-        plain = ids_of(list(engine.stream(asked(seed, "none", None, Sampling()))))
-        for drafter in ("head", "combined"):
-            assert ids_of(list(engine.stream(asked(seed, drafter, gamma, Sampling())))) == plain
-
-
-def test_a_seeded_reply_is_the_same_alone_and_in_any_batch(engine: Engine) -> None:
-    kinds = (("head", None), ("combined", None), ("head", 4), ("combined", 3), ("head", 12))
-    requests = [
-        asked(i, drafter, gamma, Sampling(temperature=temperature, seed=i, top_k=top_k))
-        for i, ((drafter, gamma), temperature, top_k) in enumerate(
-            zip(kinds, (1.0, 1.0, 0.7, 1.0, 0.5), (0, 0, 0, 3, 0), strict=True)
-        )
-    ]
-    special = (
-        Sampling(temperature=1.0, seed=8, repetition_penalty=1.2),
-        Sampling(temperature=1.0, seed=9, lenience=0.5),
-    )
-    requests += [asked(8 + i, "head", 4, sampling) for i, sampling in enumerate(special)]
-    requests.append(replace(asked(10, "combined", None, Sampling(temperature=1.0, seed=10)), detail=3))
-    assert_the_same_in_a_batch(engine, [*requests, asked(6, "head", 2, Sampling()), asked(7, "none", 0, Sampling())])
-
-
-def test_rounds_tell_of_every_token_offered(engine: Engine) -> None:
-    for sampling in (Sampling(), Sampling(temperature=1.0, seed=4)):
-        rounds = [each for each in engine.stream(asked(2, "head", 3, sampling)) if isinstance(each, Round)]
-        assert any(each.drafted for each in rounds)
-        for each in rounds:
-            assert len(each.refused) in (0, each.tested)
-            for place in range(each.tested):
-                assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)

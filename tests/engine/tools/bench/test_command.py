@@ -12,13 +12,12 @@ import torch
 
 from specchat.engine import EngineError
 from specchat.engine.events import Admitted, Prefilled, Ready
-from specchat.engine.tools.bench import command, roofline, suite
+from specchat.engine.tools.bench import command, figures, suite
 from specchat.engine.tools.bench.__main__ import main
 from specchat.engine.tools.bench.command import BenchOptions, run
-from specchat.engine.tools.bench.figures import Cell, Pace, Tally, tally
+from specchat.engine.tools.bench.figures import Cell, Pace, Tally, Traffic, tally
 from specchat.engine.tools.bench.report import BenchReport, Setting
-from specchat.engine.tools.bench.roofline import Traffic
-from specchat.engine.tools.bench.suite import Crossover, Plan, Results, Suite, find_crossover, reading_pace
+from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, reading_pace
 from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.tools.runner import NONE, Variant, choose_variants
 from tests.engine.records import make_round
@@ -28,7 +27,7 @@ QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "pas
 
 @pytest.fixture(autouse=True)
 def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
 
 
 @pytest.mark.slow
@@ -99,35 +98,42 @@ def _cell(batch: int, speedup: float, drafter: str = "model") -> Cell:
     )  # fmt: skip
 
 
-def _crossing(monkeypatch: pytest.MonkeyPatch, speedups: dict[int, float]) -> list[Crossover]:
-    def measured(self: Suite, variants: object, sets: object, peers: object = ()) -> Results:  # noqa: ARG001
+@pytest.mark.parametrize(
+    ("speedups", "crossover", "verdict"),
+    [
+        ([2.0, 1.5, 0.9], 4, "It stops paying at a batch of 4."),
+        ([2.0, 1.5, 1.2, 1.1], None, "It still pays at a batch of 8, the largest tried."),
+    ],
+)
+def test_the_crossover_is_the_first_batch_that_does_not_pay(
+    monkeypatch: pytest.MonkeyPatch, speedups: list[float], crossover: int | None, verdict: str
+) -> None:
+    batches = [1, 2, 4, 8][: len(speedups)]
+
+    def measured(self: Suite, *_: object) -> tuple[list[Cell], list[object]]:
         (batch,) = self.plan.batches
-        return Results((_cell(batch, 1.0, "none"), _cell(batch, speedups[batch])), ())
+        return [_cell(batch, 1.0, "none"), _cell(batch, speedups[batches.index(batch)])], []
 
     monkeypatch.setattr(Suite, "run", measured)
     whole = Suite(None, Plan(), Traffic(1, 1, 1, 1), 1.0, print)  # type: ignore[arg-type]
-    return find_crossover(whole, [NONE, Variant("model", 4)], [PromptSet("s", (Prompt("x"),))], 8)
-
-
-def test_the_crossover_is_the_first_batch_that_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = _crossing(monkeypatch, {1: 2.0, 2: 1.5, 4: 0.9})
-    assert found.batch == 4
-    assert [cell.batch for cell in found.cells] == [1, 2, 4]
+    (found,) = find_crossover(whole, [NONE, Variant("model", 4)], [PromptSet("s", (Prompt("x"),))], 8)
+    assert (found.batch, [cell.batch for cell in found.cells]) == (crossover, batches)
     setting = Setting("t", None, None, "cpu", "CPU", "float32", 1, 1, 1, 3, 1.0, {})
     text = BenchReport("bench", {}, setting, Plan(), (), (), (), (found,), ()).text()
-    assert "It stops paying at a batch of 4." in text
+    assert verdict in text
     assert "in memory 1.50 of both" in text
 
 
-def test_a_draft_may_pay_at_every_batch_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    (found,) = _crossing(monkeypatch, {1: 2.0, 2: 1.5, 4: 1.2, 8: 1.1})
-    assert found.batch is None
-    assert found.cells[-1].batch == 8
-
-
-def test_crossover_from_the_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_module_is_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "LARGEST_BATCH", 2)
     arguments = ["--synthetic", "1", "--shape", "tiny/tiny", "--limit", "1", "--max-tokens", "6", "--passes", "1"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 1")
+    cells = [(cell["drafter"], cell["gamma"]) for cell in found["cells"]]
+    assert cells == [("none", "-"), ("model", "auto")], "the set-up of a chat, if nothing else is given"
+    assert main(["--shape", "tiny"]) == 2
+    assert capsys.readouterr().err == "bench: --shape goes with --synthetic ALPHA, which makes models of that shape\n"
     assert main([*arguments, "--crossover", "--drafter", "model", "--gamma", "4"]) == 0
     out = capsys.readouterr().out
     assert "model, gamma 4, synthetic, temperature 0, batch by batch" in out
@@ -156,78 +162,10 @@ def test_only_what_was_read_counts_as_reading() -> None:
         reading_pace([Admitted("r", 2, 1, 0.0, 0.0)])
 
 
-def test_json_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--synthetic", "0.5", "--shape", "tiny", "--gamma", "2", "--limit", "1", "--max-tokens", "6", "--json"]
-    assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 0.5")
-    assert [cell["drafter"] for cell in found["cells"]] == ["none", "suffix"]
-
-
-def test_left_out_the_set_up_of_a_chat_is_measured() -> None:
-    options = BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny")  # type: ignore[arg-type]
-    report = run(options, lambda _line: None)
-    assert [(cell.drafter, cell.gamma) for cell in report.cells] == [("none", "-"), ("model", "auto")]
-
-
-def test_bad_input_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--shape", "tiny"]) == 2
-    assert capsys.readouterr().err == "bench: --shape goes with --synthetic ALPHA, which makes models of that shape\n"
-
-
-def test_prompts_that_the_context_does_not_hold_are_refused() -> None:
-    with pytest.raises(EngineError, match="the context holds 8"):
-        run(BenchOptions(**QUICK, synthetic=0.8, shape="tiny/tiny", context=8), lambda _: None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"peers": ("vllm",)}, "peer 'vllm' is not known"),
-        ({"limit": 0}, "limit is 0"),
-        ({"threads": 0}, "threads is 0"),
-        ({"prompt_tokens": 1}, "prompt-tokens is 1"),
-        ({"slots": 2, "batches": (1, 4)}, "slots is 2: a batch of 4 needs as many"),
-        ({"synthetic": 0.5, "target": "x"}, "--target contradicts --synthetic"),
-        ({"synthetic": 0.5, "draft": "x"}, "--draft contradicts --synthetic"),
-        ({"synthetic": 0.5, "peers": ("transformers",)}, "--peer contradicts --synthetic"),
-    ],
-)
-def test_contradictions_are_refused(values: dict[str, object], sentence: str) -> None:
-    with pytest.raises(EngineError, match=sentence):
-        BenchOptions(**{**QUICK, **values})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"drafters": ("model",)}, "it needs --draft"),
-        ({"drafters": ("none",), "crossover": True}, "name one with --drafter"),
-        (
-            {"drafters": ("ngram",), "crossover": True, "peers": ("transformers",)},
-            "--peer does not go with --crossover",
-        ),
-    ],
-)
-def test_what_only_the_loaded_models_show_is_refused_too(
-    tiny_model: Callable[..., Path], values: dict[str, object], sentence: str
+def test_variants_take_turns_in_being_first_and_only_an_adaptive_draft_length_has_no_seed(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(EngineError, match=sentence):
-        run(BenchOptions(**{**QUICK, "target": str(tiny_model()), **values}), lambda _line: None)  # type: ignore[arg-type]
-
-
-def test_a_reply_that_fails_ends_the_benchmark(
-    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = PromptSet("chat", (Prompt("word " * 2000),))
-    monkeypatch.setattr(BenchOptions, "sets", lambda _self: [long])
-    with pytest.raises(EngineError, match="shorten it"):
-        run(BenchOptions(**QUICK, target=str(tiny_model())), lambda _line: None)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
-    """Variants and seeds of two passes of a suite, warm-up left out."""
+    """With a seed the controller keeps one length, and γ auto would not be measured."""
     passes: list[tuple[str, int | None]] = []
 
     def measure(_engine: object, variant: Variant, *given: object) -> Tally:
@@ -238,16 +176,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int | None]]:
     plan = Plan(passes=2, temperatures=(1.0,))
     whole = Suite(SimpleNamespace(ready=None), plan, Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
     whole.run([NONE, Variant("head", 4), Variant("head", None)], [PromptSet("s", (Prompt("x"),))])
-    return passes[3:]
-
-
-def test_variants_take_turns_in_being_first(measured: list[tuple[str, int | None]]) -> None:
-    assert [name for name, _ in measured] == ["none", "head 4", "head auto", "head 4", "head auto", "none"]
-
-
-def test_only_an_adaptive_draft_length_has_no_seed(measured: list[tuple[str, int | None]]) -> None:
-    """With a seed the controller keeps one length, and γ auto would not be measured."""
-    assert dict(measured) == {"none": 1, "head 4": 1, "head auto": None}
+    names = [name for name, _ in passes]
+    assert names[3:] == ["none", "head 4", "head auto", "head 4", "head auto", "none"]
+    assert dict(passes) == {"none": 1, "head 4": 1, "head auto": None}
 
 
 READY = Ready("t", "d", ("model", "ngram", "none"), "cpu", "CPU", "float32", 512, 4, 1, 1, 0.0)
@@ -271,20 +202,3 @@ def test_variants_are_plain_decoding_and_each_drafter_with_each_gamma(
 def test_an_unknown_drafter_is_refused() -> None:
     with pytest.raises(EngineError, match="'magic' is not there: choose from model, ngram, none"):
         choose_variants(["magic"], [4], READY)
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"gammas": (-1,)}, "gamma is -1"),
-        ({"gammas": (17,)}, "gamma is 17"),
-        ({"batches": (1, 0)}, "batch is 0"),
-        ({"passes": 0}, "passes is 0"),
-        ({"max_tokens": 1}, "max-tokens is 1"),
-        ({"temperatures": (-0.5,)}, r"temperature is -0\.5"),
-        ({"temperatures": (float("nan"),)}, "temperature is nan"),
-    ],
-)
-def test_values_out_of_range_are_refused(values: dict[str, object], sentence: str) -> None:
-    with pytest.raises(EngineError, match=sentence):
-        Plan(**values)  # type: ignore[arg-type]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from specchat.engine import EngineConfig
 from specchat.engine.events import Admitted, Event
 from specchat.engine.round import Round
 from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.bench.figures import Pace, Place, Tally, make_cell, make_peer_cell, tally
-from specchat.engine.tools.bench.roofline import Traffic
+from specchat.engine.tools.bench.figures import Pace, Place, Traffic, make_cell, make_peer_cell, tally, weights_read
 from specchat.engine.tools.runner import NONE, Variant
+from specchat.engine.worker.assembly import put_together
 from tests.engine.records import make_round
+from tests.engine.tiny import tiny_model
 
 PLACE = Place("chat", 1, 0.0)
 TRAFFIC = Traffic(weights=1000, cache=1, draft_weights=100, draft_cache=2)
@@ -40,7 +43,7 @@ def test_first_rounds_do_not_count_and_the_way_between_rounds_does() -> None:
     counted = tally([plain(0, 1.0), plain(1, 1.02), plain(2, 1.03)], batch=1)
     assert counted.rounds == counted.tokens == 2
     assert counted.seconds == pytest.approx(0.03)
-    assert counted.rest_s == pytest.approx(0.012)
+    assert counted.round_ms == pytest.approx((0, 9, 6))
 
 
 def test_other_work_between_rounds_does_not_count() -> None:
@@ -65,8 +68,6 @@ def test_drafts_are_counted_by_length_and_steps() -> None:
     assert counted.steps == 10
     assert counted.tokens == 5 + 2 + 3
     assert counted.draft_positions == 4 * 10 + 4 * 10 + 2 * 10
-    together = Tally.together([counted, counted])
-    assert (together.rounds, together.tokens, together.lengths[4]) == (6, 20, 4)
 
 
 def test_the_cell_of_plain_decoding() -> None:
@@ -104,3 +105,21 @@ def test_a_peer_is_compared_with_plain_decoding() -> None:
     assert cell.measured_speedup == pytest.approx(0.5)
     assert cell.variants == {"none": pytest.approx(2)}
     assert make_peer_cell(PLACE, "peer", 0, [Pace(0, 0.0)], {NONE: none}) is None
+
+
+def test_an_embedding_that_is_not_the_head_is_not_read() -> None:
+    model = tiny_model()
+    table = model.model.get_input_embeddings().weight
+    assert weights_read(model) == model.weight_bytes - table.nbytes
+    model.model.lm_head.weight = table
+    assert weights_read(model) == model.weight_bytes
+
+
+def test_traffic_of_a_pair() -> None:
+    target, draft = tiny_model(layers=2), tiny_model(layers=1)
+    made = put_together(EngineConfig("t", Path(), slots=2, context=64), target, draft)
+    traffic = Traffic.of(made)
+    per_layer = 2 * 2 * 8 * 4  # keys and values, two heads of eight numbers of four bytes
+    assert (traffic.cache, traffic.draft_cache) == (2 * per_layer, per_layer)
+    assert traffic.draft_weights < traffic.weights
+    assert Traffic.of(put_together(EngineConfig("t", Path(), slots=2, context=64), tiny_model(), None)).draft_cache == 0

@@ -11,10 +11,17 @@ import pytest
 import torch
 
 from specchat.engine import EngineError
-from specchat.engine.tools.bench import roofline
+from specchat.engine.tools.bench import figures
 from specchat.engine.tools.bench.command import BenchOptions, run
-from specchat.engine.tools.bench.llama_cpp import VARIABLE, LlamaCppModel, LlamaCppPeer, describe, load_library
-from specchat.engine.tools.bench.peers import BatchClock, TransformersPeer
+from specchat.engine.tools.bench.peers import (
+    VARIABLE,
+    BatchClock,
+    LlamaCppPeer,
+    TransformersPeer,
+    describe,
+    llama_cpp_server,
+    load_library,
+)
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model
 from tests.tiny_model import write_tiny_gguf
@@ -73,8 +80,12 @@ def library() -> ModuleType:
 
 
 def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path, library: ModuleType) -> None:
-    model = LlamaCppModel(gguf, context=64, slots=2, threads=1, on_cpu=True)
-    plain, lookup = (LlamaCppPeer(library, model, lambda _prompt: [5, 80, 33, 120, 7, 9], gamma) for gamma in (0, 3))
+    plain, lookup = (
+        LlamaCppPeer(
+            llama_cpp_server(library, gguf, 64, 2, 1, gamma, on_cpu=True), 2, lambda _: [5, 80, 33, 120, 7, 9], gamma
+        )
+        for gamma in (0, 3)
+    )
     for temperature in (0.0, 1.0):
         assert 0 < plain.run(PROMPTS, 1, temperature, 10).tokens <= 18
     pace = plain.run(PROMPTS, 2, 0.0, 10)
@@ -90,7 +101,7 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path, l
 def test_llama_cpp_beside_the_engine(
     gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     options = BenchOptions(
         tmp_path, "bench", str(gguf), prompts=("chat",), limit=1, max_tokens=8, passes=1, threads=1, batches=(1, 2),
         drafters=("ngram",), gammas=("4",), peers=("llama.cpp",), prompt_tokens=40,
@@ -117,8 +128,8 @@ def test_llama_cpp_refuses_what_it_cannot_run(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     with pytest.raises(EngineError, match=r"it cannot load .*broken\.gguf"):
-        LlamaCppModel(broken, 64, 1, 1, on_cpu=True).serve(library, 0)
-    monkeypatch.setitem(roofline._COPIED, "cpu", 1 << 16)
+        llama_cpp_server(library, broken, 64, 1, 1, 0, on_cpu=True)
+    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     target = str(tiny_model(max_position_embeddings=2048))
     options = BenchOptions(
         tmp_path, "bench", target, prompts=("chat",), limit=1, passes=1, gammas=("4",), peers=("llama.cpp",)

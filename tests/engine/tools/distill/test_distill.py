@@ -1,136 +1,165 @@
-"""Distilling a tiny target from text to head, cut off and gone on with, and what it refuses."""
+"""Distilling for a tiny target from text to draft: cut off, continued, begun with a finished draft, and refused."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.drafters.head.folder import CARD, WEIGHTS, read_card
+from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
-from specchat.engine.tools.distill import DistillOptions, corpus, distill, text, trainer
-from specchat.engine.tools.distill.eagle import DEPTH, EagleTrainee
+from specchat.engine.research.medusa import MedusaHeads
+from specchat.engine.tools.distill import Distilled, DistillOptions, distill, text, trainer, training
+from specchat.engine.tools.distill.eagle import DEPTH, Eagle, head_shape
+from specchat.engine.tools.distill.parallel import Medusa, Pass
+from specchat.engine.tools.distill.text import Corpus
 from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
-from specchat.engine.worker.assembly import assemble
+from specchat.engine.worker.assembly import Assembly, assemble
+from tests.engine.tiny import tiny_model
 from tests.tiny_model import write_tiny_model
 
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("target") / "tiny", initializer_range=0.2)
+_REACHED = HeadAcceptance(0.5, (0.5,), 1.5)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _little_text() -> Iterator[None]:
-    """A tiny target needs little of it, and a busy machine may not write more in seconds."""
+def _clock() -> Iterator[None]:
+    """Half a second passes with each look at the clock; little text, and short replies in the evaluation."""
+    ticks = count()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "_LEAST_TOKENS", 300)
+        for module in (training, trainer):
+            patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 2))
+        patch.setattr(training, "_LEAST_TOKENS", 300)
+        patch.setattr(trainer, "LENGTH", 40)
+        patch.setattr(training, "_MAX_TOKENS", 8)
         yield
 
 
 @pytest.fixture(scope="module")
-def made(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A head."""
-    out = tmp_path_factory.mktemp("heads") / "head"
-    distill(options(target, out, 0.08), ignore_progress)
-    return out
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("target") / "tiny")
 
 
-def options(target: Path, out: Path, minutes: float, **more: object) -> DistillOptions:
-    return DistillOptions(models=out.parent / "models", target=str(target), out=out, minutes=minutes, **more)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("target") / "other", seed=5)
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> LoadedModel:
+    return load_model(target, torch.device("cpu"), torch.float32, ignore_progress)
+
+
+@pytest.fixture
+def head(model: LoadedModel, tmp_path: Path) -> Path:
+    """A finished head of random weights."""
+    return write_head(tmp_path / "finished", model, 0)
+
+
+def write_head(folder: Path, model: LoadedModel, seed: int) -> Path:
+    torch.manual_seed(seed)
+    shape = head_shape(model.model, model.name)
+    card = HeadCard(model.name, model.fingerprint, shape, 7000, 90, 5.0, 4, _REACHED, _REACHED)
+    save_head(folder, DraftHead(shape), torch.arange(3, 203), card)
+    return folder
+
+
+def make(target: Path, out: Path, minutes: float = 0.1, **more: object) -> Distilled:
+    given = {"models": out.parent / "models", "target": str(target), "out": out, "minutes": minutes} | more
+    return distill(DistillOptions(**given), ignore_progress)  # type: ignore[arg-type]
+
+
+def loaded(target: Path, draft: Path | None = None, **more: object) -> Assembly:
+    config = EngineConfig(str(target), Path(), draft=draft and str(draft), **more)  # type: ignore[arg-type]
+    return assemble(config, ignore_progress)
 
 
 @pytest.mark.slow
 def test_acceptance_rises_at_every_step(target: Path, tmp_path: Path) -> None:
-    made = tmp_path / "head"
-    distill(options(target, made, 0.4), ignore_progress)
-    assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
-    model, loaded = assembly.model, assembly.parts["head"]
-    assert isinstance(model, LoadedModel)
-    assert loaded is not None
-    assert isinstance(loaded.head, DraftHead)
+    make(target, tmp_path / "head", 2)
+    parts = loaded(target, tmp_path / "head")
+    draft = Eagle(parts.model)  # type: ignore[arg-type]
     torch.manual_seed(0)
-    shape = loaded.head.shape
-    trainee = EagleTrainee(model, shape, DraftHead(shape), loaded.vocabulary)
-    training = trainer.Trainer(trainee.network, trainee.loss, model.model.dtype, tmp_path / "training.pt")
+    draft.begin(parts.parts["head"].vocabulary)  # type: ignore[union-attr]
+    run = trainer.Trainer(draft, tmp_path / "training.pt", draft.rate)
     reached = []
-    for progress in training.run(corpus.Corpus(made / WORK), 3600):
-        reached.append(progress.overlap)
-        if progress.steps == 60:
+    for _ in run.run(Corpus(tmp_path / "head" / WORK), 3600):
+        reached.append(run.overlap)
+        if run.steps == 60:
             break
     assert len(reached[0]) == DEPTH
     assert all(last > first + 0.05 for first, last in zip(reached[0], reached[-1], strict=True))
 
 
 @pytest.mark.slow
-def test_the_card_says_where_the_head_comes_from(made: Path, target: Path) -> None:
-    card = read_card(made)
-    assert card.target == target.name
+def test_the_card_says_where_the_head_comes_from_and_more_minutes_go_on_with_it(target: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    made = make(target, out, 1)
+    card = read_card(out)
+    assert (card.target, card.tokens, card.steps) == (target.name, made.tokens, made.steps)
     assert card.tokens >= 300
     assert card.steps >= 1
-    assert 0.05 <= card.minutes < 0.5
+    assert card.minutes == pytest.approx(1, abs=0.1)
     assert card.gamma == 4
     assert 1 <= len(card.greedy.by_position) <= card.gamma
     assert card.greedy.rate > 0.05
     assert card.sampled.emitted_per_round > 1
+    after = make(target, out, 1.2)
+    assert after.steps > made.steps
+    assert after.tokens == made.tokens
 
 
-@pytest.mark.slow
-def test_the_engine_drafts_with_it(made: Path, target: Path) -> None:
-    assembly = assemble(EngineConfig(str(target), Path(), draft=str(made)), ignore_progress)
-    assert list(assembly.drafters)[:3] == ["combined", "head", "suffix"]
-    found = assemble(EngineConfig(str(target), Path(), heads=(made.parent,)), ignore_progress)
-    assert found.parts["head"] is not None
-    assert torch.equal(found.parts["head"].vocabulary, assembly.parts["head"].vocabulary)  # type: ignore[union-attr]
+@pytest.mark.parametrize("kind", ["medusa", "pass"])
+def test_drafts_of_other_kinds_are_loaded(kind: str, target: Path, other: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    made = make(target, out, kind=kind)
+    assert made.target == target.name
+    assert made.steps >= 1
+    assert made.reached["greedy"].emitted_per_round >= 1
+    parts = loaded(target, out)
+    assert isinstance(parts.parts["head"].head, MedusaHeads) if kind == "medusa" else parts.drafters.get("pass")
+    assert sum(file.stat().st_size for file in out.glob("*.safetensors")) < 20_000
+    with pytest.raises(EngineError, match="made for tiny, with other weights than other has"):
+        loaded(other, out)
+    with pytest.raises(EngineError, match=f"a draft of the kind {kind}, not eagle"):
+        make(target, out)
 
 
-@pytest.mark.slow
-def test_another_target_is_refused_by_name(made: Path, tmp_path: Path) -> None:
-    other = write_tiny_model(tmp_path / "other", seed=5)
+def test_the_engine_drafts_with_a_head(head: Path, target: Path, other: Path) -> None:
+    named, found = loaded(target, head), loaded(target, heads=(head.parent,))
+    assert list(named.drafters)[:3] == ["combined", "head", "suffix"]
+    assert torch.equal(found.parts["head"].vocabulary, named.parts["head"].vocabulary)  # type: ignore[union-attr]
     with pytest.raises(EngineError, match=r"made for tiny, with other weights than other has"):
-        assemble(EngineConfig(str(other), Path(), draft=str(made)), ignore_progress)
-    with pytest.raises(EngineError, match=r"holds the training of a draft head for tiny"):
-        distill(options(other, made, 1), ignore_progress)
-    # One that is only looked for is passed over.
-    assert not assemble(EngineConfig(str(other), Path(), heads=(made.parent,)), ignore_progress).parts
+        loaded(other, head)
+    assert not loaded(other, heads=(head.parent,)).parts, "one that is only looked for is passed over"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ["weights", "card", "missing"])
-def test_a_broken_folder_is_refused_by_name(made: Path, target: Path, tmp_path: Path, spoil: str) -> None:
-    folder = tmp_path / "broken"
-    folder.mkdir()
-    for name in (CARD, WEIGHTS):
-        (folder / name).write_bytes((made / name).read_bytes())
+def test_a_broken_folder_is_refused_by_name(head: Path, target: Path, spoil: str) -> None:
     if spoil == "weights":
-        (folder / WEIGHTS).write_bytes((made / WEIGHTS).read_bytes()[:1000])
+        (head / WEIGHTS).write_bytes((head / WEIGHTS).read_bytes()[:1000])
     elif spoil == "card":
-        (folder / CARD).write_text('{"format": 1, "target"', encoding="utf-8")
+        (head / CARD).write_text('{"format": 1, "target"', encoding="utf-8")
     else:
-        (folder / WEIGHTS).unlink()
-    with pytest.raises(EngineError, match=str(folder)) as raised:
-        assemble(EngineConfig(str(target), Path(), draft=str(folder)), ignore_progress)
+        (head / WEIGHTS).unlink()
+    with pytest.raises(EngineError, match=str(head)) as raised:
+        loaded(target, head)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.slow
-def test_more_minutes_go_on_with_the_same_head(made: Path, target: Path) -> None:
-    before = read_card(made)
-    after = distill(options(target, made, before.minutes + 0.03), ignore_progress)
-    assert after.steps > before.steps
-    assert after.tokens == before.tokens
 
 
 @pytest.mark.slow
@@ -138,8 +167,8 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
     out = tmp_path / "head"
     program = (
         "import sys; from pathlib import Path\n"
-        "from specchat.engine.tools.distill import DistillOptions, distill, text, trainer\n"
-        "trainer.CHECKPOINT_S = 0.5; text._LEAST_TOKENS = 300\n"
+        "from specchat.engine.tools.distill import DistillOptions, distill, trainer, training\n"
+        "trainer.CHECKPOINT_S = 0.5; training._LEAST_TOKENS = 300\n"
         "from specchat.engine.progress import ignore_progress\n"
         "distill(DistillOptions(Path(sys.argv[2]), sys.argv[1], Path(sys.argv[2]), minutes=0.12), ignore_progress)\n"
     )
@@ -150,66 +179,151 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    tokens = corpus.Corpus(out / WORK).tokens
-    training = torch.load(out / WORK / "training.pt", weights_only=True)
-    spent = json.loads((out / WORK / "distill.json").read_text())["text_seconds"] + training["seconds"]
-    assert spent > training["seconds"]
-    monkeypatch.setattr(text, "_TEXT_SHARE", 0.0)
-    card = distill(options(target, out, spent / 60 + 0.03), ignore_progress)
+    tokens = Corpus(out / WORK).tokens
+    checkpoint = torch.load(out / WORK / "training.pt", weights_only=True)
+    spent = json.loads((out / WORK / "distill.json").read_text())["text_seconds"] + checkpoint["seconds"]
+    assert spent > checkpoint["seconds"]
+    monkeypatch.setattr(training, "_TEXT_SHARE", 0.0)
+    card = make(target, out, spent / 60 + 0.03)
     assert card.tokens == tokens
-    assert card.steps > training["steps"]
+    assert card.steps > checkpoint["steps"]
+
+
+def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
+    files = {"own.txt": "the quick brown fox\n\nthe lazy dog\n", "empty.txt": "", "long.txt": "fox " * 500}
+    for name, content in files.items():
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    made = make(target, tmp_path / "head", 0.2, prompts=tmp_path / "own.txt")
+    assert made.reached["greedy"].emitted_per_round > 1
+    for name in ("empty.txt", "long.txt"):
+        with pytest.raises(EngineError, match=name):
+            make(target, tmp_path / name[:-4], prompts=tmp_path / name)
+
+
+def test_a_finished_head_is_where_training_begins_and_stays_as_it_is(
+    target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "AGAIN", 0.0)
+    before, out = {file.name: file.read_bytes() for file in head.iterdir()}, tmp_path / "head"
+    made = make(target, out, begin=str(head))
+    assert {file.name: file.read_bytes() for file in head.iterdir()} == before
+    card, written = read_card(out), Corpus(out / WORK).tokens
+    assert (card.tokens, card.steps_before) == (7000 + written, 90) == (made.tokens, made.steps_before)
+    assert card.steps > 90
+    assert card.minutes == pytest.approx(5.1, abs=0.05)
+    first, last = (load_file(folder / WEIGHTS) for folder in (head, out))
+    del first["vocabulary"]  # the new one is counted again
+    assert 2 in last["vocabulary"], "the token that ends a reply"
+    assert all(torch.equal(last[name], weight) for name, weight in first.items())  # the learning rate is 0
+
+
+@pytest.mark.slow
+def test_text_of_another_folder_is_read_in_place_of_new_text(target: Path, head: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    make(target, first, begin=str(head))
+    made = make(target, second, begin=str(head), text=(first,))
+    assert made.tokens == read_card(first).tokens
+    assert not Corpus(second / WORK).shards
+    assert read_card(second).steps > 90
+    shutil.rmtree(head)
+    again = make(target, second, 0.2, text=(first,))
+    assert again.steps > made.steps, "it continues with the copy of what it began with"
+    assert again.steps_before == 90
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_written(
+    target: Path, other: Path, head: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for start, kind, its_target, goal, words in (
+        (head, "eagle", other, out, "made for tiny, with other weights than other has"),
+        (head, "medusa", target, out, "holds no draft of the kind medusa"),
+        (head, "eagle", target, head / "sub", "which stays as it is"),
+        (head, "eagle", target, head, "holds something else already"),
+        (tmp_path / "nowhere", "eagle", target, out, "there is no folder .*nowhere to begin from"),
+    ):
+        with pytest.raises(EngineError, match=words):
+            make(its_target, goal, kind=kind, begin=str(start))
+        assert not out.exists()
+    assert sorted(file.name for file in head.iterdir()) == [CARD, WEIGHTS]
+
+
+@pytest.mark.parametrize("kind", [Medusa, Pass])
+def test_other_kinds_begin_with_what_they_have_saved(kind: type[Medusa | Pass], tmp_path: Path) -> None:
+    draft, another = kind(tiny_model()), kind(tiny_model())
+    for each in (draft, another):
+        each.begin(torch.arange(100))
+    for weight in draft.network.parameters():
+        torch.nn.init.normal_(weight)
+    draft.save(tmp_path / "made", Distilled(draft.noun, "tiny", tokens=10, steps=20, minutes=3.0))
+    assert all((tmp_path / "made" / name).is_file() for name in draft.files)
+    start = another.start(tmp_path / "made")
+    assert (start.tokens, start.steps, start.minutes) == (10, 20, 3.0)
+    another.network.load_state_dict(start.weights)
+    for one, same in zip(draft.network.parameters(), another.network.parameters(), strict=True):
+        assert torch.equal(one.bfloat16(), same.bfloat16())
+    with pytest.raises(EngineError, match="with other weights than tiny has"):
+        kind(tiny_model(seed=1)).start(tmp_path / "made")
+
+
+def test_a_training_keeps_to_what_it_has_begun_with(model: LoadedModel, head: Path, tmp_path: Path) -> None:
+    second, files = write_head(tmp_path / "second", model, 1), (WEIGHTS, CARD)
+    work = tmp_path / "out" / WORK
+    work.mkdir(parents=True)
+    folder = WorkFolder(work, model.name, model.fingerprint)
+    folder.checkpoint.touch()
+    with pytest.raises(EngineError, match="holds a training that has not begun with"):
+        folder.keep_start(head, files)
+    folder.checkpoint.unlink()
+    folder.keep_start(head, files)
+    folder.checkpoint.touch()
+    folder.keep_start(head, files)
+    with pytest.raises(EngineError, match="holds a training that has not begun with"):
+        folder.keep_start(second, files)
+
+
+def test_a_work_folder_is_of_one_distillation(tmp_path: Path) -> None:
+    work = tmp_path / "head" / WORK
+    with WorkFolder.open(tmp_path / "medusa" / WORK, "tiny", "mark", "medusa"):
+        pass
+    with WorkFolder.open(work, "tiny", "mark") as standing:
+        for name, words in (("medusa", "of the kind medusa, not eagle"), ("head", "is read anyway"), ("x", "no text")):
+            with pytest.raises(EngineError, match=words):
+                standing.require_text(tmp_path / name)
+        with pytest.raises(EngineError, match="another specchat is distilling"), WorkFolder.open(work, "tiny", "mark"):
+            pass
+    words = r"holds the training of a draft head for tiny, with other weights than other has"
+    with pytest.raises(EngineError, match=words), WorkFolder.open(work, "other", "another mark"):
+        pass
 
 
 def test_too_short_a_budget_names_a_long_enough_one(target: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"tiny has written \d+ tokens .* needs 300: give --minutes \d+ or more"):
-        distill(options(target, tmp_path / "head", 1e-6), ignore_progress)
+        make(target, tmp_path / "head", 1e-6)
 
 
 def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    silent = tiny_model(chat_template=None)
     with pytest.raises(EngineError, match="has no chat template"):
-        distill(options(silent, tmp_path / "head", 0.1), ignore_progress)
-
-
-@pytest.mark.slow
-def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_text("the quick brown fox\n\nthe lazy dog\n", encoding="utf-8")
-    made = distill(options(target, tmp_path / "head", 0.06, prompts=file), ignore_progress)
-    assert made.reached["greedy"].emitted_per_round > 1
-    for name, content in (("empty.txt", ""), ("long.txt", "fox " * 500)):
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        with pytest.raises(EngineError, match=name):
-            distill(options(target, tmp_path / name[:-4], 0.1, prompts=tmp_path / name), ignore_progress)
+        make(tiny_model(chat_template=None), tmp_path / "head")
 
 
 def test_a_full_disk_is_one_sentence(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(corpus, "save_file", full)
+    monkeypatch.setattr(text, "save_file", full)
     with pytest.raises(EngineError, match=r"writing training text stopped because the disk of .* is full"):
-        distill(options(target, tmp_path / "head", 0.1), ignore_progress)
+        make(target, tmp_path / "head")
 
 
 @pytest.mark.parametrize("kind", ["eagle", "medusa", "pass"])
 def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> None:
     before = {file.name: file.read_bytes() for file in target.iterdir()}
     with pytest.raises(EngineError, match=r"holds something else already \(.*json\): distil into another folder"):
-        distill(options(target, target, 1, kind=kind), ignore_progress)
+        make(target, target, kind=kind)
     assert {file.name: file.read_bytes() for file in target.iterdir()} == before
 
 
 def test_a_kind_that_is_not_there_is_refused_by_name(target: Path, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"kind 'owl' is not there: choose one of eagle"):
-        distill(options(target, tmp_path / "head", 1, kind="owl"), ignore_progress)
-
-
-def test_a_second_one_waits_outside(tmp_path: Path) -> None:
-    work = tmp_path / "head" / WORK
-    with (
-        WorkFolder.open(work, "tiny", "mark"),
-        pytest.raises(EngineError, match="another specchat is distilling"),
-        WorkFolder.open(work, "tiny", "mark"),
-    ):
-        pass
+        make(target, tmp_path / "head", kind="owl")

@@ -1,52 +1,124 @@
-"""The tokens that a draft can draft, and how long the conversations are that it learns from."""
+"""Training text: given prompts, what the target is asked while it writes, and the tokens that a draft can draft."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from specchat.engine import EngineError
-from specchat.engine.tools.distill import DistillOptions, text
-from specchat.engine.tools.distill.corpus import Conversation, Corpus
-from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
+from specchat.engine import EngineError, Message, Request
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.sequence.prompt import encode
+from specchat.engine.tools.distill import DistillOptions, training
+from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, Script, own_questions, read_prompts
 from tests.engine.tiny import EOS, tiny_model
 
 
-def corpus_of(folder: Path, tokens: list[int]) -> Corpus:
-    """A text that is all of the target's own."""
-    corpus, size = Corpus(folder), len(tokens)
-    sampled = torch.ones(size, dtype=torch.bool)
-    corpus.add([Conversation(torch.tensor(tokens).int(), sampled, torch.zeros(size, 1), torch.zeros(size))])
-    return corpus
+def test_turns_of_a_line_are_put_together_as_the_template_does(tmp_path: Path) -> None:
+    tokenizer = tiny_model().tokenizer
+    file = tmp_path / "asked.jsonl"
+    file.write_text(json.dumps({"turns": ["one", "two"]}) + "\n\n" + json.dumps({"turns": ["three"]}) + "\n")
+    both, single = read_prompts(file, tokenizer, "tiny", 60)
+    messages = (Message("user", "one"), Message("assistant", "yes"), Message("user", "two"))
+    reply = tokenizer.encode("yes", add_special_tokens=False)
+    assert [*both.prompt, *reply, *both.follow_ups[0]] == encode(Request("", messages=messages), tokenizer)
+    assert list(single.prompt) == encode(Request("", messages=(Message("user", "three"),)), tokenizer)
+    assert single.follow_ups == ()
 
 
-def chosen(corpus: Corpus, before: torch.Tensor | None = None) -> list[int]:
+@pytest.mark.parametrize(
+    "line", ["hello", '{"turns": []}', '{"turns": "hello"}', '{"turns": [1]}', "[1]", '{"turn": 1}']
+)
+def test_a_line_that_is_no_conversation_is_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "asked.jsonl"
+    file.write_text('{"turns": ["one"]}\n' + line + "\n")
+    with pytest.raises(EngineError, match=r"asked\.jsonl, line 2: write an object such as"):
+        read_prompts(file, tiny_model().tokenizer, "tiny", 60)
+
+
+def test_a_line_ends_where_the_file_says_so_and_nowhere_within_a_text(tmp_path: Path) -> None:
+    tokenizer, turn = tiny_model().tokenizer, "one\u2028two\x85three"
+    file = tmp_path / "asked.jsonl"
+    file.write_bytes(f'{{"turns": ["{turn}"]}}\r\n{{"turns": ["four"]}}\r\n'.encode())
+    first, _ = read_prompts(file, tokenizer, "tiny", 60)
+    assert list(first.prompt) == encode(Request("", messages=(Message("user", turn),)), tokenizer)
+
+
+def backend(slots: int, context: int, *taps: int) -> TransformersBackend:
+    return TransformersBackend(tiny_model().model, slots=slots, context=context, overhang=0, taps=taps)
+
+
+def written(target: TransformersBackend, ends: frozenset[int], scripts: list[Script], most: int) -> list[Conversation]:
+    rollout = Rollout(target, ends, scripts, torch.float32, seed=3)
+    talks: list[Conversation] = []
+    while len(talks) < most:
+        talks += rollout.step()
+    return talks
+
+
+def test_every_prompt_is_answered_once_before_any_is_again() -> None:
+    prompts = [(5, 6, number) for number in range(20, 27)]
+    talks = written(backend(1, 8, 0, 1), frozenset(), [Script(prompt) for prompt in prompts], 2 * len(prompts))
+    answered = [tuple(talk.tokens[:3].tolist()) for talk in talks]
+    for passed in (answered[:7], answered[7:]):
+        assert sorted(passed) == prompts
+
+
+def test_the_turns_of_a_script_are_asked_one_after_the_other() -> None:
+    target = backend(2, 40, 0, 1)
+    ends = frozenset(range(0, target.vocabulary, 2))  # every other token ends a turn
+    for talk in written(target, ends, [Script((5, 7, 9), ((11, 13), (15, 17)))], 6):
+        tokens, sampled = talk.tokens.tolist(), talk.sampled.tolist()
+        given = [token for token, drawn in zip(tokens, sampled, strict=True) if not drawn]
+        assert given == [5, 7, 9, 11, 13, 15, 17][: len(given)]
+        if len(tokens) < target.context:
+            assert given == [5, 7, 9, 11, 13, 15, 17]
+            assert tokens[-1] in ends, "the end of a reply is among what is learnt"
+
+
+def test_a_target_that_asks_itself_goes_on_until_the_conversation_is_full() -> None:
+    target, tokenizer = backend(2, 120, 0, 1), tiny_model().tokenizer
+    script = own_questions(tokenizer, "tiny")
+    ends = frozenset(range(0, target.vocabulary, 2))
+    answer, question = script.follow_ups
+    for talk in written(target, ends, [script], 3):
+        given = [token for token, drawn in zip(talk.tokens.tolist(), talk.sampled.tolist(), strict=True) if not drawn]
+        expected = [*script.prompt, *(answer + question) * 10]
+        assert given == expected[: len(given)]
+        assert len(given) > len(script.prompt + answer + question)
+        assert len(talk.tokens) > 120 - max(map(len, script.follow_ups))
+
+
+@torch.inference_mode()
+def test_states_and_totals_are_those_of_one_pass() -> None:
+    whole = backend(2, 24, 1, 2)
+    for talk in written(backend(2, 24, 1, 2), frozenset({3, 4}), [Script((5, 7, 9), ((11, 13),))], 3):
+        logits, read = whole.forward_with_states(talk.tokens[None].long(), [0], [0])
+        assert read is not None
+        judged = talk.sampled[1:]  # of the last token, after which nothing is drawn, there need be none
+        torch.testing.assert_close(talk.features[:-1], read[0, :-1], rtol=1e-4, atol=1e-4)
+        totals = logits[0].logsumexp(-1)[:-1]
+        torch.testing.assert_close(talk.log_total[:-1][judged], totals[judged], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "before", "chosen"),
+    [
+        ([9] * 5 + [7] * 4 + [5] * 3 + [3] * 2, None, [5, 7, 9, EOS]),  # what ends a reply, however rare it is
+        ([9] * 5 + [7] * 3 + [5] * 1 + [40], [20, 30, 40, 50, 60], [7, 9, 40, EOS]),  # yields to what is more frequent
+    ],
+)
+def test_the_most_frequent_tokens_are_drafted(
+    tokens: list[int], before: list[int] | None, chosen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_LEAST_TOKENS", 1)
+    monkeypatch.setattr(training, "_VOCABULARY", (100, 4))
+    corpus, size = Corpus(tmp_path), len(tokens)
+    corpus.add(
+        [Conversation(torch.tensor(tokens).int(), torch.ones(size) > 0, torch.zeros(size, 1), torch.zeros(size))]
+    )
+    known = None if before is None else torch.tensor(before)
     options = DistillOptions(Path(), "tiny", Path())
-    return text.draft_vocabulary(options, tiny_model(), corpus, before)[1].tolist()  # type: ignore[no-any-return]
-
-
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_LEAST_TOKENS", 1)
-    monkeypatch.setattr(text, "_VOCABULARY", (100, 4))
-
-
-def test_what_ends_a_reply_is_drafted_however_rare_it_is(tmp_path: Path) -> None:
-    assert chosen(corpus_of(tmp_path, [9] * 5 + [7] * 4 + [5] * 3 + [3] * 2)) == [5, 7, 9, EOS]
-
-
-def test_a_vocabulary_chosen_before_yields_to_what_is_clearly_more_frequent(tmp_path: Path) -> None:
-    before = torch.tensor([20, 30, 40, 50, 60])
-    corpus = corpus_of(tmp_path, [9] * 5 + [7] * 3 + [5] * 1 + [40])
-    assert chosen(corpus, before) == [7, 9, 40, EOS]
-
-
-def test_text_of_another_kind_or_of_the_same_folder_is_refused(tmp_path: Path) -> None:
-    with WorkFolder.open(tmp_path / "medusa" / WORK, "tiny", "mark", "medusa"):
-        pass
-    with WorkFolder.open(tmp_path / "head" / WORK, "tiny", "mark") as standing:
-        for name, words in (("medusa", "of the kind medusa, not eagle"), ("head", "is read anyway"), ("x", "no text")):
-            with pytest.raises(EngineError, match=words):
-                standing.require_text(tmp_path / name)
+    assert training.draft_vocabulary(options, tiny_model(), corpus, known)[1].tolist() == chosen

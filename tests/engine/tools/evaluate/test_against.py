@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -29,27 +29,28 @@ TALKS = [
 ]
 
 
-class Pair:
+class Pair(NamedTuple):
     """Two tiny targets and texts."""
 
-    def __init__(self, target: Path, other: Path, file: Path) -> None:
-        self.target, self.other, self.file = target, other, file
-        file.write_text("\n".join(map(json.dumps, TALKS)))
+    target: Path
+    other: Path
+    file: Path
 
-    def compare(self, other: Against | None = None, **options: Any) -> TargetComparison:
-        given = {"files": (self.file,), "dtype": "float32", "context": 128} | options
-        against = other or Against(str(self.other), "float32")
-        return compare_targets(EvaluateOptions(self.file.parent, str(self.target), **given), against, lambda _: None)
+    def compare(self, other: Path, dtype: str = "float32") -> TargetComparison:
+        options = EvaluateOptions(self.file.parent, str(self.target), (self.file,), dtype="float32", context=128)
+        return compare_targets(options, Against(str(other), dtype), lambda _: None)
 
 
 @pytest.fixture(scope="module")
 def pair(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return Pair(tiny_model(), tiny_model(seed=1), tmp_path_factory.mktemp("talks") / "talks.jsonl")
+    file = tmp_path_factory.mktemp("talks") / "talks.jsonl"
+    file.write_text("\n".join(map(json.dumps, TALKS)))
+    return Pair(tiny_model(), tiny_model(seed=1), file)
 
 
 @pytest.fixture(scope="module")
 def found(pair: Pair) -> TargetComparison:
-    return pair.compare()
+    return pair.compare(pair.other)
 
 
 def _logits(folder: Path, prompt: tuple[int, ...], reply: tuple[int, ...]) -> torch.Tensor:
@@ -76,30 +77,34 @@ def test_choices_gaps_and_divergence_are_those_of_the_two_networks(pair: Pair, f
 
 def test_figures_are_of_all_texts_and_of_each_category(found: TargetComparison) -> None:
     whole, animals, numbers = found.figures()
-    assert [each.category for each in (whole, animals, numbers)] == ["", "animals", "numbers"]
-    assert whole.texts == 3
-    assert whole.tokens == animals.tokens + numbers.tokens
-    assert whole.differing == animals.differing + numbers.differing == sum(len(each.places) for each in found.found)
-    assert whole.same == 1 - whole.differing / whole.tokens
-    assert whole.same_interval.low <= whole.same <= whole.same_interval.high
-    assert 0 < whole.kl_interval.low <= whole.kl <= whole.kl_interval.high
-    assert whole.first == sorted(each.places[0] for each in found.found)[1]
+    assert [each["category"] for each in (whole, animals, numbers)] == ["", "animals", "numbers"]
+    assert whole["texts"] == 3
+    assert whole["tokens"] == animals["tokens"] + numbers["tokens"]
+    assert (
+        whole["differing"]
+        == animals["differing"] + numbers["differing"]
+        == sum(len(each.places) for each in found.found)
+    )
+    assert whole["same"] == 1 - whole["differing"] / whole["tokens"]
+    assert whole["same_interval"].low <= whole["same"] <= whole["same_interval"].high
+    assert 0 < whole["kl_interval"].low <= whole["kl"] <= whole["kl_interval"].high
+    assert whole["first"] == sorted(each.places[0] for each in found.found)[1]
 
 
 def test_one_model_in_two_dtypes_is_nearly_itself(pair: Pair) -> None:
-    found = pair.compare(Against(str(pair.target), "bfloat16"))
+    found = pair.compare(pair.target, "bfloat16")
     (whole, *_) = found.figures()
-    assert whole.same > 0.8
-    assert 0 < whole.kl < 0.05
-    assert whole.largest_gap is None or whole.largest_gap < 0.5
+    assert whole["same"] > 0.8
+    assert 0 < whole["kl"] < 0.05
+    assert whole["largest_gap"] is None or whole["largest_gap"] < 0.5
     assert "(float32) against" in found.text()
     assert "(bfloat16) on 3 texts" in found.text()
 
 
 def test_where_nothing_differs_it_says_so(pair: Pair, tiny_model: Callable[..., Path]) -> None:
-    found = pair.compare(Against(str(tiny_model()), "float32"))  # the same weights in another folder
+    found = pair.compare(tiny_model())  # the same weights in another folder
     (whole, *_) = found.figures()
-    assert (whole.same, whole.kl, whole.first, whole.gap, whole.whole) == (1.0, 0.0, None, None, 3)
+    assert (whole["same"], whole["kl"], whole["first"], whole["gap"], whole["whole"]) == (1.0, 0.0, None, None, 3)
     assert "they never differ" in found.text()
     assert json.loads(found.json())["figures"][0]["first"] is None
 
@@ -122,16 +127,16 @@ def test_padded_vocabularies_are_compared_where_both_have_tokens(pair: Pair, tin
     network: Any = AutoModelForCausalLM.from_pretrained(padded)
     network.resize_token_embeddings(340)
     network.save_pretrained(padded)
-    assert pair.compare(Against(str(padded), "float32")).figures()[0].kl == pytest.approx(0.0, abs=1e-5)
+    assert pair.compare(padded).figures()[0]["kl"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_bad_input_is_one_sentence(pair: Pair, tiny_model: Callable[..., Path]) -> None:
     with pytest.raises(EngineError, match="both targets are the same: name another model"):
-        pair.compare(Against(str(pair.target), "float32"))
+        pair.compare(pair.target)
     foreign = tiny_model()
     tokens = json.loads((foreign / "tokenizer.json").read_text())
     vocabulary = tokens["model"]["vocab"]
     vocabulary["x"], vocabulary["y"] = vocabulary["y"], vocabulary["x"]
     (foreign / "tokenizer.json").write_text(json.dumps(tokens))
     with pytest.raises(EngineError, match="the other target's vocabulary is not the target's: token"):
-        pair.compare(Against(str(foreign), "float32"))
+        pair.compare(foreign)

@@ -12,7 +12,7 @@ import pytest
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.round import Round
-from specchat.engine.tools.evaluate.texts import Text, TextFiles
+from specchat.engine.tools.evaluate.texts import Text, read_texts
 from specchat.engine.trace import read_trace
 
 TRACE = Path("assets/traces/usual.jsonl").resolve()
@@ -24,17 +24,12 @@ def tokenizer(tiny_model: Callable[..., Path]) -> Any:
 
 
 def read(tokenizer: Any, *files: Path) -> tuple[list[Text], list[str]]:
-    reader = TextFiles(tokenizer)
-    return reader.read(files), reader.problems
+    return read_texts(files, tokenizer)
 
 
 def lines(file: Path, *objects: object) -> Path:
     file.write_text("\n".join(json.dumps(each) for each in objects))
     return file
-
-
-def decoded(tokenizer: Any, text: Text) -> tuple[str, str]:
-    return tokenizer.decode(text.prompt), tokenizer.decode(text.reply)
 
 
 SHAREGPT = {

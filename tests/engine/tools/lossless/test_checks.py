@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
-import torch
 
 from specchat.engine import Sampling
 from specchat.engine.events import Event
-from specchat.engine.tools.lossless.checks import TOKENS, Context, check_greedy, check_sampled, choose_context
-from specchat.engine.tools.lossless.reference import Reference
+from specchat.engine.tools.lossless.checks import (
+    TOKENS,
+    ChiSquare,
+    Context,
+    check_greedy,
+    check_sampled,
+    chi_square,
+    choose_context,
+)
+from specchat.engine.tools.lossless.reference import ModelReference
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.tools.runner import NONE, Variant, run_pass, run_requests
 from specchat.engine.tools.runner import make_request as request
@@ -22,8 +32,8 @@ SHARPNESS = 25.0
 
 
 @pytest.fixture(scope="module")
-def reference() -> Reference:
-    return Reference(tiny_model(sharpness=SHARPNESS))
+def reference() -> ModelReference:
+    return ModelReference(tiny_model(sharpness=SHARPNESS))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +54,7 @@ def replies() -> dict[str, list[list[Event]]]:
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "ngram", "model", "none"])
-def test_sampled_replies_pass(reference: Reference, replies: dict[str, list[list[Event]]], drafter: str) -> None:
+def test_sampled_replies_pass(reference: ModelReference, replies: dict[str, list[list[Event]]], drafter: str) -> None:
     found = check_sampled(drafter, Context("c", CONTEXT, 0.5), replies[drafter], reference, {EOS}, 1.0, 0.001)
     assert found.passed
     assert found.samples == SAMPLES
@@ -53,26 +63,19 @@ def test_sampled_replies_pass(reference: Reference, replies: dict[str, list[list
 
 
 def test_samples_at_another_temperature_are_told_apart(
-    reference: Reference, replies: dict[str, list[list[Event]]]
+    reference: ModelReference, replies: dict[str, list[list[Event]]]
 ) -> None:
     found = check_sampled("model", Context("c", CONTEXT, 0.5), replies["model"], reference, {EOS}, 1.3, 0.001)
     assert not found.passed
 
 
-def test_an_end_of_text_counts_as_itself(reference: Reference) -> None:
+def test_an_end_of_text_counts_as_itself(reference: ModelReference) -> None:
     ends = [[make_round(drafted=0)]] * 50
     found = check_sampled("none", Context("c", CONTEXT, 0.5), ends, reference, {99}, 1.0, 0.001)
     assert not found.passed, "token 99 was drawn every time"
 
 
-def test_distributions_are_the_softmax_of_the_last_logits(reference: Reference) -> None:
-    (p,) = reference.distributions([CONTEXT], 2.0)
-    scores = reference.scores(CONTEXT, [1, 2])
-    assert torch.allclose(p, (scores[0].double() / 2.0).softmax(-1))
-    assert p.sum().item() == pytest.approx(1)
-
-
-def test_greedy_replies_pass_and_tampered_ones_do_not(reference: Reference) -> None:
+def test_greedy_replies_pass_and_tampered_ones_do_not(reference: ModelReference) -> None:
     with tiny_engine(tiny_model(sharpness=SHARPNESS)) as engine:
         plain = reply(run_pass(engine, NONE, [Prompt(ids=CONTEXT)], 1, Sampling(), 20)[0])
         drafted = reply(run_pass(engine, Variant("ngram", 4), [Prompt(ids=CONTEXT)], 1, Sampling(), 20)[0])
@@ -97,11 +100,52 @@ def test_the_least_decided_place_is_sampled() -> None:
         make_round(drafted=2, accepted=0, rejected=True, number=2, beta=0.4),
     ]
     prompt = list(range(7))
-    from dataclasses import replace
-
     placed = [replace(event, position=at) for event, at in zip(events, (7, 10, 11), strict=True)]  # type: ignore[type-var]
     found = choose_context("chat 1", prompt, placed)
     assert found is not None
     assert found.label == "chat 1, token 4"
     assert found.tokens == (*prompt, 100, 101, 99, 99)
     assert choose_context("chat 1", prompt, [make_round(drafted=0)]) is None
+
+
+def test_a_fair_sample_passes_and_a_biased_one_does_not() -> None:
+    draws = random.Random(0)
+    weights = {"a": 0.5, "b": 0.3, "c": 0.2}
+    fair = draws.choices(list(weights), list(weights.values()), k=2000)
+    assert chi_square(fair, weights).p_value > 0.01
+    biased = draws.choices(list(weights), [0.6, 0.2, 0.2], k=2000)
+    assert chi_square(biased, weights).p_value < 1e-6
+
+
+def test_p_values_of_fair_samples_are_spread_evenly() -> None:
+    draws = random.Random(1)
+    weights = {i: (i + 1) / 55 for i in range(10)}
+    values = [
+        chi_square(draws.choices(list(weights), list(weights.values()), k=400), weights).p_value for _ in range(300)
+    ]
+    for edge in (0.1, 0.5, 0.9):
+        assert sum(value < edge for value in values) / 300 == pytest.approx(edge, abs=0.08)
+
+
+def test_rare_outcomes_are_pooled() -> None:
+    weights = {"a": 0.5, "b": 0.45, "c": 0.02, "d": 0.02}
+    found = chi_square(["a"] * 50 + ["b"] * 44 + ["c"] * 3 + ["e"] * 3, weights)
+    assert (found.degrees, found.statistic) == (2, pytest.approx(1 / 45 + 1 / 5))  # a, b, and the rest
+    assert chi_square(["a"] * 100, {"a": 1.0}) == ChiSquare(0.0, 0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("sample", "weights", "least", "most"),
+    [
+        (["a"] * 900 + ["b"] * 99 + ["?"], {"a": 0.9, "b": 0.099}, 0.5, 1),
+        (["a"] * 891 + ["b"] * 97 + ["?"] * 12, {"a": 0.9, "b": 0.099}, 0, 1e-6),
+        (["a"] * 500 + ["b"] * 499 + ["c"], {"a": 0.5, "b": 0.5, "c": 0.0}, 0, 0),
+        (["b"] * 100, {"a": 1.0}, 0, 0),
+        (["x"] * 4, {"a": 0.5}, 0.1, 1),
+    ],
+    ids=["as rare as expected", "too often", "impossible", "never the certain one", "too small a sample"],
+)
+def test_rare_and_impossible_outcomes_are_tested_too(
+    sample: list[str], weights: dict[str, float], least: float, most: float
+) -> None:
+    assert least <= chi_square(sample, weights).p_value <= most

@@ -1,0 +1,285 @@
+"""Export of a chat as Markdown or as JSON with every round, and import from that JSON, of ChatGPT and Open WebUI.
+
+Import takes all versions. A chat that cannot be read is left out, with a sentence that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from specchat.app.chat.attachments import as_block
+from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.sanitize import clean_prompt
+from specchat.app.storage.attachments import FILE, PASTE, Attachment
+from specchat.app.storage.store import Chat, StoredMessage
+from specchat.engine import FinishReason, Round, from_json, to_json
+
+FORMATS = ("md", "json", "svg", "html")
+"""Markdown, JSON, a picture, a web page that replays the chat."""
+FORMAT, VERSION = "specchat-chat", 1
+ROLES = ("user", "assistant")
+UNKNOWN_FORMAT = "it is not in the format of specchat, ChatGPT or Open WebUI"
+ImportedChat = tuple[Chat, list[StoredMessage]]
+"""A chat and its messages, as `Store.import_chats` takes them."""
+_UNFIT = re.compile(r"[^\w]+")
+_END = object()
+
+
+def as_markdown(conversation: Conversation, model: str, *, thinking: bool = False) -> str:
+    """Prompts and chosen replies; with `thinking`, that is quoted before each reply."""
+    parts = [f"# {' '.join(conversation.title.split())}"]
+    if conversation.system:
+        parts += ["## System", conversation.system.strip()]
+    for turn in conversation.turns:
+        parts += ["## You", turn.prompt.strip(), *map(as_block, turn.attachments)]
+        if turn.reply is not None:
+            parts += [f"## {model or 'Model'}", *_markdown_reply(turn, turn.reply, thinking=thinking)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_json(conversation: Conversation, model: str) -> str:
+    """One object: every turn with all its replies, and each reply with its rounds as in a trace."""
+    exported = {
+        "format": FORMAT,
+        "version": VERSION,
+        "title": conversation.title,
+        "model": model or None,
+        "system": conversation.system or None,
+        "turns": [
+            {
+                "prompt": turn.prompt,
+                "chosen": turn.place - 1 if turn.reply is not None else None,
+                "replies": [_reply(reply) for reply in turn.replies],
+                "version": turn.version,
+                "versions": [other.prompt for other in turn.versions],
+                **({"attachments": list(map(_exported, turn.attachments))} if turn.attachments else {}),
+            }
+            for turn in conversation.turns
+        ],
+    }
+    return json.dumps(exported, ensure_ascii=False, indent=1) + "\n"
+
+
+def file_stem(title: str) -> str:
+    """A file name for a chat: its first words in lower case, joined by hyphens."""
+    words = _UNFIT.sub("-", title.lower()).strip("-")
+    return words[:40].rstrip("-") or "chat"
+
+
+def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
+    notes = []
+    thought, answer = reply.thought.split(reply.text)
+    quoted = "\n".join(f"> {line}".rstrip() for line in thought.splitlines()) if thinking else ""
+    if len(turn.replies) > 1:
+        notes.append(f"reply {turn.place} of {len(turn.replies)}")
+    if reply.running:
+        notes.append("still being written")
+    elif reply.stage is Stage.INTERRUPTED:
+        notes.append("interrupted")
+    elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
+        notes.append(reply.message or ENDINGS[reply.reason])
+    return [quoted, answer.strip(), f"*{' · '.join(notes)}*" if notes else ""]
+
+
+def _exported(attachment: Attachment) -> dict[str, Any]:
+    return {name: getattr(attachment, name) for name in ("kind", "name", "text", "tokens")}
+
+
+def _reply(reply: Reply) -> dict[str, Any]:
+    s = reply.metrics
+    return {
+        "text": reply.text,
+        "stage": reply.stage.value,
+        "reason": reply.reason.value if reply.reason else None,
+        "message": reply.message,
+        **({"left_out": list(reply.left_out)} if reply.left_out else {}),
+        "figures": {
+            "rounds": s.rounds,
+            "tokens": s.emitted,
+            "tested": s.tested,
+            "accepted": s.accepted,
+            "acceptance": s.acceptance,
+            "tau": s.mean_emitted_length,
+            "tokens_per_second": s.tokens_per_second,
+        },
+        "rounds": [json.loads(to_json(record)) for record in reply.rounds],
+    }
+
+
+def read_chats(text: str) -> tuple[list[ImportedChat], list[str]]:
+    """Read the chats of a file, and a sentence for each that is left out."""
+    chats: list[ImportedChat] = []
+    problems: list[str] = []
+    number = 0
+    for number, exported in enumerate(_objects(text), start=1):
+        if exported is _END:
+            problems.append(_broken(number - 1))
+            break
+        try:
+            chats.append(_chat(exported))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            title = exported.get("title") if isinstance(exported, dict) else None
+            named = f" ({title_of(title)})" if isinstance(title, str) and title else ""
+            problems.append(f"chat {number}{named} is left out: {_why(error)}")
+    return chats, problems
+
+
+def _broken(chats: int) -> str:
+    if not chats:
+        return "not an export that specchat can read: expected JSON of specchat, ChatGPT or Open WebUI"
+    return f"the file is damaged or ends after chat {chats}: the rest is left out"
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error.args[0]!r} is missing"
+    return str(error) if type(error) is ValueError else UNKNOWN_FORMAT
+
+
+def _objects(text: str) -> Iterator[Any]:
+    """The chats of a list, or the only one; `_END` where the text stops being JSON."""
+    decoder, place = json.JSONDecoder(), _skip_space(text, 0)
+    listed = text[place : place + 1] == "["
+    place = _skip_space(text, place + listed)
+    while True:
+        if listed and text[place : place + 1] == "]":
+            return
+        try:
+            found, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            yield _END
+            return
+        yield found
+        if not listed:
+            return
+        place = _skip_space(text, place)
+        if text[place : place + 1] == ",":
+            place = _skip_space(text, place + 1)
+
+
+def _skip_space(text: str, place: int) -> int:
+    while text[place : place + 1].isspace() or text[place : place + 1] == "\ufeff":
+        place += 1
+    return place
+
+
+def _chat(exported: Any) -> ImportedChat:
+    if exported.get("format") == FORMAT:
+        return _own(exported)
+    if "mapping" in exported:
+        return _chatgpt(exported)
+    if isinstance(exported.get("chat"), dict):
+        return _open_webui(exported["chat"], exported.get("title"))
+    raise ValueError(UNKNOWN_FORMAT)
+
+
+def _own(exported: Mapping[str, Any]) -> ImportedChat:
+    messages: list[StoredMessage] = []
+    parent: int | None = None
+    for turn in exported["turns"]:
+        attached = tuple(_attachment(each) for each in turn.get("attachments", ()))
+        prompt = len(messages)
+        messages.append(StoredMessage(prompt, "user", _text(turn["prompt"]), parent=parent, attachments=attached))
+        parent = prompt
+        for place, reply in enumerate(turn["replies"]):
+            rounds = [from_json(json.dumps(values)) for values in reply["rounds"]]
+            lines = tuple(to_json(record) for record in rounds)
+            text = _text(reply["text"])
+            if "".join(record.text for record in rounds if isinstance(record, Round)) != text:
+                lines = ()
+            chosen = place == (turn["chosen"] or 0)
+            reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
+            if chosen:
+                parent = len(messages)
+            messages.append(StoredMessage(len(messages), "assistant", text, reason, prompt, chosen, events=lines))
+    return _whole(exported.get("title"), messages, _text(exported.get("system") or ""))
+
+
+def _attachment(exported: Mapping[str, Any]) -> Attachment:
+    kind, tokens = exported["kind"], exported["tokens"]
+    if kind not in (FILE, PASTE) or not isinstance(tokens, int | None):
+        raise ValueError("an attachment is neither a file nor a paste")
+    return Attachment(kind, _text(exported["name"]), _text(exported["text"]), tokens)
+
+
+def _chatgpt(exported: Mapping[str, Any]) -> ImportedChat:
+    nodes: dict[str, tuple[str | None, str, str]] = {}
+    for name, node in exported["mapping"].items():
+        message = node.get("message") or {}
+        role = (message.get("author") or {}).get("role", "")
+        parts = (message.get("content") or {}).get("parts") or []
+        text = "\n\n".join(part for part in parts if isinstance(part, str) and part.strip())
+        nodes[name] = node.get("parent"), role, text
+    return _tree(exported.get("title"), nodes, exported.get("current_node"))
+
+
+def _open_webui(chat: Mapping[str, Any], title: Any) -> ImportedChat:
+    history = chat.get("history") or {}
+    if history.get("messages"):
+        nodes = {
+            name: (message.get("parentId"), message["role"], _text(message["content"]))
+            for name, message in history["messages"].items()
+        }
+        return _tree(chat.get("title") or title, nodes, history.get("currentId"))
+    listed = chat["messages"]
+    nodes = {
+        str(n): (str(n - 1) if n else None, message["role"], _text(message["content"]))
+        for n, message in enumerate(listed)
+    }
+    return _tree(chat.get("title") or title, nodes, str(len(listed) - 1))
+
+
+def _tree(title: Any, nodes: Mapping[str, tuple[str | None, str, str]], current: str | None) -> ImportedChat:
+    """A chat from its nodes: parent, role and text of each. Nodes of other roles are skipped.
+
+    Several replies in a row (of a model that used tools) become one.
+    """
+    children: dict[str | None, list[str]] = {}
+    for name, node in nodes.items():
+        children.setdefault(node[0] if node[0] in nodes else None, []).append(name)
+    path = set[str]()
+    while current is not None and current in nodes and current not in path:
+        path.add(current)
+        current = nodes[current][0]
+    messages: list[StoredMessage] = []
+    system = ""
+    waiting: list[tuple[str, int | None]] = [(name, None) for name in reversed(children.get(None, ()))]
+    seen = 0
+    while waiting:
+        name, parent = waiting.pop()
+        seen += 1
+        _, role, text = nodes[name]
+        if role == "system" and not system:
+            system = text
+        if role in ROLES and text.strip():
+            above = messages[parent] if parent is not None else None
+            if role == "assistant" and above is None:
+                raise ValueError("it begins with a reply")
+            if above is not None and above.role == role == "assistant":
+                messages[above.id] = replace(above, content=f"{above.content}\n\n{text}")
+            else:
+                reason = "eos" if role == "assistant" else None
+                messages.append(StoredMessage(len(messages), role, text, reason, parent, name in path))
+                parent = len(messages) - 1
+        waiting += [(child, parent) for child in reversed(children.get(name, ()))]
+    if seen < len(nodes):
+        raise ValueError("its messages follow each other in a circle")
+    return _whole(title, messages, system)
+
+
+def _whole(title: Any, messages: list[StoredMessage], system: str) -> ImportedChat:
+    if not messages:
+        raise ValueError("it has no messages")
+    named = title if isinstance(title, str) and title.strip() else title_of(messages[0].content)
+    return Chat(0, named, 0.0, system=system), messages
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a message is no text")
+    return clean_prompt(value)

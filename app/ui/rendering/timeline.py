@@ -1,0 +1,244 @@
+"""Layout and segments of the timeline: the columns of each round, the signs of its tokens, and its times as a bar.
+
+The same time is at the same column in every lane, and bars are true to scale. Rounds of one batch share a slot. Between
+two slots lies one empty cell, or `PAUSE` of them where time passed: pauses and the reading of prompts are cut to that,
+and a bar longer than `MOST` to so much; both are marked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import itemgetter
+from statistics import median
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.widget import Widget
+
+from specchat.app.chat.reply import Reply
+from specchat.app.ui.rendering.figures import FATES, duration
+from specchat.engine import Fate, Round
+
+SCALES_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+"""Milliseconds of a cell."""
+USUAL = 6
+"""Cells of a usual round, unless the user has zoomed."""
+MOST = 8 * USUAL
+"""Cells of the longest bar."""
+PAUSE = 3
+"""Cells of a pause."""
+
+
+@dataclass(slots=True)
+class TimelineSlot:
+    """One round of the batch: seconds, and the columns it fills."""
+
+    start: float
+    end: float
+    left: int
+    right: int
+    cut: bool = False
+    """Whether the bar is shorter than its time."""
+    late: bool = False
+    """Whether time passed before it."""
+
+
+class TimelineLayout:
+    """The lanes of some replies with the rounds that they have now.
+
+    Args:
+        replies: the lanes, top to bottom.
+        scale: index into `SCALES_MS`, as the user chose it; otherwise the usual round says it.
+        own: how many of the lanes, from the first on, are of the chat that is shown. Once they have ended, the others
+            are shown up to there.
+    """
+
+    def __init__(self, replies: Sequence[Reply], scale: int | None = None, own: int | None = None) -> None:
+        self.replies = list(replies)
+        self.counts = [len(reply.rounds) for reply in self.replies]
+        """The rounds of each lane, also those without a slot."""
+        end = _end(self.replies[:own])
+        rounds = sorted(
+            (
+                (record.at - record.seconds, lane, record)
+                for lane, reply in enumerate(self.replies)
+                for record in reply.rounds
+                if own is None or lane < own or record.at - record.seconds < end
+            ),
+            key=itemgetter(0),
+        )
+        self.scale = _usual_scale([record for _, _, record in rounds]) if scale is None else scale
+        """Index into `SCALES_MS`; None without rounds to choose it by."""
+        self.slots: list[TimelineSlot] = []
+        self._places: list[list[int]] = [[] for _ in self.replies]
+        """The slot of each round of each lane."""
+        for start, lane, record in rounds:
+            if self.slots and start < self.slots[-1].end:
+                self.slots[-1].end = max(self.slots[-1].end, record.at)
+            else:
+                self._add(start, record)
+            self._places[lane].append(len(self.slots) - 1)
+        self._lefts = [slot.left for slot in self.slots]
+
+    @property
+    def width(self) -> int:
+        """Columns in all, with an empty one at each end."""
+        return self.slots[-1].right + 1 if self.slots else 0
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds of a cell."""
+        return SCALES_MS[self.scale] if self.scale is not None else 0.0
+
+    def slot(self, lane: int, index: int) -> TimelineSlot:
+        """The slot of a round, by its index in the reply."""
+        return self.slots[self._places[lane][index]]
+
+    def count(self, lane: int) -> int:
+        """Rounds that have a slot."""
+        return len(self._places[lane])
+
+    def visible(self, lane: int, left: int, right: int) -> range:
+        """Indices of the lane's rounds between two columns."""
+        first = max(bisect_right(self._lefts, left) - 1, 0)
+        last = bisect_right(self._lefts, right)
+        places = self._places[lane]
+        return range(_first_at_least(places, first), _first_at_least(places, last))
+
+    def round_at(self, lane: int, column: int) -> int | None:
+        """Index of the lane's round at this column, or the nearest one to it."""
+        places = self._places[lane]
+        if not places:
+            return None
+        slot = max(bisect_right(self._lefts, column) - 1, 0)
+        return min(_first_at_least(places, slot), len(places) - 1)
+
+    def _add(self, start: float, record: Round) -> None:
+        last, cell_s = self.slots[-1] if self.slots else None, self.ms / 1000
+        late = last is not None and start - last.end > cell_s
+        left = (last.right if last else 0) + (PAUSE if late else 1)
+        cells = max(1, round(record.seconds / cell_s))
+        self.slots.append(TimelineSlot(start, record.at, left, left + min(cells, MOST), cells > MOST, late))
+
+
+def _end(replies: Sequence[Reply]) -> float:
+    """When these replies ended; infinite while one is running."""
+    if any(reply.running for reply in replies):
+        return inf
+    return max((reply.rounds[-1].at for reply in replies if reply.rounds), default=inf)
+
+
+def _usual_scale(rounds: Sequence[Round]) -> int | None:
+    """The scale for the usual one of the first 1, 2, 4, 8, … rounds: it changes only when their number has doubled."""
+    if not rounds:
+        return None
+    known = rounds[: 1 << len(rounds).bit_length() - 1]
+    usual = median(record.seconds for record in ([r for r in known if r.number] or known)) * 1000
+    return min(range(len(SCALES_MS)), key=lambda scale: abs(usual / SCALES_MS[scale] - USUAL))
+
+
+def _first_at_least(places: Sequence[int], slot: int) -> int:
+    return bisect_right(places, slot - 1)
+
+
+SIGNS = {
+    Fate.ACCEPTED: "●",
+    Fate.REJECTED: "✕",
+    Fate.DISCARDED: "·",
+    Fate.CORRECTION: "◆",
+    Fate.BONUS: "+",
+    Fate.PLAIN: "○",
+    Fate.UNKNOWN: "?",
+}
+PARTS = ("draft", "verify", "rest", "lane", "picked")
+"""Component classes of a timeline, besides those of tokens."""
+DRAFT, VERIFY, REST = "▓", "█", "░"
+PAUSED, CUT = "┊", "//"
+SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
+LEGENDS = (
+    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
+    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
+    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in FATES),
+)
+"""What the signs mean, the longest first."""
+
+
+def timeline_styles(timeline: Widget) -> dict[str, Style]:
+    """Styles of the parts of a bar, of tokens (`token--…`), of their signs (`sign--…`), and of empty cells (`base`).
+
+    Resolving one style takes as long as drawing a line with all of them, so the caller caches the result.
+    """
+    styles = {part: timeline.get_component_rich_style(f"timeline--{part}") for part in PARTS}
+    for fate in Fate:
+        styles[f"token--{fate.value}"] = token = timeline.get_component_rich_style(f"token--{fate.value}")
+        styles[f"sign--{fate.value}"] = token + Style(strike=False, underline=False)  # lines would hide a sign
+    styles["thin"] = Style(color=styles["draft"].color, bgcolor=styles["verify"].color)
+    styles["base"] = timeline.rich_style
+    return styles
+
+
+def gap(cells: int, styles: Mapping[str, Style], *, late: bool) -> Iterator[Segment]:
+    """The space between two rounds, with a mark where a pause was shortened."""
+    if late and cells >= 2:
+        yield Segment(" " * (cells - 2), styles["base"])
+        yield Segment(PAUSED, styles["lane"])
+        yield Segment(" ", styles["base"])
+    else:
+        yield Segment(" " * cells, styles["base"])
+
+
+def token_signs(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:
+    """A sign for each token, or counts if the signs do not fit."""
+    width = slot.right - slot.left
+    tokens = list(record.tokens())
+    if len(tokens) >= width:
+        last = "" if record.last_fate is None else SIGNS[record.last_fate]
+        text = f"{record.accepted}{last}" if width > 1 else last or SIGNS[Fate.ACCEPTED]
+        wasted = f"−{record.wasted}"
+        text += wasted if record.wasted and len(text + wasted) < width else ""
+        yield Segment(text[:width].ljust(width), styles[f"token--{Fate.ACCEPTED.value}"])
+        return
+    for token in tokens:
+        yield Segment(SIGNS[token.fate], styles[f"sign--{token.fate.value}"])
+    yield Segment(" " * (width - len(tokens)), styles["base"])
+
+
+def time_bar(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:
+    """The bar, split by time; a part that is too short for a cell is a thin line."""
+    width = slot.right - slot.left
+    share = width / (record.seconds or 1.0)
+    draft = round(record.draft_s * share)
+    rest = width if record.observed else min(round(record.rest_s * share), width - draft)
+    verify = width - draft - rest
+    if draft == 0 and record.drafted and verify:
+        yield Segment("▏", styles["thin"])
+        verify -= 1
+    if draft:
+        yield Segment(DRAFT * draft, styles["draft"])
+    if slot.cut and verify > len(CUT):
+        before = (verify - len(CUT)) // 2
+        yield Segment(VERIFY * before, styles["verify"])
+        yield Segment(CUT, styles["lane"])
+        verify -= before + len(CUT)
+    for sign, part, cells in ((VERIFY, "verify", verify), (REST, "rest", rest)):
+        if cells:
+            yield Segment(sign * cells, styles[part])
+
+
+def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
+    """Fates and times of the selected round (lane and index), or the legend of the bars."""
+    if picked is None:
+        legend = [f"{DRAFT} draft", f"{VERIFY} verify", f"{REST} rest"]
+        legend += [f"cell {lanes.ms:g} ms"] if lanes.slots else []
+        legend += [f"{PAUSED} pause"] if any(slot.late for slot in lanes.slots) else []
+        legend += [f"{CUT} longer"] if any(slot.cut for slot in lanes.slots) else []
+        return "  ".join(legend)
+    lane, index = picked
+    record = lanes.replies[lane].rounds[index]
+    return (
+        f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
+        f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
+    )

@@ -1,0 +1,376 @@
+"""Trees that grow by what a drafter is sure of: how many tokens are offered where, and when drafting ends.
+
+As in EAGLE-2 (Li et al. 2024) a token's chance is the product of the confidences on its path, which are close to
+acceptance rates; here each grade of confidence has the rate that it has shown, and a token is offered if its chance
+exceeds the price of verifying it.
+
+Exactness of drawn tokens (SpecInfer, Miao et al. 2024): how many tokens are offered after a node may depend on
+everything drafted before them, q there included, but on none of the draws that it is about. So that number is settled
+level by level, from the shares of the likeliest tokens, before anything is drawn, and what was drawn is offered.
+Greedy tokens are not drawn: the whole tree is known, and its best tokens are kept.
+
+This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
+(`engine.drafters.head.packed_layer`), bit by bit the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
+from operator import add, sub
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from specchat.engine.decoding.gamma.budget import Budget, repeatable
+from specchat.engine.decoding.proposal import Draft, Support, join
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
+from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.kernels import sampling as kernels
+from specchat.engine.kernels.draft_head import Scores
+from specchat.engine.kernels.sampling import DrawRequest
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.sampler import draw_different, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sequence.sequence import SequenceState
+
+EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
+_RATES = (0.01, 0.03, 0.07, 0.14, 0.3, 0.5, 0.6, 0.77, 0.8, 0.95, 0.98)
+"""Acceptance rates of the default model's head between these edges, greedy; they depend on neither rank nor depth."""
+GRADES = len(_RATES)
+EXPECTED = {grade + drawn * GRADES: rate for drawn in (0, 1) for grade, rate in enumerate(_RATES)}
+"""The rate first thought of, by bucket: grades of greedy tokens, then those of drawn ones."""
+LEAST = 0.02
+"""Least price of a token: where passes cost nothing the places in them are what is short."""
+HOPE = 0.6
+"""Chance of the likeliest token after one that was accepted, on average: what continuing after a token may bring."""
+
+Kind = TypeVar("Kind", bound=Hashable)
+Draw = Callable[[DrawRequest], Sequence[int]]
+"""Draws tokens: their places, fewer where no weight was left."""
+GoOn = Callable[[list[TreePlace], list[int]], Scores]
+"""Scores what follows n drafted tokens, those of a row next to each other, and which of the places scored in the step
+before each follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one row's tree may be."""
+
+    row: SequenceState
+    gamma: int
+    """Positions."""
+    budget: Budget | None
+    """What it may cost, where that may be learnt."""
+
+    @property
+    def settled(self) -> Budget:
+        """What it may cost; fixed prices where they may not be learnt."""
+        line = 0 if self.row.request.gamma is None else self.gamma
+        return self.budget or repeatable(nominal_rate, line)
+
+    @property
+    def depth(self) -> int:
+        """Positions of a tree."""
+        return min(self.gamma, LONGEST)
+
+
+def may_branch(row: SequenceState) -> bool:
+    """Whether a row's draft may be a tree: not where its logits or its acceptance are special."""
+    sampling = row.request.sampling
+    return sampling.lossless and not sampling.adjusts
+
+
+def draft_apart(kinds: Sequence[Kind], draft: Callable[[Kind, list[int]], Draft], device: torch.device) -> Draft:
+    """One draft for rows of several kinds.
+
+    Args:
+        kinds: [B], of each row.
+        draft: for the rows of one kind; has buckets.
+        device: of the target.
+    """
+    alike: dict[Kind, list[int]] = {}
+    for i, kind in enumerate(kinds):
+        alike.setdefault(kind, []).append(i)
+    parts = [(mine, draft(kind, mine)) for kind, mine in alike.items()]
+    return parts[0][1] if len(parts) == 1 else join(parts, len(kinds), device)
+
+
+def by_kernels(wanted: DrawRequest) -> list[int]:
+    """Draw by the kernels, for packed models."""
+    return kernels.draw([wanted], torch.get_num_threads())[0]
+
+
+def by_torch(wanted: DrawRequest) -> list[int]:
+    """Draw as the sampler does."""
+    settings = SamplingRows.of([wanted.sampling], wanted.logits.device)
+    wanted.q.copy_(standardise(wanted.logits[None, None], settings)[0, 0].nan_to_num_())
+    u = torch.tensor(wanted.u, dtype=torch.float64)
+    places = list(dict.fromkeys(draw_different(wanted.q[None, None], u[None, None])[0, 0].tolist()))
+    return [place for place, weight in zip(places, wanted.q[places].tolist(), strict=True) if weight > 0]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A token of the tree, or its root, that has been scored."""
+
+    place: int
+    """In the tree; 0 for the root."""
+    chance: float
+    source: int
+    """Which of the places scored in the last step."""
+    path: tuple[int, ...] = ()
+    """Columns of the drafter's memory of the tokens before and of this one."""
+
+
+class Offered(NamedTuple):
+    """A token to be offered."""
+
+    node: Node
+    """After which."""
+    rank: int
+    bucket: int
+    chance: float
+
+
+class Growth:
+    """The tree of one row.
+
+    Args:
+        budget: what it may cost.
+        depth: positions that it may have.
+        drawn: whether its tokens are drawn, not the likeliest.
+    """
+
+    def __init__(self, budget: Budget, depth: int, *, drawn: bool) -> None:
+        self.budget, self._depth, self._drawn = budget, depth, drawn
+        self._floor = max(min(map(sub, budget.passes[1:], budget.passes)), LEAST)
+        """No token is cheaper."""
+        self._final = drawn or budget.line > 0
+        """Whether what is offered stays; else the best of it is kept in the end."""
+        self.tokens: list[int] = []
+        self._parents: list[int] = []
+        self._buckets: list[int] = []
+        self._chances: list[float] = []
+        self._columns: dict[int, int] = {}
+        """Of each token that has been expanded, the column where the drafter's memory has it."""
+        self._line = 0
+        """The last token that is drafted regardless of its cost."""
+        self._level = 0
+
+    def offers(self, nodes: Sequence[Node], shares: Sequence[Sequence[float]]) -> list[Offered]:
+        """What to offer after the nodes of one depth: settled before it is drawn.
+
+        Args:
+            nodes: scored nodes.
+            shares: probabilities of the likeliest tokens of every place scored, in order.
+        """
+        self._level += 1
+        found = [each for node in nodes for each in self._ranked(node, shares[node.source])]
+        found.sort(key=lambda each: -each.chance)
+        kept: list[Offered] = []
+        for each in found:
+            on_line = self._level <= self.budget.line and each.rank == 0 and each.node.place == self._line
+            room = not self._final or len(self.tokens) + len(kept) < MAX_GAMMA
+            if room and (on_line or each.chance > self._price(len(kept))):
+                kept.append(each)
+        return sorted(kept, key=lambda each: (each.node.place, each.rank))
+
+    def add(self, offered: Offered, token: int) -> None:
+        """Offer a token; those after one node come in the order of their ranks."""
+        self.tokens.append(token)
+        self._parents.append(offered.node.place)
+        self._buckets.append(offered.bucket)
+        self._chances.append(offered.chance)
+
+    def promising(self, added: Sequence[Offered]) -> tuple[list[tuple[int, Offered]], float]:
+        """The tokens of a level, the last ones added, that are worth expanding, and what that may gain."""
+        first = len(self.tokens) - len(added) + 1
+        full = self._final and len(self.tokens) >= MAX_GAMMA
+        if self._level >= self._depth or full:
+            return [], 0.0
+        price = self._price(0)
+        found: list[tuple[float, int, Offered]] = []
+        line, self._line = self._line, 0
+        for place, each in enumerate(added, first):
+            worth = each.chance * HOPE - price
+            on_line = self._level < self.budget.line and each.rank == 0 and each.node.place == line
+            if on_line:
+                self._line, worth = place, max(worth, 0.0) + self.budget.step
+            if worth > 0:
+                found.append((worth, place, each))
+        found = sorted(found, key=lambda one: -one[0])[: MAX_GAMMA - len(self._columns)]
+        gain = _added_up(worth for worth, _, _ in found)
+        return sorted(((place, each) for _, place, each in found), key=lambda one: one[0]), gain
+
+    def next_column(self, place: int) -> int:
+        """Where the drafter's memory takes the next token that is expanded."""
+        self._columns[place] = len(self._columns) + 1
+        return self._columns[place]
+
+    def columns_along(self, tokens: Sequence[int]) -> list[int]:
+        """Columns of the drafted tokens that these are, one after the other, as far as they have been expanded."""
+        found: list[int] = []
+        node = 0
+        for token in tokens:
+            places = (place for place in self._columns if self._parents[place - 1] == node)
+            node = next((place for place in places if self.tokens[place - 1] == token), 0)
+            if not node:
+                break
+            found.append(self._columns[node])
+        return found
+
+    def tree(self) -> tuple[list[int], list[int], Tree]:
+        """Tokens, buckets and tree; for greedy rows the subset of tokens that pays best."""
+        if self._final:
+            return self.tokens, self._buckets, tree_from(tuple(self._parents))
+        order = sorted(range(len(self.tokens)), key=lambda i: (-self._chances[i], i))
+        worth = [0.0]
+        for count, gained in enumerate(accumulate(self._chances[i] for i in order[:MAX_GAMMA]), 1):
+            worth.append(gained - self.budget.passes[count])
+        kept = sorted(order[: worth.index(max(worth))])
+        places = {0: 0, **{i + 1: place for place, i in enumerate(kept, 1)}}
+        parents = tuple(places[self._parents[i]] for i in kept)
+        return [self.tokens[i] for i in kept], [self._buckets[i] for i in kept], tree_from(parents)
+
+    def _ranked(self, node: Node, shares: Sequence[float]) -> list[Offered]:
+        """The tokens after a node, by rank; none is likelier than the one before it."""
+        ranked: list[Offered] = []
+        chance = node.chance
+        for rank, share in enumerate(shares[:BRANCHES]):
+            if share <= 0:
+                break
+            bucket = bisect_right(EDGES, share) + (GRADES if self._drawn else 0)
+            chance = min(chance, node.chance * self.budget.rate(bucket))
+            if rank and chance <= self._floor:  # nor will later ones be offered
+                break
+            ranked.append(Offered(node, rank, bucket, chance))
+        return ranked
+
+    def _price(self, more: int) -> float:
+        """Of one token next to those there are and `more`."""
+        count = min(len(self.tokens) + more, MAX_GAMMA - 1)
+        return max(self.budget.passes[count + 1] - self.budget.passes[count], LEAST)
+
+
+def grow(
+    asked: Sequence[Asked], scores: Scores, go_on: GoOn, known: Sequence[int], support: Support, draw: Draw = by_kernels
+) -> tuple[Draft, list[Growth]]:
+    """The trees of B rows, and how each has grown.
+
+    Args:
+        asked: [B].
+        scores: of each row's last token.
+        go_on: scores what follows drafted tokens.
+        known: the V' tokens that can be drafted.
+        support: the same.
+        draw: draws for rows that are not greedy.
+    """
+    rows = [each.row for each in asked]
+    drawn = [not row.request.sampling.greedy for row in rows]
+    growths = [Growth(each.settled, each.depth, drawn=drawn[i]) for i, each in enumerate(asked)]
+    q = torch.empty(len(rows), MAX_GAMMA, len(known)) if any(drawn) else None
+    steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
+    while any(nodes):
+        steps += 1
+        best, shares = scores.best.tolist(), scores.shares.tolist()
+        promises = []
+        for i, growth in enumerate(growths):
+            added = growth.offers(nodes[i], shares)
+            if q is not None and drawn[i]:
+                added = _draw(rows[i], growth, added, scores.logits, q[i], known, draw)
+            else:
+                for each in added:
+                    growth.add(each, known[best[each.node.source][each.rank]])
+            promises.append(growth.promising(added))
+        nodes, places, sources = [[] for _ in rows], list[TreePlace](), list[int]()
+        for i in going_on(growths, [gain for _, gain in promises]):
+            for place, each in promises[i][0]:
+                path, token, column = each.node.path, growths[i].tokens[place - 1], growths[i].next_column(place)
+                nodes[i].append(Node(place, each.chance, len(places), (*path, column)))
+                places.append(TreePlace(rows[i].slot, len(rows[i].tokens) - 1, token, column, path))
+                sources.append(each.node.source)
+        if places:
+            scores = go_on(places, sources)
+    return draft_of([growth.tree() for growth in growths], drawn, q, support, steps), growths
+
+
+def draft_of(
+    trees: Sequence[tuple[list[int], list[int], Tree]],
+    drawn: list[bool],
+    q: Tensor | None,
+    support: Support,
+    steps: int,
+) -> Draft:
+    """The draft of B rows: tokens, buckets and tree of each, and what the tokens of drawn rows were drawn from."""
+    if q is not None:
+        q[[not each for each in drawn]] = 0
+        q = q[:, : max(tree.inner for _, _, tree in trees)]
+    return Draft(
+        [tokens for tokens, _, _ in trees],
+        [tree for _, _, tree in trees],
+        q,
+        support,
+        None if q is None else drawn,
+        [buckets for _, buckets, _ in trees],
+        steps,
+    )
+
+
+def _draw(
+    row: SequenceState,
+    growth: Growth,
+    offers: Sequence[Offered],
+    logits: Tensor,
+    q: Tensor,
+    known: Sequence[int],
+    draw: Draw,
+) -> list[Offered]:
+    """Draw as many tokens after each node as are to be offered there, each without those before it.
+
+    Args:
+        row: not greedy.
+        growth: gets the tokens.
+        offers: those after one node next to each other.
+        logits: [n, V'], of all places scored.
+        q: [`MAX_GAMMA`, V'], float32, contiguous: by node, gets what the tokens after it are drawn from.
+        known: the V' tokens.
+        draw: draws them.
+
+    Returns:
+        The offers that got a token: a distribution may have fewer.
+    """
+    u = uniforms([row.seed], [row.rounds], Stream.DRAFT, MAX_GAMMA)[0].tolist()
+    added: list[Offered] = []
+    for node in dict.fromkeys(offer.node for offer in offers):
+        mine, first = [offer for offer in offers if offer.node is node], len(growth.tokens)
+        request = DrawRequest(logits[node.source], row.request.sampling, u[first : first + len(mine)], q[node.place])
+        for offer, place in zip(mine, draw(request), strict=False):
+            growth.add(offer, known[place])
+            added.append(offer)
+    return added
+
+
+def nominal_rate(bucket: int) -> float:
+    """The rate that is thought of first."""
+    return EXPECTED[bucket]
+
+
+def _added_up(values: Iterable[float]) -> float:
+    """The sum, one value after the other: from Python 3.12 on `sum` rounds otherwise than the kernels do."""
+    return reduce(add, values, 0.0)
+
+
+def going_on(growths: Sequence[Growth], gains: Sequence[float]) -> list[int]:
+    """Which rows take one more draft step: rows that may use measured costs share it, the others decide alone."""
+    alone = [i for i, growth in enumerate(growths) if growth.budget.repeatable]
+    together = [i for i, growth in enumerate(growths) if not growth.budget.repeatable]
+    going = [i for i in alone if gains[i] and gains[i] >= growths[i].budget.step]
+    if _added_up(gains[i] for i in together) > _added_up(growths[i].budget.step for i in together):
+        going += [i for i in together if gains[i]]
+    return sorted(going)

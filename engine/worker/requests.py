@@ -1,0 +1,239 @@
+"""Open requests, waiting for a slot or running: how they start, change, end and fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from specchat.engine.commands import Adjust, Submit
+from specchat.engine.decoding.planner import Planner
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.events import Admitted, Finished, FinishReason, Given
+from specchat.engine.request import AUTO
+from specchat.engine.sampling.rng import fresh_seed
+from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.prompt import check_conversation, check_length, encode_reply, fit
+from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.thinking import find_markers
+from specchat.engine.worker.assembly import Assembly
+from specchat.engine.worker.notices import UNREPEATABLE, Notices
+
+
+class OpenRequests:
+    """Requests that wait for a slot, and requests that run.
+
+    Args:
+        made: what the engine runs with.
+        scheduler: of the slots; holds the requests.
+        planner: informed of rows that start, change their drafter or end.
+        notices: for what the user should know.
+        most: maximum number of waiting requests.
+        clock: seconds since the engine started.
+        on_end: called with the id of each request before it is told that it has ended.
+    """
+
+    def __init__(
+        self,
+        made: Assembly,
+        scheduler: Scheduler[Submit],
+        planner: Planner,
+        notices: Notices,
+        most: int,
+        clock: Callable[[], float],
+        on_end: Callable[[str], None],
+    ) -> None:
+        self._made = made
+        self._scheduler = scheduler
+        self._planner = planner
+        self._notices = notices
+        self._most = most
+        self._clock = clock
+        self._on_end = on_end
+        self._thinking = find_markers(made.model.tokenizer)
+
+    def enqueue(self, submitted: Submit) -> None:
+        """Queue a request; refuse it if the queue is full."""
+        if len(self._scheduler.waiting) < self._most:
+            self._scheduler.waiting.append(submitted)
+            return
+        message = f"{self._most} requests are waiting already: try again when some have finished"
+        self.refuse(submitted, FinishReason.ERROR, message)
+
+    def admit(self) -> None:
+        """Give free slots to waiting requests, first come, first served."""
+        while self._scheduler.waiting and self._scheduler.has_room:
+            submitted = self._scheduler.waiting.popleft()
+            try:
+                self._start(submitted)
+            except Exception as error:  # a tokenizer, a template: whatever it raises is this request's alone
+                self.refuse(submitted, FinishReason.ERROR, sentence(error))
+
+    def _start(self, submitted: Submit) -> None:
+        request, model, target = submitted.request, self._made.model, self._made.target
+        drafter = self._planner.named(request.drafter, request.gamma)
+        request.check_vocabulary(model.vocab_size)
+        given = encode_reply(request, model.tokenizer)
+        check_conversation(request, model.name, conversations=model.start is None)
+        fitted = fit(request, model.tokenizer, len(given), target.context)
+        prompt = [*fitted.ids, *given]
+        now, thinking = self._clock(), self._thinking
+        place = self._scheduler.place(prompt)
+        row = SequenceState(
+            request=request,
+            outbox=submitted.outbox,
+            slot=place.slot,
+            tokens=prompt,
+            prompt_length=len(prompt),
+            cached=place.length,
+            seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
+            text=Detokenizer(model.tokenizer, request.stop, thinking.special if thinking else {}),
+            drafter=drafter,
+            admitted_at=now,
+            continued=len(given),
+        )
+        target.admit(row)
+        check_length(len(prompt), target.limit(row))
+        pieces = row.text.begin(given)
+        around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
+        # Nothing may fail between these two: the slot would be thought to hold what it held before.
+        if place.source != place.slot and place.length:
+            target.cache.copy(place.source, place.slot, place.length)
+        self._scheduler.admit(row)
+        self._planner.admit(row)
+        if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
+            self._notices.tell([UNREPEATABLE.format(dtype=model.format)])
+        row.outbox.put(
+            Admitted(
+                request.request_id,
+                row.prompt_length,
+                row.cached,
+                now - submitted.at,
+                now,
+                tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
+                around,
+                fitted.left_out,
+            )
+        )
+
+    def cancel(self, request_id: str) -> None:
+        """End a request, waiting or running."""
+        for row in self._scheduler.rows:
+            if row.request.request_id == request_id:
+                self.finish(row, FinishReason.CANCELLED)
+        for waiting in [w for w in self._scheduler.waiting if w.request.request_id == request_id]:
+            self._scheduler.waiting.remove(waiting)
+            self.refuse(waiting, FinishReason.CANCELLED, "")
+
+    def adjust(self, wanted: Adjust) -> None:
+        """Change a request's drafter and γ from its next round on."""
+        drafter, gamma = wanted.drafter, wanted.gamma
+        for row in self._scheduler.rows:
+            if row.request.request_id == wanted.request_id and drafter in (AUTO, *self._planner.drafters.by_name):
+                self._planner.change(row, drafter, gamma)
+        waiting = self._scheduler.waiting
+        for number, other in enumerate(waiting):
+            if other.request.request_id == wanted.request_id:
+                waiting[number] = replace(other, request=replace(other.request, drafter=drafter, gamma=gamma))
+
+    def set_detail(self, request_id: str, detail: int) -> None:
+        """Change the detail of a request's rounds from the next one on."""
+        for row in self._scheduler.rows:
+            if row.request.request_id == request_id:
+                row.request = replace(row.request, detail=detail)
+        for place, waiting in enumerate(self._scheduler.waiting):
+            if waiting.request.request_id == request_id:
+                request = replace(waiting.request, detail=detail)
+                self._scheduler.waiting[place] = replace(waiting, request=request)
+
+    def refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
+        """End a request that has no slot."""
+        self._on_end(submitted.request.request_id)
+        submitted.outbox.put(Finished(submitted.request.request_id, reason, "", message, self._clock()))
+
+    def finish(self, row: SequenceState, reason: FinishReason, message: str = "", *, keep: bool = True) -> None:
+        """End a request that runs; `keep` says whether its cached tokens may be reused."""
+        self._planner.release(row)
+        self._scheduler.retire(row, keep=keep)
+        try:
+            tail = row.text.tail()
+        except Exception as error:  # the tokenizer's: the request ends all the same
+            tail, reason, message = "", FinishReason.ERROR, message or sentence(error)
+        self._on_end(row.request.request_id)
+        row.outbox.put(Finished(row.request.request_id, reason, tail, message, self._clock()))
+
+    def end_all(self, reason: FinishReason, message: str) -> None:
+        """End everything."""
+        for row in self._scheduler.rows:
+            self.finish(row, reason, message)
+        while self._scheduler.waiting:
+            self.refuse(self._scheduler.waiting.popleft(), reason, message)
+
+
+def sentence(error: Exception) -> str:
+    """Message for a request that failed."""
+    if isinstance(error, EngineError):
+        return str(error)
+    cause = f"{type(error).__name__}: {first_line(error)}"
+    return f"this request failed on an internal error ({cause}): rephrase the prompt and send it again"
+
+
+class Faults:
+    """Isolates rows for which passes fail, and ends their requests.
+
+    Args:
+        requests: ended here.
+    """
+
+    def __init__(self, requests: OpenRequests) -> None:
+        self._requests = requests
+        self._failing = False
+        """Whether a single row failed and no round succeeded since: another failure is the engine's."""
+
+    def run(self, work: Callable[[Sequence[SequenceState]], None], rows: Sequence[SequenceState]) -> None:
+        """Run a pass for these rows; if it fails, for each row alone. Rows that fail again end.
+
+        Raises:
+            torch.OutOfMemoryError: no row is at fault.
+            Exception: all rows failed, or no round succeeded since the last failure.
+        """
+        try:
+            work(rows)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            self._blame(*_one_by_one(rows, error, work))
+
+    def passed(self) -> None:
+        """A round has succeeded."""
+        self._failing = False
+
+    def _blame(self, rows: Sequence[SequenceState], errors: Sequence[Exception]) -> None:
+        for row, error in zip(rows, errors, strict=True):
+            if self._failing:
+                raise error
+            self._failing = len(rows) == 1
+            self._requests.finish(row, FinishReason.ERROR, sentence(error), keep=False)
+
+
+def _one_by_one(
+    rows: Sequence[SequenceState], error: Exception, work: Callable[[Sequence[SequenceState]], None]
+) -> tuple[list[SequenceState], list[Exception]]:
+    """Run each row of a failed pass alone; return the rows that fail again, and their errors."""
+    if len(rows) == 1:
+        return list(rows), [error]
+    failed: list[SequenceState] = []
+    errors: list[Exception] = []
+    for row in rows:
+        try:
+            work([row])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as own:
+            failed.append(row)
+            errors.append(own)
+    if len(failed) == len(rows):
+        raise error
+    return failed, errors

@@ -1,0 +1,201 @@
+"""Passes of fixed shape, as on a GPU: padded, by blocks, compiled; they give what passes as they come give."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
+
+from specchat.engine import EngineConfig
+from specchat.engine.backends import attention
+from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.decoding.tree import chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graphs import GraphPool
+from specchat.engine.worker.assembly import put_together
+from tests.engine.pretend_cuda import pretended_gpu, to_gpu
+from tests.engine.tiny import tiny_model
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+SIZES = {
+    "vocab_size": 260,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "sliding_window": 12,
+}
+MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
+NETWORKS = {
+    "full": lambda: tiny_model(hidden=64).model,
+    "window": lambda: MistralForCausalLM(MistralConfig(**SIZES)),
+    "mixed": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **MIXED)),
+}
+
+
+def drawn(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(0, 250, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def prompted(network: Any, device: str = "cpu", length: int = 30, **options: Any) -> TransformersBackend:
+    """Five slots with random tokens."""
+    made = TransformersBackend(network.eval().requires_grad_(False).to(device), 5, 400, 17, **options)
+    made.prefill(drawn(5, length).to(device), range(5), [0] * 5)
+    return made
+
+
+def make_static(runner: TransformersBackend, *, capture: bool = False, compiled: bool = False) -> CapturedPasses:
+    """Its passes have fixed shapes from now on."""
+    pool = GraphPool(runner.device, capture=capture)
+    runner.captured = CapturedPasses(runner.cache, runner._step, pool, compiled=compiled)
+    return runner.captured
+
+
+@pytest.mark.parametrize(
+    ("slots", "starts", "length"),
+    [
+        ([0], [30], 1),
+        ([3], [25], 4),
+        ([1, 4], [30, 12], 5),
+        ([0, 1, 2, 3, 4], [30, 29, 28, 27, 30], 7),
+        ([2], [399], 17),
+    ],
+    ids=["one row", "not the first", "scattered and ragged", "all rows", "the end of the context"],
+)
+@pytest.mark.parametrize("device", DEVICES)
+def test_padded_passes_touch_nobody_elses_cache(slots: list[int], starts: list[int], length: int, device: str) -> None:
+    tokens = drawn(len(slots), length, seed=2).to(device)
+    exact, padded = (prompted(tiny_model().model, device) for _ in range(2))
+    exact.captured = None
+    make_static(padded, capture=device == "cuda")
+    for _ in range(2):
+        expected = exact.forward(tokens, slots, starts)
+        torch.testing.assert_close(padded.forward(tokens, slots, starts), expected, rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(padded.cache.keys, exact.cache.keys, strict=True):
+        for slot, start in zip(slots, starts, strict=True):
+            torch.testing.assert_close(ours[slot, :, : start + length], theirs[slot, :, : start + length])
+        for slot in set(range(5)) - set(slots):
+            assert torch.equal(ours[slot, :, :-1], theirs[slot, :, :-1])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
+@pytest.mark.parametrize("device", DEVICES)
+@torch.inference_mode()
+def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
+    torch.manual_seed(0)
+    runner, place = prompted(network(), device, length=130), torch.device(device)
+    make_static(runner)
+    tree = tree_of(3)
+    for slots, starts, drafts in (
+        ([0], [130], [chain(0)]),
+        ([0, 1, 2], [130, 40, 127], [chain(4)] * 3),
+        ([0, 2, 3], [129, 3, 90], [tree, tree.first(6), chain(5)]),
+        ([1, 3], [30, 128], [chain(2)] * 2),
+        ([2], [126], [tree]),
+    ):
+        width = max(map(len, drafts)) + 1
+        fed = drawn(len(slots), width, seed=3).to(place)
+        tree_mask = TreeMask.of(drafts, runner.width(width), place) if tree in drafts else None
+        runner.flex = False
+        expected = runner._forward(fed, slots, starts, tree_mask)[0].clone()
+        runner.flex = True
+        found = runner._forward(fed, slots, starts, tree_mask)[0]
+        assert runner.flex, runner.performance_warnings
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_where_blocks_fail_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
+    runner = prompted(tiny_model(hidden=64).model)
+    make_static(runner)
+    runner.flex = False
+    expected = runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]).clone()
+    monkeypatch.setattr(attention, "attend", fail)
+    runner.flex = True
+    torch.testing.assert_close(runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]), expected)
+    assert runner.performance_warnings == ["its attention cannot be compiled (no such kernel)"]
+
+
+@pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
+@pytest.mark.parametrize("device", DEVICES)
+@torch.inference_mode()
+@pytest.mark.slow
+def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
+    model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
+    assert compile_layers(model.model)
+    compiled, plain = make_static(model, capture=device == "cuda", compiled=True), make_static(other)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    trees = [tree_of(2)] * 3
+    for rows, length, start in ((1, 1, 20), (1, 5, 20), (5, 1, 25), (5, 4, 26), (1, 9, 300), (3, 12, 30)):
+        fed = drawn(rows, length, seed=length).to(device)
+        tree_mask = TreeMask.of(trees, length, torch.device(device)) if rows == 3 else None
+        ours = compiled.forward(fed, range(rows), [start] * rows, tree_mask)
+        theirs = plain.forward(fed, range(rows), [start] * rows, tree_mask)
+        for mine, yours in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-4)
+    assert compiled.not_compiled is None
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4, "one or several rows, one or several tokens"
+
+
+@torch.inference_mode()
+def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    model, other = (prompted(tiny_model(layers=3).model) for _ in range(2))
+    assert compile_layers(model.model)
+    steps = make_static(model, compiled=True)
+    fed = torch.tensor([[1, 2, 3]])
+    torch.testing.assert_close(steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
+    assert steps.not_compiled == "Failed to find C compiler"
+
+
+def test_layers_whose_part_of_the_cache_is_not_plain_are_left_alone() -> None:
+    network = tiny_model(layers=3).model
+    network.model.layers[2].self_attn.layer_idx = 1  # two layers that share their keys
+    assert not compile_layers(network)
+    assert "forward" not in vars(network.model.layers[0])
+
+
+def test_nothing_keeps_the_layers_alive() -> None:
+    network = tiny_model().model
+    assert compile_layers(network)
+    layer = weakref.ref(network.model.layers[0])
+    gc.collect()
+    gc.disable()
+    try:
+        del network
+        assert layer() is None
+    finally:
+        gc.enable()
+
+
+def test_the_user_is_told_what_keeps_a_gpu_from_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    model = tiny_model()
+    to_gpu(model.model)
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(GraphPool, "_captured", refuse)
+        made = put_together(EngineConfig("tiny", Path(), slots=2, context=256), model)
+        made.warm_up()
+        assert made.performance_warnings() == [
+            "tiny: its passes cannot all be captured as CUDA graphs (operation not permitted when stream is "
+            "capturing): it runs slower than it could"
+        ]

@@ -1,0 +1,44 @@
+"""What a head's layer says of rows, step by step along a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.tree import Tree, chain
+from specchat.engine.device.graphs import Graphs
+from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
+from specchat.engine.drafters.head.steps import HeadSteps
+from specchat.engine.sequence.sequence import SequenceState
+
+CPU = torch.device("cpu")
+
+
+def row_in(slot: int, tokens: list[int]) -> SequenceState:
+    """A row without a request."""
+    return SequenceState(None, None, slot, tokens, 1, 0, 0, None, "head")  # type: ignore[arg-type]
+
+
+@torch.inference_mode()
+def scores_along(
+    layer: HeadLayer,
+    memory: HeadMemory,
+    rows: Sequence[SequenceState],
+    tree: Tree | None = None,
+    tokens: Tensor | None = None,
+) -> list[Tensor]:
+    """What each step scores [B, P, V'] of a tree of these tokens [B, K]; without a tree, of the first step alone."""
+    steps = HeadSteps(layer, Support.of(torch.arange(1), 1), Graphs(CPU, len(rows), None))
+    state = steps.read(rows, memory.take_unread(rows))
+    ends = [len(row.tokens) - 1 for row in rows]
+    there = Rows(torch.tensor([row.slot for row in rows]), torch.tensor(ends), max(ends))
+    found = []
+    for depth, level in enumerate(levels_of(tree or chain(1), CPU)):
+        if depth and tokens is not None:
+            state = layer.follow(there, level, state[:, level.sources], tokens[:, level.tokens - 1])
+        found.append(layer.score(state, depth))
+    return found

@@ -1,0 +1,184 @@
+"""Every drafter next to tiny models: exact whatever it drafts, and the same alone and in any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
+from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.drafters.head.folder import LoadedHead
+from specchat.engine.drafters.head.network import DraftHead, HeadShape
+from specchat.engine.drafters.published.load import load_published
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.quantize import quantize_network
+from specchat.engine.research.pass_drafter import LookAhead
+from specchat.engine.research.tables import LoadedTables
+from specchat.engine.tools.distill.tables import TokenCounter
+from specchat.engine.worker.assembly import put_together
+from tests.engine.drafters.models import packed_family, related
+from tests.engine.published_heads import KINDS, LAYERS, write
+from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.tiny import VOCABULARY, assert_the_same_in_a_batch, ids_of, tiny_head, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPT = (104, 105, 33, 104, 105, 33, 104, 105)
+"""It repeats itself, so that the text drafts from the first token on."""
+
+
+@dataclass
+class Setup:
+    """A target with what drafts for it."""
+
+    drafters: Sequence[str]
+    target: LoadedModel | PackedModel
+    parts: dict[str, object]
+    p: Callable[[list[int]], Tensor]
+    """The target's own distribution behind tokens."""
+    engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = EngineConfig("tiny", Path(), slots=8, context=200, prefill_chunk=32, queue=4000)
+        self.engine = Engine(config, lambda *_: put_together(config, self.target, **self.parts))  # type: ignore[arg-type]
+        self.engine.start()
+        self.engine.wait_ready(60)
+
+    def ask(self, number: int, drafter: str, gamma: int | None, sampling: Sampling) -> Request:
+        prompt = tuple(3 + (number * 31 + 7 * i) % 250 for i in range(5 + 9 * number))
+        prompt = prompt if number else PROMPT * 3
+        name = f"{number} {drafter} {gamma} {sampling}"
+        return Request(name, prompt_ids=prompt, drafter=drafter, gamma=gamma, max_tokens=20, sampling=sampling)
+
+
+def tiny(drafters: Sequence[str], sharpness: float, **parts: object) -> Setup:
+    return Setup(drafters, tiny_model(sharpness=sharpness), parts, says(tiny_model(sharpness=sharpness)))
+
+
+def with_head(_: Path) -> Setup:
+    # A head that knows 30 of 260 tokens is wrong most of the time: the residual has to make up for it.
+    return tiny(("head", "combined"), 4.0, head=tiny_head(tiny_model(), vocabulary=30))
+
+
+def with_published(folder: Path, kind: str) -> Setup:
+    target, plain = (tiny_model(layers=LAYERS, sharpness=4.0) for _ in range(2))
+    head = load_published(write(folder, *KINDS[kind][0]()), target)
+    return Setup(("head",), target, {"head": head}, says(plain))
+
+
+def with_models(_: Path) -> Setup:
+    names = ("model", "model-tree", "hierarchical", "merged")
+    return tiny(names, 20.0, draft=related(0.5, 40.0), more=[related(0.4, 45.0, seed=10)])
+
+
+def with_look_ahead(_: Path) -> Setup:
+    """Embeddings like those of tokens, which are right now and then."""
+    rows = tiny_model().model.get_input_embeddings().weight[97:100].detach().float().clone()
+    return tiny(("pass",), 25.0, look_ahead=LookAhead(rows, "tiny look-ahead"))
+
+
+def with_tables(_: Path) -> Setup:
+    counter = TokenCounter(VOCABULARY)
+    counter.add(np.frombuffer(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!", np.uint8).astype(np.int64))
+    names = ("bigram", "unigram", "copy", "random", "ngram", "suffix")
+    return tiny(names, 12.0, tables=LoadedTables(counter.counts(), "tables"))
+
+
+def packed(folder: Path, drafter: str) -> Setup:
+    model = packed_family("llama", folder)
+    target = PackedBackend(model, 1, 200, 17)
+
+    @torch.inference_mode()
+    def p(tokens: list[int]) -> Tensor:
+        return target.forward(torch.tensor([tokens]), [0], [0])[0, -1].softmax(-1)
+
+    if drafter == "pass":
+        rows = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
+        return Setup(("pass",), model, {"look_ahead": LookAhead(rows, "some")}, p)
+    torch.manual_seed(1)
+    head = DraftHead(HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)).eval().requires_grad_(False)
+    quantize_network(head)
+    known = torch.randperm(model.vocab_size)[:200].sort().values
+    return Setup(("head", "combined"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
+
+
+SETUPS: dict[str, Callable[[Path], Setup]] = {
+    "head": with_head,
+    "packed head": lambda folder: packed(folder, "head"),
+    "draft models": with_models,
+    "look-ahead": with_look_ahead,
+    "packed look-ahead": lambda folder: packed(folder, "pass"),
+    "tables and text": with_tables,
+}
+PUBLISHED = ("eagle-3", "medusa", "medusa of ours")
+
+
+@pytest.fixture(scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in PUBLISHED)])
+def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
+    folder, name = tmp_path_factory.mktemp("setup"), request.param
+    made = with_published(folder, name) if name in PUBLISHED else SETUPS[name](folder)
+    yield made
+    made.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("gamma", "sampling"),
+    [
+        (None, Sampling()),
+        (4, Sampling(repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((101, 3.0),))),
+        *(pytest.param(gamma, Sampling(), marks=pytest.mark.slow) for gamma in (1, 4, 12)),
+    ],
+)
+def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sampling: Sampling) -> None:
+    for number in range(2):
+        plain = ids_of(list(setup.engine.stream(setup.ask(number, "none", None, sampling))))
+        for drafter in setup.drafters:
+            assert ids_of(list(setup.engine.stream(setup.ask(number, drafter, gamma, sampling)))) == plain
+
+
+def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
+    """Greedy, drawn and filtered, beside chains: where penalties, lenience or a long γ ask for them."""
+    kinds: list[tuple[int | None, Sampling]] = [
+        (3, Sampling()),
+        (None, Sampling(temperature=1, seed=1)),
+        (12, Sampling(temperature=1, seed=2)),
+        (4, Sampling(temperature=0.7, seed=3, top_k=2)),
+        (4, Sampling(temperature=1, seed=4, repetition_penalty=1.2)),
+        (2, Sampling(temperature=1, seed=5, lenience=0.5)),
+    ]
+    requests = [
+        setup.ask(number, drafter, gamma, sampling)
+        for drafter in setup.drafters
+        for number, (gamma, sampling) in enumerate(kinds)
+    ]
+    others = [setup.ask(7, "suffix", 4, Sampling()), setup.ask(8, "none", 0, Sampling(temperature=1, seed=8))]
+    assert_the_same_in_a_batch(setup.engine, requests + others)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=4)], ids=["greedy", "sampled"])
+def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Sampling) -> None:
+    for drafter in setup.drafters:
+        events = setup.engine.stream(setup.ask(0, drafter, 3, sampling))
+        rounds = [event for event in events if isinstance(event, Round)]
+        assert any(each.drafted for each in rounds)
+        for each in rounds:
+            assert len(each.refused) in (0, each.tested)
+            for place in range(each.tested):
+                assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)
+
+
+@pytest.mark.parametrize("count", [250, pytest.param(3000, marks=pytest.mark.slow)])
+def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int) -> None:
+    for drafter in setup.drafters:
+        events = sampled(setup.engine, drafter, PROMPT, count)
+        rounds = [event for each in events for event in each if isinstance(event, Round)]
+        assert sum(record.tested for record in rounds) > 0
+        assert sum(record.accepted for record in rounds) < sum(record.tested for record in rounds) or drafter == "pass"
+        assert check_distribution(events, PROMPT, setup.p, least=50)

@@ -1,0 +1,221 @@
+"""What is trained: losses by their definition, rounded weights, first guesses; and each kind learns what it drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from specchat.engine import EngineConfig
+from specchat.engine.decoding.tree import chain
+from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.drafters.head.torch_layer import TorchLayer
+from specchat.engine.kernels.library import missing
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.quantize import quantized_linear
+from specchat.engine.tools.distill import trainer
+from specchat.engine.tools.distill.eagle import head_shape, initial_head, unroll
+from specchat.engine.tools.distill.parallel import POSITIONS, Medusa, Pass
+from specchat.engine.tools.distill.text import Conversation
+from specchat.engine.tools.distill.trainer import (
+    Batch,
+    ChunkedLoss,
+    Draft,
+    Trainer,
+    acceptance_loss,
+    cross_entropy,
+    round_to_four_bits,
+    rounded,
+)
+from tests.engine.drafters.heads import row_in, scores_along
+from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
+
+SMALL = EngineConfig("tiny", Path(), slots=1, context=128)
+
+
+def by_cross_entropy(p: Tensor, q: Tensor) -> Tensor:
+    return -(p * q.log()).sum(-1)
+
+
+def by_overlap(p: Tensor, q: Tensor) -> Tensor:
+    return -torch.minimum(p, q).sum(-1).log()
+
+
+@pytest.mark.parametrize(("losses", "defined"), [(cross_entropy, by_cross_entropy), (acceptance_loss, by_overlap)])
+def test_loss_gradient_and_acceptance_are_those_of_the_definition(
+    losses: Any, defined: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    whole = torch.randn(50, 8)
+    vocabulary = whole[:20]
+    hidden, drafted = torch.randn(30, 8), torch.randn(30, 8, requires_grad=True)
+    counted = torch.rand(30) > 0.3
+    monkeypatch.setattr(trainer, "_CHUNK", 7)
+    totals = (hidden @ whole.T).logsumexp(-1)
+    loss, overlap = ChunkedLoss.apply(drafted, vocabulary, hidden, totals, counted, losses)
+    loss.backward()
+
+    again = drafted.detach().clone().requires_grad_()
+    p = (hidden @ whole.T).softmax(-1)[:, :20][counted]
+    q = (again @ vocabulary.T).softmax(-1)[counted]
+    expected = defined(p, q).mean()
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(drafted.grad, again.grad)
+    torch.testing.assert_close(overlap, torch.minimum(p, q).sum(-1).mean())
+
+
+def weight() -> Tensor:
+    """With groups of equal values and of zeros among the others."""
+    drawn = torch.randn(48, 96, generator=torch.Generator().manual_seed(1))
+    drawn[3, :32], drawn[5, 32:64], drawn[7] = 0.0, 0.3, 1e-9
+    return drawn
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+def test_rounded_weights_are_what_the_kernels_compute_with() -> None:
+    assert torch.equal(round_to_four_bits(weight()), quantized_linear(weight(), method="q4").weight)
+
+
+def test_full_weights_come_back_also_after_an_error() -> None:
+    layer, norm = nn.Linear(96, 48), nn.LayerNorm(96)
+    network = nn.Sequential(norm, layer, nn.Linear(30, 4))  # whose groups of 32 do not divide
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+
+    def cut_off() -> None:
+        with rounded(network):
+            assert torch.equal(layer.weight, round_to_four_bits(before[2]))
+            raise RuntimeError("cut off")
+
+    with pytest.raises(RuntimeError, match="cut off"):
+        cut_off()
+    assert all(map(torch.equal, network.parameters(), before))
+
+
+def test_an_update_is_by_the_gradient_at_rounded_weights(tmp_path: Path) -> None:
+    layer = nn.Linear(96, 48, bias=False)
+    layer.weight.data = weight()
+    seen: list[Tensor] = []
+
+    def loss(_: Batch) -> tuple[Tensor, Tensor]:
+        seen.append(layer.weight.detach().clone())
+        return layer.weight.square().sum(), torch.zeros(0)
+
+    draft = SimpleNamespace(network=layer, loss=loss, four_bits=True, model=tiny_model())
+    Trainer(draft, tmp_path / "training.pt", Draft.rate).update(None, 0.0)  # type: ignore[arg-type]
+    assert torch.equal(seen[0], round_to_four_bits(weight()))
+    assert layer.weight.grad is not None
+    torch.testing.assert_close(layer.weight.grad / layer.weight.grad.norm(), seen[0] / seen[0].norm())
+    moved = (layer.weight - weight()).abs()
+    assert 0 < moved.max() < 0.01  # from the full weights, by a step of the warm-up
+
+
+def test_a_conversation_that_has_ended_is_fitted_without_its_last_state() -> None:
+    target, length = tiny_model().model, 37
+    shape = head_shape(target, "tiny")
+    features = torch.randn(length, len(shape.taps) * shape.hidden)
+    features[-1] = 0  # nothing is read after the token that ends it
+    tokens = torch.arange(3, 3 + length).int()
+    head = initial_head(target, shape, [Conversation(tokens, tokens > 0, features, torch.ones(length))])
+    assert all(weight.isfinite().all() for weight in head.parameters())
+    assert head.fuse.weight.abs().max() > 0
+
+
+def test_every_step_of_a_head_scores_what_the_drafter_would() -> None:
+    model = tiny_model()
+    head, embeddings = tiny_head(model).head, model.model.get_input_embeddings()
+    assert isinstance(head, DraftHead)
+    torch.manual_seed(3)
+    tokens, depth = torch.randint(0, 250, (1, 20)), 3
+    tapped = torch.randn(1, 20, head.shape.hidden * len(head.shape.taps))
+    steps = unroll(head, embeddings.weight, Batch(tokens, tokens >= 0, tapped, tapped[..., 0]), depth)
+    seen = [drafted[0] for drafted, _ in steps]
+    for anchor in (0, 5, 15):
+        # The drafter stands where the target has read up to the anchor and has given one token more.
+        row = row_in(0, tokens[0, : anchor + 2].tolist())
+        layer = TorchLayer(head, torch.nn.Identity(), embeddings, 1, 32, window=64)
+        memory = HeadMemory(layer, 1)
+        memory.admit(row)
+        memory.absorb([row], tapped[:, : anchor + 1])
+        drafted = tokens[:, anchor + 2 : anchor + 2 + depth]
+        for step, scores in enumerate(scores_along(layer, memory, [row], chain(depth), drafted)):
+            torch.testing.assert_close(scores[0, 0], seen[step][anchor])
+
+
+def batch_of(model: LoadedModel, tokens: Tensor) -> Batch:
+    with torch.no_grad():
+        out = model.model(tokens, output_hidden_states=True)
+    return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), out.hidden_states[-1], out.logits.logsumexp(-1))
+
+
+def trained(draft: Draft, plain: LoadedModel, updates: int, rate: float) -> tuple[list[float], list[list[float]]]:
+    """Losses and acceptance rates of so many updates on greedy text of the target."""
+    tokens = torch.randint(0, 250, (8, 4))
+    for _ in range(40):
+        with torch.no_grad():
+            tokens = torch.cat([tokens, plain.model(tokens).logits[:, -1:].argmax(-1)], 1)
+    batch = batch_of(plain, tokens)
+    draft.begin(torch.arange(plain.vocab_size))
+    optimiser = torch.optim.AdamW(draft.network.parameters(), lr=rate or draft.rate)
+    losses, rates = [], []
+    for _ in range(updates):
+        loss, reached = draft.loss(batch)
+        losses.append(float(loss.detach()))
+        rates.append(reached.tolist())
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    assert len(rates[0]) == POSITIONS
+    return losses, rates
+
+
+def test_medusa_heads_learn_what_follows_and_leave_greedy_output_as_it_is() -> None:
+    target, plain = tiny_model(), tiny_model()  # a runner changes its model's attention
+    draft = Medusa(target)
+    _, rates = trained(draft, plain, 60, 1e-2)
+    assert all(last > first + 0.03 for first, last in zip(rates[0], rates[-1], strict=True))
+    with tiny_engine(target, head=draft.assemble(SMALL).parts["head"]) as engine:
+        drafted, alone = (
+            ids_of(list(engine.stream(ask("hello", drafter=drafter, gamma=4, max_tokens=40))))
+            for drafter in ("head", "none")
+        )
+    assert drafted == alone
+
+
+def test_embeddings_learn_what_follows_and_the_target_stays_as_it_is() -> None:
+    target, plain = tiny_model(), tiny_model()
+    draft = Pass(target)
+    losses, _ = trained(draft, plain, 40, 0)
+    assert sum(losses[-5:]) < 0.97 * sum(losses[:5])
+    mine, theirs = target.model.state_dict(), plain.model.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    assert next(iter(draft.assemble(SMALL).drafters)) == "pass"
+
+
+@torch.no_grad()
+def test_an_embedding_is_trained_on_what_it_will_see() -> None:
+    """The loss at one place is that of a text which ends there, with the embeddings after it."""
+    target, plain = tiny_model(), tiny_model()
+    tokens = torch.randint(0, 250, (2, 8))
+    logits = plain.model(tokens).logits
+    draft = Pass(target)
+    draft.begin(torch.arange(target.vocab_size))
+    torch.nn.init.normal_(draft.network.weight)
+    loss, _ = draft.loss(batch_of(plain, tokens))
+    total = torch.zeros(POSITIONS)
+    places = range(8 - POSITIONS - 1)
+    for row in range(2):
+        for place in places:
+            seen = plain.model.get_input_embeddings()(tokens[row, : place + 1])
+            said = plain.model(inputs_embeds=torch.cat([seen, draft.network.weight])[None]).logits[0]
+            for position in range(POSITIONS):
+                p = logits[row, place + 1 + position].softmax(-1)
+                total[position] -= (p * said[place + 1 + position].log_softmax(-1)).sum() / (2 * len(places))
+    weights = torch.tensor([0.8**position for position in range(POSITIONS)])
+    assert float(loss) == pytest.approx(float((total * weights).sum() / weights.sum()), rel=1e-4)

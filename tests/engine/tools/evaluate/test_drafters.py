@@ -1,0 +1,203 @@
+"""Drafters along texts: the very rounds that generation had; for sampled texts, what was to be expected of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specchat.engine import EngineConfig, EngineError, Message, Request, Round, Sampling, TraceWriter
+from specchat.engine.models.load import load_model
+from specchat.engine.progress import ignore_progress
+from specchat.engine.research.pass_drafter import save_look_ahead
+from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
+from specchat.engine.tools.evaluate.drafters import Evaluation, Figures
+from specchat.engine.tools.evaluate.rounds import Course, Way, expected_rounds
+from specchat.engine.tools.runner import running
+
+GAMMA = 3
+PROMPTS = ("the quick brown fox", "the dog barks at the fox at the dog", "0123 0123 01")
+DRAFTERS = ("ngram", "model", "model-tree", "hierarchical", "suffix", "copy")
+WIDE = {"max_position_embeddings": 512, "eos_token_id": 3}
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Replies of a tiny target: a trace of each by the first drafter, and the rounds of every drafter."""
+
+    target: Path
+    draft: Path
+    files: tuple[Path, ...]
+    rounds: dict[str, list[Round]]
+
+    def evaluate(self, **options: Any) -> Evaluation:
+        given = {"files": self.files, "gammas": (GAMMA,), "draft": str(self.draft), "dtype": "float32"} | options
+        return evaluate(EvaluateOptions(self.draft.parent, str(self.target), **given), lambda _line: None)
+
+
+def generate(
+    target: Path, draft: Path, drafters: Sequence[str], prompts: Sequence[tuple[str, Sampling]], most: int = 60
+) -> Generated:
+    files = tuple(draft / f"text{number}.jsonl" for number in range(len(prompts)))
+    made = Generated(target, draft, files, {drafter: [] for drafter in drafters})
+    config = EngineConfig(str(target), draft.parent, draft=str(draft), dtype="float32", context=256)
+    with running(config) as (engine, _):
+        for drafter in drafters:
+            for file, (prompt, sampling) in zip(files, prompts, strict=True):
+                messages = (Message("user", prompt),)
+                name = f"{drafter} {file.stem}"
+                request = Request(name, messages, drafter=drafter, gamma=GAMMA, max_tokens=most, sampling=sampling)
+                events = list(engine.stream(request))
+                made.rounds[drafter].extend(event for event in events if isinstance(event, Round))
+                if drafter == drafters[0]:
+                    writer = TraceWriter(file)
+                    for record in (request, *events):
+                        writer.write(record)
+                    writer.close()
+    return made
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_model: Callable[..., Path]) -> Generated:
+    draft = tiny_model(seed=0, **WIDE, num_hidden_layers=1)
+    return generate(tiny_model(**WIDE), draft, DRAFTERS, [(prompt, Sampling()) for prompt in PROMPTS])
+
+
+@pytest.fixture(scope="module")
+def found(pair: Generated) -> Evaluation:
+    return pair.evaluate()
+
+
+def assert_same_rounds(generated: Generated, found: Evaluation, drafter: str) -> None:
+    courses, rounds = found.courses[Way(drafter, GAMMA)], generated.rounds[drafter]
+    assert sum(course.rounds for course in courses) == len(rounds)
+    assert sum(course.emitted for course in courses) == sum(len(each.emitted) for each in rounds) == found.tokens
+    assert sum(course.tested.total() for course in courses) == sum(each.tested for each in rounds) > 0
+    assert sum(sum(course.accepted.values()) for course in courses) == sum(each.accepted for each in rounds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_rounds_are_those_of_generation(pair: Generated, found: Evaluation, drafter: str) -> None:
+    assert_same_rounds(pair, found, drafter)
+    assert any(each.accepted for each in pair.rounds[drafter])
+
+
+def test_rounds_with_look_ahead_positions_are_those_of_generation(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    target = tiny_model(**WIDE)
+    model = load_model(target, torch.device("cpu"), torch.float32, ignore_progress)
+    rows = model.model.get_input_embeddings().weight[100 : 100 + GAMMA]
+    save_look_ahead(tmp_path / "ahead", rows, model.name, model.fingerprint, {})
+    generated = generate(target, tmp_path / "ahead", ["pass"], [(PROMPTS[0], Sampling())])
+    assert_same_rounds(generated, generated.evaluate(drafters=("pass",)), "pass")
+
+
+@pytest.mark.slow
+def test_figures_intervals_and_reports_agree(found: Evaluation) -> None:
+    assert found.agreed == found.tokens, "the text is the target's own"
+    for each in found.figures():
+        assert each.tau_interval.low <= each.tau <= each.tau_interval.high
+        assert each.alpha == each.accepted / each.tested
+        assert 1 <= each.tau <= GAMMA + 1
+        assert len(each.by_position) <= GAMMA
+    assert {each.category for each in found.figures()} == {"", "text0", "text1", "text2"}
+    text, whole, table = found.text(), json.loads(found.json()), list(csv.DictReader(io.StringIO(found.csv())))
+    assert "100 % of them are its own greedy choice" in text
+    first = whole["figures"][0]
+    assert (first["drafter"], table[0]["drafter"]) == ("model", "model")
+    assert f"{first['tau']:.2f} (" in text
+    assert float(table[0]["tau"]) == first["tau"]
+    only = {(p["has"]["drafter"], p["has_not"]["drafter"]): sum(map(len, p["places"])) for p in whole["only_one"]}
+    assert f"model γ 3 has, suffix γ 3 has not: {only['model', 'suffix']} token" in text
+    drafted = {way.drafter: sum(map(sum, (c.predicted for c in courses))) for way, courses in found.courses.items()}
+    assert only["model", "suffix"] - only["suffix", "model"] == drafted["model"] - drafted["suffix"]
+
+
+def test_texts_are_cut_and_counted_as_asked(pair: Generated) -> None:
+    found = pair.evaluate(limit=2, max_tokens=10, drafters=("suffix",), gammas=(2, 5))
+    assert found.tokens == 20
+    assert list(found.courses) == [Way("suffix", 2), Way("suffix", 5)]
+
+
+def test_bad_input_is_one_sentence(pair: Generated, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("{}\n")
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"drafters": ("magic",)}, "drafter 'magic' is not available: choose one of model, model-tree, "),
+        ({"gammas": (0,)}, "gamma is 0: it must be at least 1"),
+        ({"temperature": -1}, "temperature is -1: it must be 0"),
+        ({"files": (bad,)}, r"there is no text to evaluate on; bad\.jsonl: it has no conversation"),
+    )
+    for options, sentence in refused:
+        with pytest.raises(EngineError, match=sentence):
+            pair.evaluate(**options)
+
+
+@pytest.fixture(scope="module")
+def sampled(tiny_model: Callable[..., Path]) -> Generated:
+    draft = tiny_model(eos_token_id=3, num_hidden_layers=1)
+    prompts = [("the fox", Sampling(temperature=1.0, seed=seed)) for seed in range(12)]
+    return generate(tiny_model(eos_token_id=3), draft, ["model"], prompts, 80)
+
+
+@pytest.fixture(scope="module")
+def expected(sampled: Generated) -> Evaluation:
+    return sampled.evaluate(drafters=("model", "ngram", "random"), temperature=1.0)
+
+
+@pytest.mark.slow
+def test_alpha_and_tau_agree_with_generation(sampled: Generated, expected: Evaluation) -> None:
+    (model,) = (each for each in expected.figures() if each.drafter == "model" and not each.category)
+    rounds = sampled.rounds["model"]
+    # Both are means over texts: they differ by chance.
+    alpha = sum(sum(each.beta) for each in rounds) / sum(each.tested for each in rounds)
+    assert model.alpha == pytest.approx(alpha, abs=0.06)
+    assert model.tau == pytest.approx(sum(len(each.emitted) for each in rounds) / len(rounds), rel=0.12)
+    assert model.tau_interval.low <= model.tau <= model.tau_interval.high
+
+
+@pytest.mark.slow
+def test_alpha_of_a_model_is_the_overlap_of_both_networks(sampled: Generated, expected: Evaluation) -> None:
+    from transformers import AutoModelForCausalLM
+
+    networks = [AutoModelForCausalLM.from_pretrained(folder) for folder in (sampled.target, sampled.draft)]
+    for text, course in zip(expected.texts, expected.courses[Way("model", GAMMA)], strict=True):
+        ids = torch.tensor([[*text.prompt, *text.reply]])
+        with torch.inference_mode():
+            p, q = (network(ids).logits[0, len(text.prompt) - 1 : -1].softmax(-1) for network in networks)
+        assert course.accepted[0] == pytest.approx(torch.minimum(p, q).sum().item(), rel=1e-3)
+
+
+@pytest.mark.slow
+def test_certain_drafts_are_accepted_with_chance_p(expected: Evaluation) -> None:
+    courses = expected.courses[Way("ngram", GAMMA)]
+    assert all(0 <= course.accepted[0] <= course.tested[0] <= course.emitted for course in courses)
+    assert 0 < sum(course.accepted[0] for course in courses) < sum(course.tested[0] for course in courses)
+    assert json.loads(expected.json())["temperature"] == 1.0
+    assert "at temperature 1 on 12 texts" in expected.text()
+
+
+def test_rounds_are_counted_by_their_chances() -> None:
+    assert expected_rounds([1.0] * 8, 3) == 2.0
+    assert expected_rounds([0.0] * 8, 3) == 8.0
+    assert expected_rounds([0.5], 3) == 1.0
+    alpha, gamma = 0.7, 4
+    tau = (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    assert 20_000 / expected_rounds([alpha] * 20_000, gamma) == pytest.approx(tau, rel=1e-3)
+
+
+def test_rounding_makes_no_acceptance_rate_of_more_than_one() -> None:
+    tested, lengths = Counter({0: 3}), Counter({3: 1})
+    course = Course("sure", rounds=1, emitted=4, tested=tested, accepted={0: 3.0000003}, lengths=lengths)
+    figures = Figures.of("model", 3, "", [course])
+    assert (figures.alpha, figures.predicted_speedup) == (1.0, 4.0)
