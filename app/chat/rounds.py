@@ -72,15 +72,18 @@ class ReplyRounds:
         """Tokens of the rounds that were taken over."""
         self.told = False
         """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
+        self._baseline = baseline
+        self._admitted: Admitted | None = None
+        self._clear()
+        self._clear_figures()
+
+    def _clear_figures(self) -> None:
         self.metrics = Metrics()
         """Figures of the own request."""
-        self._baseline = baseline
-        self._gains = SpeedupTracker(baseline)
+        self._gains = SpeedupTracker(self._baseline)
         self._speeds: list[float] = []
         """Tokens per second of the sliding window, one sample each `SAMPLE_S`."""
         self._sampled_at = 0.0
-        self._admitted: Admitted | None = None
-        self._clear()
 
     def _clear(self) -> None:
         self.list: list[Round] = []
@@ -139,6 +142,7 @@ class ReplyRounds:
         rounds, self.carried = self.list, len(self.emitted)
         self._admitted = admitted
         self._clear()
+        self._clear_figures()  # a stored trace has the carried rounds before the request's own
         for record in rounds:
             self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
         first = admitted.prompt_tokens - len(admitted.given)

@@ -309,7 +309,8 @@ def draft_of(
 ) -> Draft:
     """The draft of B rows: tokens, buckets and tree of each, and what the tokens of drawn rows were drawn from."""
     if q is not None:
-        q[[not each for each in drawn]] = 0
+        if not all(drawn):  # even an empty mask would wake torch's threads next to those of the kernels
+            q[[not each for each in drawn]] = 0
         q = q[:, : max(tree.inner for _, _, tree in trees)]
     return Draft(
         [tokens for tokens, _, _ in trees],

@@ -165,6 +165,7 @@ def test_the_cache_of_a_size_that_does_not_fit_is_gone_before_the_next_is_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target, draft = tiny_model(), tiny_model(seed=1)
+    one = KVCache([(2, 8, 2, 8)] * 2, 1, 256 + 18, torch.device("cpu"), torch.float32).bytes
     alive: weakref.WeakSet[KVCache] = weakref.WeakSet()
     fits = 300_000
     made = KVCache.__init__
@@ -180,6 +181,5 @@ def test_the_cache_of_a_size_that_does_not_fit_is_gone_before_the_next_is_tried(
     config = EngineConfig("tiny", Path(), slots=8, context=256)
     room = put_together(config, target, draft)
     (draft_runner,) = room.draft_runners
-    one = KVCache([(2, 8, 2, 8)] * 2, 1, 256 + 18, torch.device("cpu"), torch.float32).bytes
     most = next(slots for slots in (8, 4, 2, 1) if 2 * slots * one <= fits)
     assert room.target.cache.slots == draft_runner.cache.slots == most
