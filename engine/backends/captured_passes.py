@@ -24,9 +24,9 @@ from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import GraphPool, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
-from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64

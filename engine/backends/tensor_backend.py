@@ -12,9 +12,9 @@ from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAccept
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.device.padding import padded_width
-from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -21,9 +21,9 @@ from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
-from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Penalties

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.device.device import require_memory
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
 
 

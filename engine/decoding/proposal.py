@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.round import Proposer
 from specchat.engine.sequence.scheduler import common_prefix
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.sequence.sequence import SequenceState
 
 

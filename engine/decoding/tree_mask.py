@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 
 
 @dataclass(frozen=True, slots=True)

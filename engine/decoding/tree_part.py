@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.tree_mask import tree_visibility
+from specchat.engine.device.device import to_device
 from specchat.engine.device.padding import padded_width
-from specchat.engine.device.to_device import to_device
 
 
 @dataclass(frozen=True, slots=True)

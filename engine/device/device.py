@@ -1,12 +1,16 @@
-"""The device a model runs on: choosing it, its memory, whether bfloat16 is fast there, and a stopwatch."""
+"""The device a model runs on: choosing it, its memory, whether bfloat16 is fast there, copies to it, a stopwatch."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.progress import size_text
@@ -15,6 +19,10 @@ try:
     import psutil
 except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed
     psutil = None
+
+Numbers = (
+    Sequence[int] | Sequence[float] | Sequence[Sequence[int]] | Sequence[Sequence[float]] | NDArray[np.float64] | Tensor
+)
 
 
 def pick_device(name: str) -> torch.device:
@@ -97,6 +105,15 @@ def trim_heap() -> None:
     if psutil:
         with suppress(AttributeError):  # a C library without malloc_trim
             psutil.heap_trim()
+
+
+def to_device(numbers: Numbers, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Tensor of the numbers on the device; without `dtype` it has theirs.
+
+    `torch.tensor(..., device=...)` would wait for the whole stream. An asynchronous copy from pageable memory is staged
+    before the call returns, so the numbers may be freed at once (CUDA runtime API, "API synchronization behavior").
+    """
+    return torch.as_tensor(numbers, dtype=dtype).to(device, non_blocking=True)
 
 
 class Stopwatch:

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import Graphs, Inputs, Signature
-from specchat.engine.device.to_device import to_device
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, setting_numbers

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_part import TreePlace
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 
 SPREAD = 2

@@ -27,8 +27,8 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device.device import to_device
 from specchat.engine.device.padding import padded_width
-from specchat.engine.device.to_device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Adjustment, Penalties

@@ -21,7 +21,7 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.drafters.draft_model import Member, members
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SuffixDrafter

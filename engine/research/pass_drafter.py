@@ -25,7 +25,7 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.published.load import hidden_size

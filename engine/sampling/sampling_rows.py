@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.request import COLDEST, Sampling
 
 _SMALL_TOP_K = 64

@@ -8,7 +8,7 @@ from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState

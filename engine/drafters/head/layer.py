@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear

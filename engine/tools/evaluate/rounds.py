@@ -23,7 +23,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import run_round
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
-from specchat.engine.device.to_device import to_device
+from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
