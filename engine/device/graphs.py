@@ -107,6 +107,10 @@ class Signature:
     """Inputs of the trial run before the capture, which must do no harm; 0 where not given."""
 
 
+Step = tuple[Hashable, Function, Callable[[], Signature]]
+"""Key, function and signature of what may be captured."""
+
+
 class Graphs:
     """The captured functions of one kind of work, by key; the least recently used is dropped where there are too many.
 

@@ -80,6 +80,11 @@ class ModelDrafter(Drafter):
         """Memory of distributions."""
         return 0 if self._support else self._steps.graph_bytes
 
+    def warm_up(self) -> float | None:
+        """Capture the drawing of tokens."""
+        self._steps.capture()
+        return None
+
     def admit(self, row: SequenceState) -> RowProfile:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         self._cache.admit(row)

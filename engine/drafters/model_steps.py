@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import Graphs, Inputs, Signature
+from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, setting_numbers
+from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
 
 Forward = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
@@ -93,6 +93,21 @@ class ModelSteps:
             return most_likely(logits)[:, 0], None
         rows = self._graphs.count(len(logits))
         flags = flags.coarse(rows) if self._graphs.enabled else flags
+        numbers: dict[str, ArrayLike] = {"settings": settings, "u": u}
+        token, q = self._graphs.call(*self._drawing(rows, flags), numbers, {"logits": logits})
+        if self._graphs.enabled:  # the next step overwrites them
+            token, q = token[: len(logits)].clone(), q[: len(logits)].clone()
+        return token, q
+
+    def capture(self) -> None:
+        """Where passes are captured, capture the drawing of tokens for all numbers of rows."""
+        for rows in reversed(self._graphs.counts) if self._graphs.enabled else ():
+            for flags in coarse_flags(rows):
+                if not flags.all_greedy:
+                    self._graphs.capture(*self._drawing(rows, flags))
+
+    def _drawing(self, rows: int, flags: SamplingFlags) -> Step:
+        """Drawing of one token per row."""
 
         def run(inputs: Inputs) -> list[Tensor]:
             q = standardise(inputs["logits"], SamplingRows.from_numbers(inputs["settings"], flags))[:, 0]
@@ -102,11 +117,7 @@ class ModelSteps:
             shape = rows, 1, self._vocabulary
             return Signature({}, {"settings": (rows, NUMBERS), "u": (rows,)}, {"logits": (shape, torch.float32)})
 
-        numbers: dict[str, ArrayLike] = {"settings": settings, "u": u}
-        token, q = self._graphs.call((rows, flags), run, signature, numbers, {"logits": logits})
-        if self._graphs.enabled:  # the next step overwrites them
-            token, q = token[: len(logits)].clone(), q[: len(logits)].clone()
-        return token, q
+        return (rows, flags), run, signature
 
     @torch.inference_mode()
     def after_last(self, rows: Sequence[SequenceState], lead: int) -> Tensor:

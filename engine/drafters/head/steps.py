@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
+from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.sampling.penalties import Adjustment
 from specchat.engine.sampling.sampler import draw_different, standardise
@@ -27,9 +27,6 @@ _CHAINS = (2, 4, 8)
 """Lengths of chains, padded, where shapes are static and the layer drafts longer ones."""
 _TOGETHER = 17
 """Places that rows read in one pass; who has more to read does it alone first."""
-
-Step = tuple[Hashable, Function, Callable[[], Signature]]
-"""Key, function and signature of what may be captured."""
 
 
 class HeadSteps:
