@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
 
@@ -88,6 +88,9 @@ class TensorAcceptance:
         adjustment = self._penalties.of(rows)
         if adjustment is not None:
             logits = adjustment.apply(logits, proposal.tokens)
+        if self._graphs.enabled and not proposal.branches and proposal.support:  # chains share their captured verdicts
+            q = None if proposal.q is None else proposal.support.spread(proposal.q)
+            proposal = replace(proposal, q=q, support=None)
         sampling = [row.request.sampling for row in rows]
         k = max(row.request.detail for row in rows)
         shape = self._shape(len(rows), proposal, SamplingFlags.of(sampling), k)

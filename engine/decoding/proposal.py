@@ -225,7 +225,8 @@ def _common_support(
 ) -> tuple[Support | None, list[tuple[list[int], Tensor]]]:
     """The support that all distributions share, and those of each draft; spread over V where supports differ."""
     parts = [(mine, draft.support, draft.q) for mine, draft in drafts if draft.q is not None]
-    supports = {id(support): support for _, support, _ in parts}
+    given = [support for _, support, _ in parts] or [draft.support for _, draft in drafts if draft.support]
+    supports = {id(support): support for support in given}
     if len(supports) < 2:
         return next(iter(supports.values()), None), [(mine, q) for mine, _, q in parts]
     return None, [(mine, support.spread(q) if support else q) for mine, support, q in parts]

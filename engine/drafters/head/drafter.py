@@ -225,7 +225,7 @@ class HeadDrafter(Drafter):
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
         adjustment = None if tree else self._penalties.of(rows)
         tokens, q = self._steps.draft(rows, begins, longest, u, adjustment, branches=tree is not None)
-        return Draft(tokens, trees, q, self._support if tree else None, buckets=[list(_ranks(each)) for each in trees])
+        return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
 
     def _grows(self, row: SequenceState) -> bool:
         """Whether its tree grows: not with penalties or lenience."""

@@ -47,12 +47,12 @@ class HeadSteps:
     @torch.inference_mode()
     def capture(self, trees: Sequence[Tree]) -> None:
         """Capture reading, and drafting of these trees and of chains, for all numbers of rows."""
-        drafts = [(tree, True) for tree in trees] + [(chain(steps), False) for steps in reversed(self._chains)]
+        drafts = [*trees, *map(chain, reversed(self._chains))]
         for rows in reversed(self._graphs.counts):
             for width in reversed(self._widths):
                 state = self._graphs.capture(*self._reading(rows, width, self._columns)).results[0]
-            for (tree, branches), flags in product(drafts, coarse_flags(rows)):
-                self._graphs.capture(*self._drafting((rows, tree, branches, flags), state, self._columns))
+            for tree, flags in product(drafts, coarse_flags(rows)):
+                self._graphs.capture(*self._drafting((rows, tree, flags), state, self._columns))
 
     @torch.inference_mode()
     def draft(
@@ -76,8 +76,7 @@ class HeadSteps:
             branches: whether the tree may have some; else it is a chain.
 
         Returns:
-            Tokens [B, K] and, unless all rows are greedy, the distributions that they were drawn from:
-            [B, inner, V'], of a chain [B, K, V].
+            Tokens [B, K] and, unless all rows are greedy, the distributions that they were drawn from [B, inner, V'].
         """
         graphs = self._graphs if adjustment is None else Graphs(self._graphs.device, len(rows), None)
         state = self.read(rows, begins, graphs)
@@ -90,7 +89,7 @@ class HeadSteps:
                 padded = chain(next(length for length in self._chains if length >= len(tree)))
         slots, ends, longest = self._rows(rows, graphs)
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
-        step = self._drafting((count, padded, branches, flags), state, longest, adjustment)
+        step = self._drafting((count, padded, flags), state, longest, adjustment)
         tokens, *q = graphs.call(*step, numbers, {"state": state})
         return tokens[: len(rows), : len(tree)], q[0][: len(rows), : tree.inner] if q else None
 
@@ -138,13 +137,13 @@ class HeadSteps:
 
     def _drafting(
         self,
-        shape: tuple[int, Tree, bool, SamplingFlags],
+        shape: tuple[int, Tree, SamplingFlags],
         state: Tensor,
         longest: int,
         adjustment: Adjustment | None = None,
     ) -> Step:
-        """Drafting for a number of rows, with a tree, which may have branches, and sampling flags."""
-        rows, tree, branches, flags = shape
+        """Drafting for a number of rows, with a tree and sampling flags."""
+        rows, tree, flags = shape
         levels, vocabulary = levels_of(tree, self._graphs.device), self._support.tokens
 
         def run(inputs: Inputs) -> list[Tensor]:
@@ -167,7 +166,7 @@ class HeadSteps:
                 tokens[:, level.children - 1] = vocabulary[places.flatten(1)[:, level.offered]]
             if q is None:
                 return [tokens]
-            return [tokens, q if branches else self._support.spread(q)]
+            return [tokens, q]
 
         def signature() -> Signature:
             size = (rows, 1, state.shape[-1])

@@ -136,7 +136,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         await stage.answer(pilot, 20, text=ASK)
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
-        stage.app.actions.archive._writer.do(lambda: None).result()  # type: ignore[union-attr]
+        stage.app.actions.archive.do(lambda: None).result()  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         copy = tmp_path / "killed"
         copy.mkdir()
