@@ -110,10 +110,11 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's title, or the start of its first prompt and the set-up of a lane."""
+        """The chat's title, or the start of its first prompt (its attachments' names) and the set-up of a lane."""
         if self.chat and self.chat.title:
             return self.chat.title
-        title = title_of(self.turns[0].prompt) if self.turns else ""
+        first = self.turns[0] if self.turns else Turn("")
+        title = title_of(first.prompt or ", ".join(each.name for each in first.attachments))
         return f"{title} · {self.set_up}" if self.set_up and title else title
 
     def set_tokens(self, one: Attachment, tokens: int) -> list[Turn]:

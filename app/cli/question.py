@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of, file_attachment
-from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import AppError, UsageError
@@ -147,9 +147,6 @@ class StoredTurn:
     def begin(self) -> None:
         """Store the prompt, and an empty reply."""
         conversation, turn = self._conversation, self._turn
-        if conversation.chat is None:
-            title = title_of(turn.prompt or ", ".join(each.name for each in turn.attachments))
-            conversation.chat = self._store.create_chat(title, conversation.system or "")
         self._archive.prompt(conversation, turn).result()
         conversation.begin_reply(turn, self._reply)
         self._archive.begin(conversation, turn, [self._reply]).result()
