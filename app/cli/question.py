@@ -126,7 +126,6 @@ class StoredTurn:
     """
 
     def __init__(self, store: Store, chat: Chat | None, system: str = "") -> None:
-        self._store = store
         self._archive = Archive(store, _fail)
         self._conversation = (
             Conversation(system=system) if chat is None else stored_conversation(chat, store.messages(chat.id))
