@@ -13,8 +13,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
-from specchat.engine.device.device import Stopwatch, available_memory
+from specchat.engine.device.device import available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.network import held
@@ -27,7 +28,7 @@ from specchat.engine.worker.obtain import Model
 
 COPIED = {"cpu": 256 << 20, "cuda": 1 << 30}
 """Bytes of the block that is copied to measure the bandwidth: far larger than the processor's caches."""
-_REPEATS = 10
+_COPYING_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +46,19 @@ class Traffic:
     @classmethod
     def of(cls, assembly: Assembly) -> Traffic:
         """Traffic of loaded models."""
-        cache = assembly.target.cache
+        cache, head = assembly.target.cache, assembly.parts.get("head")
         room = cache.slots * cache.columns
         others = sum(each.cache.bytes for each in assembly.draft_runners[1:])
+        if head is not None:
+            draft_weights = head.weight_bytes + assembly.score_bytes
+        else:
+            draft_weights = weights_read(assembly.drafts[0]) if assembly.drafts else 0
         return cls(
             weights=weights_read(assembly.model) if assembly.model.start is None else 0,
             cache=cache.bytes // room,
-            draft_weights=_draft_weights(assembly),
+            draft_weights=draft_weights,
             draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
         )
-
-
-def _draft_weights(assembly: Assembly) -> int:
-    head = assembly.parts.get("head")
-    if head is not None:
-        return head.weight_bytes + assembly.score_bytes
-    return weights_read(assembly.drafts[0]) if assembly.drafts else 0
 
 
 def weights_read(loaded: Model) -> int:
@@ -168,15 +166,9 @@ def copy_bandwidth(device: torch.device) -> float:
     if free is not None:
         size = min(size, free // 4)
     source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
-    target, seconds = torch.empty_like(source), []
-    for _ in range(_REPEATS):
-        watch = Stopwatch(device)
-        target.copy_(source)
-        watch.mark()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds += watch.seconds()
-    return 2 * source.nbytes / median(seconds)
+    blocks = {"source": source, "target": torch.empty_like(source)}
+    timer = Timer("target.copy_(source)", globals=blocks, num_threads=torch.get_num_threads())
+    return 2 * source.nbytes / timer.blocked_autorange(min_run_time=_COPYING_S).median
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,12 +285,6 @@ class Pace:
 
     tokens: int
     seconds: float
-
-    @classmethod
-    def total(cls, paces: Iterable[Pace]) -> Pace:
-        """Sum of several."""
-        known = list(paces)
-        return cls(sum(pace.tokens for pace in known), sum(pace.seconds for pace in known))
 
     @property
     def token_s(self) -> float:
