@@ -16,17 +16,7 @@ from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.request import Sampling, check_gamma
-from specchat.engine.tools.bench.figures import (
-    Cell,
-    Pace,
-    PeerCell,
-    Place,
-    Tally,
-    Traffic,
-    make_cell,
-    make_peer_cell,
-    tally,
-)
+from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Tally, Traffic, tally
 from specchat.engine.tools.bench.peers import Peer
 from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, rotated, run_pass
@@ -92,11 +82,10 @@ class Suite:
             able = [peer for peer in peers if peer.refusal(batch) is None]
             ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
             for variant, passes in ours.items():
-                cells.append(make_cell(place, variant, passes, ours[NONE], self.traffic, self.bandwidth))
+                cells.append(Cell(place, variant, passes, ours[NONE], self.traffic, self.bandwidth))
             for peer, paces in theirs.items():
-                cell = make_peer_cell(place, peer.name, peer.gamma, paces, ours)
-                if cell is not None:
-                    peer_cells.append(cell)
+                if any(pace.tokens and pace.seconds for pace in paces):
+                    peer_cells.append(PeerCell(place, peer.name, peer.gamma, paces, ours))
         return cells, peer_cells
 
     def _passes(
