@@ -18,7 +18,7 @@ from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import AUTO, parse_gamma
 from specchat.engine.tools.bench.figures import Traffic, copy_bandwidth
-from specchat.engine.tools.bench.peers import PEERS, load_peers
+from specchat.engine.tools.bench.peers import PEERS, Peers
 from specchat.engine.tools.bench.report import BenchReport, Setting
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
@@ -140,7 +140,7 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
             require_decoder_only(made.model, "--peer compares programs that run")
         # Peers have no equivalent of γ "auto": they get the fixed draft lengths.
         gammas = sorted({v.gamma for v in variants if v.drafter != BASELINE and v.gamma is not None})
-        peers = load_peers(options.peers, config, made, gammas, options.batches, options.llama_cpp)
+        peers = Peers(options.peers, config, made, gammas, options.batches, options.llama_cpp)
         say("measuring the copy bandwidth")
         suite = Suite(engine, plan, Traffic.of(made), copy_bandwidth(made.target.device), say)
         if options.crossover and variants == [NONE]:

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -70,27 +69,8 @@ class Peer:
         raise NotImplementedError
 
 
-@dataclass(slots=True)
 class Peers:
-    """Peers of one benchmark."""
-
-    peers: list[Peer] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """Why one is left out, a sentence each."""
-    versions: dict[str, str] = field(default_factory=dict)
-    instruction_sets: dict[str, str] = field(default_factory=dict)
-    """Instruction sets of each peer that reports them."""
-
-
-def load_peers(
-    names: Sequence[str],
-    config: EngineConfig,
-    made: Assembly,
-    gammas: Sequence[int],
-    batches: Sequence[int],
-    llama_cpp: Path | None,
-) -> Peers:
-    """Load peers, in addition to the engine; one that cannot run is left out with a note.
+    """Peers of one benchmark, loaded in addition to the engine; one that cannot run is left out with a note.
 
     Args:
         names: of `PEERS`.
@@ -100,37 +80,51 @@ def load_peers(
         batches: batch sizes of the benchmark.
         llama_cpp: folder that xllamacpp was installed into, if given.
     """
-    model, target, store = made.model, made.target, ModelStore(config.models)
-    loaded = Peers()
 
-    def again(spec: str, used: Model) -> LoadedModel:
-        """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
-        folder = resolve(spec, store, ignore_progress)
-        dtype = used.dtype if isinstance(used, LoadedModel) else pick_dtype("auto", used.device, folder)
-        return load_model(folder, used.device, dtype, ignore_progress)
+    def __init__(
+        self,
+        names: Sequence[str],
+        config: EngineConfig,
+        made: Assembly,
+        gammas: Sequence[int],
+        batches: Sequence[int],
+        llama_cpp: Path | None,
+    ) -> None:
+        self.peers: list[Peer] = []
+        self.notes: list[str] = []
+        """Why one is left out, a sentence each."""
+        self.versions: dict[str, str] = {}
+        self.instruction_sets: dict[str, str] = {}
+        """Instruction sets of each peer that reports them."""
+        model, target, store = made.model, made.target, ModelStore(config.models)
+        if "loop" in names:
+            self.peers.append(LoopPeer(model, target.cache.slots, target.context))
+        if "transformers" in names:
+            copy = _copy(config.target, store, model)
+            self.peers += [TransformersPeer(copy, gamma) for gamma in (0, *gammas)]
+            if made.drafts:  # it takes one
+                draft = _copy(config.drafts[0], store, made.drafts[0])
+                self.peers += [TransformersPeer(copy, gamma, draft) for gamma in gammas]
+        if "llama.cpp" in names:
+            try:
+                library = load_library(llama_cpp)
+                file = gguf_file(config.target, store, ignore_progress)
+                if file is None:
+                    raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
+                for gamma in (0, *gammas):
+                    self.peers.append(LlamaCppPeer(library, file, model, target.context, max(batches), gamma))
+                self.versions["llama.cpp"], self.instruction_sets["llama.cpp"] = describe(library)
+            except EngineError as error:
+                self.notes.append(f"llama.cpp is left out: {error}")
+        refusals = ((peer.name, peer.refusal(batch)) for peer in self.peers for batch in batches)
+        self.notes += dict.fromkeys(f"{name}: {why}" for name, why in refusals if why)
 
-    if "loop" in names:
-        loaded.peers.append(LoopPeer(model, target.cache.slots, target.context))
-    if "transformers" in names:
-        copy = again(config.target, model)
-        loaded.peers += [TransformersPeer(copy, gamma) for gamma in (0, *gammas)]
-        if made.drafts:  # it takes one
-            draft = again(config.drafts[0], made.drafts[0])
-            loaded.peers += [TransformersPeer(copy, gamma, draft) for gamma in gammas]
-    if "llama.cpp" in names:
-        try:
-            library = load_library(llama_cpp)
-            file = gguf_file(config.target, store, ignore_progress)
-            if file is None:
-                raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
-            for gamma in (0, *gammas):
-                loaded.peers.append(LlamaCppPeer(library, file, model, target.context, max(batches), gamma))
-            loaded.versions["llama.cpp"], loaded.instruction_sets["llama.cpp"] = describe(library)
-        except EngineError as error:
-            loaded.notes.append(f"llama.cpp is left out: {error}")
-    refusals = ((peer.name, peer.refusal(batch)) for peer in loaded.peers for batch in batches)
-    loaded.notes += dict.fromkeys(f"{name}: {why}" for name, why in refusals if why)
-    return loaded
+
+def _copy(spec: str, store: ModelStore, used: Model) -> LoadedModel:
+    """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
+    folder = resolve(spec, store, ignore_progress)
+    dtype = used.dtype if isinstance(used, LoadedModel) else pick_dtype("auto", used.device, folder)
+    return load_model(folder, used.device, dtype, ignore_progress)
 
 
 class LoopPeer(Peer):

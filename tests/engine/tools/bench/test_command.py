@@ -196,8 +196,3 @@ def test_variants_are_plain_decoding_and_each_drafter_with_each_gamma(
     drafters: tuple[str, ...], gammas: tuple[int | None, ...], expected: list[tuple[str, int | None]]
 ) -> None:
     assert choose_variants(drafters, gammas, READY) == [NONE, *(Variant(*each) for each in expected)]
-
-
-def test_an_unknown_drafter_is_refused() -> None:
-    with pytest.raises(EngineError, match="'magic' is not there: choose from model, ngram, none"):
-        choose_variants(["magic"], [4], READY)
