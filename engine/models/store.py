@@ -19,6 +19,7 @@ from pathlib import Path
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
+from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes
 from specchat.engine.progress import Progress, ignore_progress
 
@@ -195,8 +196,6 @@ class ModelStore:
 
 def origin(folder: Path) -> str:
     """Origin of a stored model as given to `ModelStore.complete`; empty if unknown."""
-    try:
-        stated = json.loads((folder / _ORIGIN_FILE).read_text(encoding="utf-8"))["origin"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return str(stated)
+    with suppress(EngineError, KeyError):
+        return str(read_json(folder / _ORIGIN_FILE)["origin"])
+    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -16,7 +16,6 @@ from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Finished, FinishReason, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.outbox import Outbox
-from specchat.engine.progress import Progress
 from specchat.engine.request import AUTO, Request, Sampling, gamma_text
 from specchat.engine.round import Round
 from specchat.engine.tools.prompts import Prompt
@@ -118,19 +117,15 @@ def running(
     Raises:
         EngineError: a model cannot be fetched or loaded.
     """
-    from specchat.engine.worker.assembly import assemble
 
-    made: list[Assembly] = []
+    def loaded(made: Assembly, _slot: int) -> Generator[None, None, Assembly]:
+        yield
+        return made
 
-    def keep(config: EngineConfig, progress: Progress) -> Assembly:
-        made.append((load or assemble)(config, progress))
-        return made[0]
-
-    engine = Engine(config, keep)
+    engine = Engine(config, load)
     engine.start()
     try:
-        ready = engine.wait_ready()
-        yield engine, ready, made[0]
+        yield engine, engine.wait_ready(), engine.borrow(loaded).result()
     finally:
         engine.close(close_s)
 
