@@ -168,7 +168,8 @@ def copy_bandwidth(device: torch.device) -> float:
     source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
     blocks = {"source": source, "target": torch.empty_like(source)}
     timer = Timer("target.copy_(source)", globals=blocks, num_threads=torch.get_num_threads())
-    return 2 * source.nbytes / timer.blocked_autorange(min_run_time=_COPYING_S).median
+    with torch.cuda.device(device.index if device.type == "cuda" else -1):  # which the timer waits for
+        return 2 * source.nbytes / timer.blocked_autorange(min_run_time=_COPYING_S).median
 
 
 @dataclass(frozen=True, slots=True)
