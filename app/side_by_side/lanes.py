@@ -26,7 +26,7 @@ from specchat.engine import (
     Record,
     Request,
 )
-from specchat.engine.tools.compare import submit_probe
+from specchat.engine.tools.compare import make_probe
 from specchat.engine.tools.lane_figures import top2_gap
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ class LaneSource(Source):
         """Generate the token after the common prefix of both texts, with the target's top two."""
         if self._request is not None:
             self._answer, self.asking = [], True
-            self._probe = submit_probe(self._engine, self._request, comparison, self._outbox)
+            probe = make_probe(self._request, comparison)
+            self._probe = probe.request_id
+            self._engine.submit(probe, self._outbox)
 
     def drain(self) -> list[Record]:
         """The lane's records since the last call; the first lane adds those of the whole engine."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 BYTES_PER_PARAMETER = 2
@@ -95,9 +94,3 @@ PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
 """Presets by name, the default first."""
 
 DEFAULT_PRESET = "smollm2-135m"
-
-
-def nearest_preset(name: str) -> str | None:
-    """The preset name most similar to `name`, or None."""
-    found = difflib.get_close_matches(name.lower(), PRESETS, n=1, cutoff=0.5)
-    return found[0] if found else None

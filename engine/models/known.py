@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import folder_bytes
 from specchat.engine.models.hub import HUB_ID, cached_snapshot
 from specchat.engine.models.resolve import gguf_of
@@ -77,12 +77,10 @@ def vocabulary_misfit(target: Path, draft: Path) -> str:
     return ""
 
 
-def free_memory() -> int | None:
-    """Bytes of available memory on this machine; None if unknown."""
-    try:
-        import psutil
-    except ImportError:
-        return None
+def free_memory() -> int:
+    """Bytes of available memory on this machine."""
+    import psutil  # the engine alone can do without
+
     return int(psutil.virtual_memory().available)
 
 
@@ -111,9 +109,7 @@ def _eos_ids(folder: Path) -> set[int]:
     """EOS token ids in the model's configuration files."""
     ids: set[int] = set()
     for name in ("generation_config.json", "config.json"):
-        try:
-            stated: Any = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
-        except (OSError, ValueError, AttributeError):
-            continue
-        ids |= {stated} if isinstance(stated, int) else set(stated or ())
+        with suppress(EngineError):
+            stated = read_json(folder / name).get("eos_token_id")
+            ids |= {stated} if isinstance(stated, int) else set(stated or ())
     return ids

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
-from specchat.engine.models.catalog import PRESETS, WheelFile, hub_folder, nearest_preset
-from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.catalog import PRESETS, WheelFile, hub_folder
+from specchat.engine.models.checkpoint import Checkpoint, read_json
 from specchat.engine.models.disk import disk_errors, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
 from specchat.engine.models.store import ModelStore, origin
@@ -53,8 +56,8 @@ def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
         return _from_hub(spec, store, progress)
     if os.sep in spec or spec.startswith("~"):
         raise EngineError(f"there is no file or folder {spec}: check the path")
-    near = nearest_preset(spec)
-    hint = f"did you mean {near}? " if near else ""
+    near = difflib.get_close_matches(spec.lower(), PRESETS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
     raise EngineError(
         f"no model is called {spec!r}: {hint}choose one of {', '.join(PRESETS)}, or give a hub id (organisation/name), "
         "a folder or a GGUF file"
@@ -153,16 +156,13 @@ def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) 
     stat = file.stat()
     identity = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
     index = store.folder / _HASHES
-    try:
-        known = json.loads(index.read_text(encoding="utf-8"))
+    known: dict[str, Any] = {}
+    with suppress(EngineError, KeyError, TypeError):
+        known = read_json(index)
         if known[str(file)]["identity"] == identity:
             return str(known[str(file)]["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        known = {}
     progress("convert", f"Reading {file.name}", None)
     digest = sha256_of(file)
-    if not isinstance(known, dict):
-        known = {}
     known[str(file)] = {"identity": identity, "sha256": digest}
     with disk_errors(store.folder, f"preparing {file.name}"):
         make_folder(store.folder)

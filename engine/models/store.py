@@ -19,6 +19,7 @@ from pathlib import Path
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
+from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes
 from specchat.engine.progress import Progress, ignore_progress
 
@@ -88,7 +89,7 @@ class ModelStore:
         if not self.folder.is_dir():
             return []
         return [
-            StoredModel(folder.name, folder, folder_bytes(folder) + self._other_bytes(folder.name), origin(folder))
+            StoredModel(folder.name, folder, sum(map(folder_bytes, self._parts(folder.name))), origin(folder))
             for folder in sorted(self.folder.iterdir())
             if self.find(folder.name) is not None
         ]
@@ -178,18 +179,9 @@ class ModelStore:
             built.rename(final)
         return final
 
-    def remove(self, name: str) -> None:
-        """Delete a stored model, its packed versions, its work folder and the file it was converted from."""
-        for folder in (self.path(name), self.folder / _UNFINISHED / name, self.original(name)):
-            shutil.rmtree(folder, ignore_errors=True)
-        if self._marker != _PACKED_MARKER:
-            for kind in _PACKED_KINDS:
-                self.packed.remove(f"{name}.{kind}")
-
-    def _other_bytes(self, name: str) -> int:
-        """Size of a model's packed versions and of the file it was converted from."""
-        packed = sum(folder_bytes(self.packed.path(f"{name}.{kind}")) for kind in _PACKED_KINDS)
-        return packed + folder_bytes(self.original(name))
+    def _parts(self, name: str) -> list[Path]:
+        """A model, its packed versions and the file it was converted from; they need not exist."""
+        return [self.path(name), *(self.packed.path(f"{name}.{kind}") for kind in _PACKED_KINDS), self.original(name)]
 
     def _remove_stale(self, keep: str) -> None:
         from filelock import FileLock, Timeout
@@ -204,8 +196,6 @@ class ModelStore:
 
 def origin(folder: Path) -> str:
     """Origin of a stored model as given to `ModelStore.complete`; empty if unknown."""
-    try:
-        stated = json.loads((folder / _ORIGIN_FILE).read_text(encoding="utf-8"))["origin"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-    return str(stated)
+    with suppress(EngineError, KeyError):
+        return str(read_json(folder / _ORIGIN_FILE)["origin"])
+    return ""

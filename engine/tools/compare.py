@@ -19,7 +19,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.tools.lane_figures import SAMPLED, Comparison, LaneTally, top2_gap
 from specchat.engine.tools.report import Table, json_report, number, paragraphs
-from specchat.engine.tools.runner import Say, collect
+from specchat.engine.tools.runner import Say, run_requests
 
 VERSION = 1
 """Version of the JSON object; raised when the meaning of a field changes."""
@@ -27,7 +27,6 @@ ORDERS_AGREE = 0.05
 """Largest relative difference in a lane's tokens per second between orders that counts as agreement."""
 WARM_UP = "Say hello."
 WARM_UP_TOKENS = 8
-_WAIT_S = 1.0
 _numbers = count()
 
 _HEADER = ("prompt", "lane", "time s", "tokens", "tokens/s", "a ... b", "measured", "a ... b", "predicted", "saved",
@@ -124,17 +123,14 @@ def _trial(engine: Lanes, ask: Ask, prompt: int, text: str) -> Trial:
     comparison = Comparison(left, right, engine.same_target)
     gap = None
     if comparison.same_target and not comparison.identical and all(request.sampling.greedy for request in requests):
-        outbox = Outbox()
-        probe = submit_probe(engine, requests[0], comparison, outbox)
-        gap = top2_gap(_collect(outbox, [probe])[0])
+        gap = top2_gap(run_requests(engine.submit, [make_probe(requests[0], comparison)], 1)[0])
     return Trial(prompt, engine.order, comparison, gap)
 
 
-def submit_probe(engine: Lanes, request: Request, comparison: Comparison, outbox: Outbox) -> str:
-    """Request one token after the common part of both replies, with top-2 detail; returns the request's id."""
-    name = f"probe-{next(_numbers)}"
-    probe = Request(
-        name,
+def make_probe(request: Request, comparison: Comparison) -> Request:
+    """A request for one token after the common part of both replies, with top-2 detail."""
+    return Request(
+        f"probe-{next(_numbers)}",
         request.messages,
         sampling=request.sampling,
         drafter="none",
@@ -143,8 +139,6 @@ def submit_probe(engine: Lanes, request: Request, comparison: Comparison, outbox
         detail=2,
         reply_ids=tuple(comparison.left.tokens[: comparison.difference]),
     )
-    engine.submit(probe, outbox)
-    return name
 
 
 def run_lanes(engine: Lanes, requests: Sequence[Request]) -> list[list[Event]]:
@@ -153,21 +147,8 @@ def run_lanes(engine: Lanes, requests: Sequence[Request]) -> list[list[Event]]:
     Raises:
         EngineError: a request failed.
     """
-    outbox = Outbox()
-    for lane, request in enumerate(requests):
-        engine.submit(request, outbox, lane)
-    return _collect(outbox, [request.request_id for request in requests])
-
-
-def _collect(outbox: Outbox, names: Sequence[str]) -> list[list[Event]]:
-    """Events of these requests, once all have ended."""
-    events: dict[str, list[Event]] = {name: [] for name in names}
-    left = len(names)
-    while left:
-        event = outbox.get(_WAIT_S)
-        if event is not None:
-            left -= collect([event], events)
-    return list(events.values())
+    lanes = count()
+    return run_requests(lambda request, outbox: engine.submit(request, outbox, next(lanes)), requests, len(requests))
 
 
 def spread_line(trials: Sequence[Trial]) -> str:

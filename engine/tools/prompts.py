@@ -64,20 +64,18 @@ def load_prompts(names: Sequence[str], folder: Path = FOLDER) -> list[PromptSet]
     Raises:
         EngineError: a set does not exist, or its file is missing or damaged.
     """
-    return [_load(name, folder) for name in names]
-
-
-def _load(name: str, folder: Path) -> PromptSet:
-    if name not in SETS:
-        raise EngineError(f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
-    path = folder / f"{name}.json"
-    try:
-        texts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
-        prompts = tuple(Prompt(text) for text in texts)
-    except OSError as error:
-        raise EngineError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
-        raise EngineError(f"{path} is damaged: it must hold a list of texts under the key prompts") from None
-    if not prompts or not all(isinstance(text, str) and text for text in texts):
-        raise EngineError(f"{path} is damaged: every prompt must be a text")
-    return PromptSet(name, prompts)
+    sets = []
+    for name in names:
+        if name not in SETS:
+            raise EngineError(f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
+        path = folder / f"{name}.json"
+        try:
+            texts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
+            sets.append(PromptSet(name, tuple(map(Prompt, texts))))
+        except OSError as error:
+            raise EngineError(f"{path} cannot be read: {error.strerror or error}") from None
+        except (ValueError, KeyError, TypeError):
+            raise EngineError(f"{path} is damaged: it must hold a list of texts under the key prompts") from None
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise EngineError(f"{path} is damaged: every prompt must be a text")
+    return sets

@@ -1,6 +1,6 @@
 """Shared report layer of the tools: tables for people, one JSON form for machines, CSV.
 
-Tables are drawn by rich. Where rich is not installed they are aligned by spaces.
+Tables are drawn by rich, which is there wherever transformers is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 _GAP = 2
 """Spaces between columns."""
+_WIDEST = 1 << 16
+"""Width of the console that a table is drawn on, more than any takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +59,23 @@ class Table:
         return parts
 
     def _draw(self, columns: Sequence[int]) -> str:
-        header = [self.header[column] for column in columns]
-        rows = [[row[column] for column in columns] for row in self.rows]
-        try:
-            return _with_rich(header, rows, self.names)
-        except ImportError:
-            return _with_spaces(header, rows, self.names)
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as RichTable
+        from rich.text import Text
 
-
-def _with_rich(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = RichTable(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), show_header=any(header)
-    )
-    for number, name in enumerate(header):
-        table.add_column(Text(name), justify="left" if number < names else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    out = io.StringIO()
-    width = sum(2 * max(map(len, column)) + _GAP for column in zip(header, *rows, strict=True))
-    Console(file=out, width=width, color_system=None, legacy_windows=False).print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
-
-
-def _with_spaces(header: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
-    lines = [header, *rows] if any(header) else list(rows)
-    sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    drawn = []
-    for line in lines:
-        cells = [cell.ljust(size) for cell, size in zip(line[:names], sizes, strict=False)]
-        cells += [cell.rjust(size) for cell, size in zip(line[names:], sizes[names:], strict=True)]
-        drawn.append((" " * _GAP).join(cells).rstrip())
-    return "\n".join(drawn)
+        header = any(self.header)
+        table = RichTable(
+            box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), show_header=header
+        )
+        for column in columns:
+            justify: Any = "left" if column < self.names else "right"
+            table.add_column(Text(self.header[column]), justify=justify, no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(Text(row[column]) for column in columns))
+        out = io.StringIO()
+        Console(file=out, width=_WIDEST, color_system=None, legacy_windows=False).print(table)
+        return "\n".join(line.rstrip() for line in out.getvalue().rstrip("\n").split("\n"))
 
 
 def paragraphs(*parts: str) -> str:
@@ -119,7 +102,7 @@ def json_report(tool: str, version: int, figures: Any) -> str:
         figures: a dataclass, or a dictionary of its fields.
     """
     fields = figures if isinstance(figures, dict) else asdict(figures)
-    return json.dumps({f"specchat_{tool}": version, **fields}, indent=1, ensure_ascii=False)
+    return json.dumps({f"specchat_{tool}": version, **fields}, indent=1, ensure_ascii=False, default=vars)
 
 
 def csv_report(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

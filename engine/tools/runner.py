@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
@@ -21,7 +21,7 @@ from specchat.engine.round import Round
 from specchat.engine.tools.prompts import Prompt
 
 if TYPE_CHECKING:
-    from specchat.engine.worker.assembly import Assemble
+    from specchat.engine.worker.assembly import Assemble, Assembly
 
 Say = Callable[[str], None]
 """Called with one-line progress messages."""
@@ -30,13 +30,6 @@ _POLL_S = 0.005
 """Polling interval of the outbox: blocking on it would wake this thread every round and slow the engine's thread."""
 _numbers = count()
 _Item = TypeVar("_Item")
-
-
-class Submits(Protocol):
-    """Something that answers requests, such as `Engine`."""
-
-    def submit(self, request: Request, outbox: Outbox | None = None) -> None:
-        """Submit a request, whose events go to the outbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +105,40 @@ def config_of(options: Any, **more: Any) -> EngineConfig:
 
 @contextmanager
 def running(
-    config: EngineConfig, assemble: Assemble | None = None, *, close_s: float | None = 5.0
-) -> Iterator[tuple[Engine, Ready]]:
-    """An engine that has loaded its models; closed at the end.
+    config: EngineConfig, load: Assemble | None = None, *, close_s: float | None = 5.0
+) -> Iterator[tuple[Engine, Ready, Assembly]]:
+    """An engine that has loaded its models, and these models; closed at the end.
 
     Args:
         config: models, device and capacity.
-        assemble: loads the models; None for the engine's own.
+        load: loads the models; None for the engine's own.
         close_s: seconds to wait for the engine's thread at the end; None for as long as it takes.
 
     Raises:
         EngineError: a model cannot be fetched or loaded.
     """
-    engine = Engine(config, assemble)
+
+    def loaded(made: Assembly, _slot: int) -> Generator[None, None, Assembly]:
+        yield
+        return made
+
+    engine = Engine(config, load)
     engine.start()
     try:
-        yield engine, engine.wait_ready()
+        yield engine, engine.wait_ready(), engine.borrow(loaded).result()
     finally:
         engine.close(close_s)
 
 
-def run_requests(engine: Submits, requests: Sequence[Request], batch: int) -> list[list[Event]]:
+def run_requests(
+    submit: Callable[[Request, Outbox], None], requests: Sequence[Request], batch: int
+) -> list[list[Event]]:
     """Run all requests, `batch` at once; a new one starts when one has ended.
+
+    Args:
+        submit: submits a request, whose events go to the outbox.
+        requests: in the order of submission.
+        batch: largest number of requests that run at once.
 
     Returns:
         Events per request.
@@ -147,39 +152,27 @@ def run_requests(engine: Submits, requests: Sequence[Request], batch: int) -> li
     open_requests = 0
     while waiting or open_requests:
         while waiting and open_requests < batch:
-            engine.submit(waiting.popleft(), outbox)
+            submit(waiting.popleft(), outbox)
             open_requests += 1
-        open_requests -= collect(outbox.drain(), events)
+        for event in outbox.drain():
+            if (request_id := getattr(event, "request_id", None)) in events:
+                events[request_id].append(event)
+            if isinstance(event, Finished):
+                open_requests -= 1
+                if event.reason is FinishReason.ERROR:
+                    raise EngineError(event.message)
+                if event.reason is FinishReason.CANCELLED:
+                    raise EngineError("the run was cancelled: start it again")
         time.sleep(_POLL_S)
     return list(events.values())
 
 
-def collect(arrived: Iterable[Event], events: dict[str, list[Event]]) -> int:
-    """Add events to the lists of their requests; returns how many requests ended.
-
-    Raises:
-        EngineError: a request failed or was cancelled.
-    """
-    ended = 0
-    for event in arrived:
-        request_id = getattr(event, "request_id", None)
-        if request_id not in events:
-            continue
-        events[request_id].append(event)
-        if isinstance(event, Finished):
-            ended += 1
-            if event.reason is FinishReason.ERROR:
-                raise EngineError(event.message)
-            if event.reason is FinishReason.CANCELLED:
-                raise EngineError("the run was cancelled: start it again")
-    return ended
-
-
 def run_pass(
-    engine: Submits, variant: Variant, prompts: Sequence[Prompt], batch: int, sampling: Sampling, max_tokens: int
+    engine: Engine, variant: Variant, prompts: Sequence[Prompt], batch: int, sampling: Sampling, max_tokens: int
 ) -> list[list[Event]]:
     """`run_requests` with one request per prompt."""
-    return run_requests(engine, [make_request(variant, prompt, sampling, max_tokens) for prompt in prompts], batch)
+    requests = [make_request(variant, prompt, sampling, max_tokens) for prompt in prompts]
+    return run_requests(engine.submit, requests, batch)
 
 
 def make_request(variant: Variant, prompt: Prompt, sampling: Sampling, max_tokens: int) -> Request:

@@ -263,10 +263,9 @@ class ModelsScreen(ModalScreen[None]):
             yield model.note
         if model.draft:
             yield f"{model.draft} drafts well for it"
-        free = free_memory()
-        if model.memory_bytes is not None and free is not None:
+        if model.memory_bytes is not None:
             fits = "fits" if self._fits(model) else "does not fit"
-            room = size_text(free + self._models.loaded_bytes)
+            room = size_text(free_memory() + self._models.loaded_bytes)
             yield f"needs {size_text(model.memory_bytes)} of memory, {fits}: {room} free"
         if model.spec in self._misfit:
             yield self._misfit[model.spec] or "has the vocabulary of the target: it can draft"
@@ -275,7 +274,4 @@ class ModelsScreen(ModalScreen[None]):
             yield pull.text
 
     def _fits(self, model: KnownModel) -> bool:
-        free = free_memory()
-        if model.memory_bytes is None or free is None:
-            return True
-        return model.memory_bytes * ROOM <= free + self._models.loaded_bytes
+        return (model.memory_bytes or 0) * ROOM <= free_memory() + self._models.loaded_bytes

@@ -62,7 +62,10 @@ def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
         report(_READ, _WEIGHTS, 0.2)
         with _instrumented(functools.partial(report, _WEIGHTS, _WRITE)):
             config = AutoConfig.from_pretrained(file.parent, **source)
-            _complete_config(header, config)
+            rope = rope_parameters(header, config)
+            if rope is not None:
+                config.rope_parameters = rope
+            vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
             report(_WEIGHTS, _WRITE, 0.0)
             model = _read_network(file, config)
     except EngineError:
@@ -89,13 +92,6 @@ def _check_kind(header: GgufHeader) -> None:
         )
     if not metadata.get("tokenizer.ggml.tokens"):
         raise EngineError(f"{header.path} has no tokenizer: choose a GGUF file of a whole model")
-
-
-def _complete_config(header: GgufHeader, config: PreTrainedConfig) -> None:
-    rope = rope_parameters(header, config)
-    if rope is not None:
-        config.rope_parameters = rope
-    vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
 
 
 def _read_network(file: Path, config: PreTrainedConfig) -> PreTrainedModel:
@@ -136,19 +132,15 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, header: G
     )
     model.save_pretrained(folder)
     if header.metadata.get("tokenizer.ggml.pre") in _DIGITS_APART:
-        _split_at_digits(tokenizer)
+        from tokenizers import pre_tokenizers
+
+        # transformers' GGUF reader drops the digit splitting of these vocabularies.
+        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
     tokenizer.model_max_length = model.config.get_text_config().max_position_embeddings
     tokenizer.save_pretrained(folder)
     _strip_load_options(folder / "tokenizer_config.json")
-
-
-def _split_at_digits(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Restore the digit splitting of these vocabularies, which transformers' GGUF reader drops."""
-    from tokenizers import pre_tokenizers
-
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
 
 
 def _strip_load_options(tokenizer_config: Path) -> None:
@@ -197,7 +189,10 @@ def rope_parameters(header: GgufHeader, config: PreTrainedConfig) -> dict[str, A
     if header.architecture in _READ_BY_TRANSFORMERS:
         return None
     if _TABLE in header.tensors:
-        table = _read_table(header)
+        tensor = header.tensors[_TABLE]
+        if tensor.type != _FLOAT32:
+            raise EngineError(f"{header.path} is damaged ({_TABLE} is not float32): fetch it again")
+        table = np.fromfile(header.path, dtype="<f4", count=tensor.elements, offset=tensor.offset)
         factor = float(table.max())
         base = float(config.rope_parameters["rope_theta"])
         if not np.allclose(table, llama3_factors(base, 2 * len(table), factor), rtol=1e-3):
@@ -225,10 +220,3 @@ def llama3_factors(base: float, dimensions: int, factor: float) -> NDArray[np.fl
     blend = np.clip((_ORIGINAL_CONTEXT / wavelengths - _LOW) / (_HIGH - _LOW), 0.0, 1.0)
     result: NDArray[np.float64] = 1.0 / ((1.0 - blend) / factor + blend)
     return result
-
-
-def _read_table(header: GgufHeader) -> NDArray[np.float32]:
-    tensor = header.tensors[_TABLE]
-    if tensor.type != _FLOAT32:
-        raise EngineError(f"{header.path} is damaged ({_TABLE} is not float32): fetch it again")
-    return np.fromfile(header.path, dtype="<f4", count=tensor.elements, offset=tensor.offset)

@@ -146,9 +146,7 @@ class _Reader:
         return self._scalar(_SCALARS[kind])
 
     def _scalar(self, layout: str) -> Any:
-        (value,) = struct.unpack_from(layout, self._content, self._at)
-        self._at += struct.calcsize(layout)
-        return value
+        return self._scalars(layout, 1)[0]
 
     def _scalars(self, layout: str, count: int) -> list[Any]:
         values = struct.unpack_from(f"<{count}{layout[1]}", self._content, self._at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from specchat.engine.models.packed.decoder_description import (
     DecoderDescription,
     describe_decoder,
 )
-from specchat.engine.models.packed.file import PackedWriter
+from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
 from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
 from specchat.engine.models.tokenizer import FILE, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers
@@ -75,29 +76,27 @@ def _pack(
 ) -> None:
     described = describe_decoder(config)
     tokenizer = load_tokenizer(model)
-    writer = PackedWriter(folder)
-    try:
-        with disk_errors(folder, f"packing {model.name}"):
+    about = {
+        "source": identity,
+        "format": source.format,
+        "fingerprint": fingerprint_of(_samples(source, config)),
+        "decoder": asdict(described),
+        "tokenizer": tokenizer_facts(tokenizer),
+        "eos_ids": sorted(eos_ids(tokenizer, config, _generation(model))),
+        "context": stated_context(model, config),
+    }
+    with disk_errors(folder, f"packing {model.name}"):
+        with (folder / WEIGHTS).open("wb") as file:
+            writer = PackedWriter(file)
             for name, weight, fraction in decoder_weights(source, described):
                 progress("convert", f"Packing {model.name}", fraction)
                 if isinstance(weight, MatrixArrays):
                     writer.matrix(name, weight)
                 else:
                     writer.vector(name, weight)
-            tokenizer.backend_tokenizer.save(str(folder / FILE))
-            writer.finish(
-                {
-                    "source": identity,
-                    "format": source.format,
-                    "fingerprint": fingerprint_of(_samples(source, config)),
-                    "decoder": described.to_json(),
-                    "tokenizer": tokenizer_facts(tokenizer),
-                    "eos_ids": sorted(eos_ids(tokenizer, config, _generation(model))),
-                    "context": stated_context(model, config),
-                }
-            )
-    finally:
-        writer.close()
+            index = writer.index(about)
+        tokenizer.backend_tokenizer.save(str(folder / FILE))
+        (folder / INDEX).write_text(index, encoding="utf-8")
     progress("convert", f"Packed {model.name}", 1.0)
 
 

@@ -7,7 +7,7 @@ rotary scaling are those of the modelling code. Loading a packed model does not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,13 +99,9 @@ class DecoderDescription:
         """Number of layers."""
         return len(self.windows)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> DecoderDescription:
-        """Inverse of `to_json`."""
+        """Inverse of `asdict`, from values that were JSON."""
         rotaries = tuple(Rotary(**_with_tuples(rotary)) for rotary in values["rotaries"])
         return cls(**_with_tuples(values) | {"shape": DecoderShape(**values["shape"]), "rotaries": rotaries})
 

@@ -6,7 +6,7 @@ import json
 import mmap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,14 @@ class PackedFileError(EngineError):
 
 
 class PackedWriter:
-    """Writes matrices and vectors; `finish` writes the index, which completes the model.
+    """Writes matrices and vectors; the index, which is written last, completes the model.
 
     Args:
-        folder: an empty folder.
+        file: `WEIGHTS`, opened for writing.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file = (folder / WEIGHTS).open("wb")
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._matrices: dict[str, dict[str, Any]] = {}
         self._vectors: dict[str, dict[str, int]] = {}
 
@@ -53,16 +52,11 @@ class PackedWriter:
         self._vectors[name] = {"length": len(values), "offset": self._align()}
         self._file.write(np.ascontiguousarray(values, "<f4").data)
 
-    def finish(self, about: dict[str, Any]) -> None:
-        """Close the file and write the index, with further facts about the model."""
+    def index(self, about: dict[str, Any]) -> str:
+        """The content of the index after all weights, with further facts about the model."""
         size = self._align()
-        self._file.close()
         index = {"version": VERSION, "bytes": size, "matrices": self._matrices, "vectors": self._vectors, **about}
-        (self._folder / INDEX).write_text(json.dumps(index) + "\n", encoding="utf-8")
-
-    def close(self) -> None:
-        """Close the file after an error."""
-        self._file.close()
+        return json.dumps(index) + "\n"
 
     def _align(self) -> int:
         self._file.write(bytes(-self._file.tell() % _ALIGNMENT))

@@ -8,7 +8,6 @@ with scales per 16 columns (Q6_K, Q3_K) are first rounded to 8-bit codes with on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,19 +23,16 @@ _INNER_TILES = (8, 4, 2)
 """Options for the number of adjacent tiles of 16 columns in the kernel's layout; the largest divisor is the fastest."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Codes:
-    """W [N, K] as 4-bit codes: (codes - 8) · scale + zero."""
+class _Quantized(nn.Module):
+    """A layer whose weight is in its buffers."""
 
-    codes: Tensor
-    """uint8 [N, K], 0 to 15."""
-    scale: Tensor
-    """float32 [N, K/32]."""
-    zero: Tensor
-    """float32 [N, K/32]."""
+    @property
+    def bytes(self) -> int:
+        """Memory of the codes and their scales."""
+        return sum(part.nbytes for part in self.buffers(recurse=False))
 
 
-class GpuQuantizedLinear(nn.Module):
+class GpuQuantizedLinear(_Quantized):
     """Quantised `nn.Linear` for inference on a GPU, in bfloat16.
 
     Args:
@@ -55,7 +51,7 @@ class GpuQuantizedLinear(nn.Module):
         self._matrices: list[tuple[str, str]] = []
         for number, part in enumerate(_four_bit_matrices(arrays)):
             names = (f"_codes_{number}", f"_scales_{number}")
-            for name, value in zip(names, _packed(part, device), strict=True):
+            for name, value in zip(names, _packed(*part, device), strict=True):
                 self.register_buffer(name, value)
             self._matrices.append(names)
 
@@ -63,11 +59,6 @@ class GpuQuantizedLinear(nn.Module):
     def weight(self) -> Tensor:
         """Dequantised copy [out, in], computed at each access."""
         return self._product(torch.eye(self.in_features, dtype=torch.bfloat16, device=self._device)).T
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the codes and their scales."""
-        return _bytes(self)
 
     @torch.inference_mode()
     def forward(self, x: Tensor) -> Tensor:
@@ -86,7 +77,7 @@ class GpuQuantizedLinear(nn.Module):
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
-class GpuQuantizedEmbedding(nn.Module):
+class GpuQuantizedEmbedding(_Quantized):
     """Quantised `nn.Embedding` for inference on a GPU, in bfloat16; every code takes 8 bits.
 
     Args:
@@ -105,11 +96,6 @@ class GpuQuantizedEmbedding(nn.Module):
         self.register_buffer("_codes", codes.to(device))
         self.register_buffer("_scale", scale.to(device, torch.bfloat16))
         self.register_buffer("_minimum", None if minimum is None else minimum.to(device, torch.bfloat16))
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the codes and their scales."""
-        return _bytes(self)
 
     @torch.inference_mode()
     def forward(self, tokens: Tensor) -> Tensor:
@@ -143,15 +129,19 @@ def fits(arrays: MatrixArrays) -> bool:
     return arrays.format < Format.BF16 and rows % _ROWS == 0 and columns % GROUP == 0
 
 
-def _four_bit_matrices(arrays: MatrixArrays) -> Iterator[_Codes]:
-    """The 4-bit matrix, or the two whose sum is the 8-bit matrix."""
+def _four_bit_matrices(arrays: MatrixArrays) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The 4-bit matrix, or the two whose sum is the 8-bit matrix.
+
+    Yields:
+        Codes, uint8 [N, K], 0 to 15, and scale and zero, float32 [N, K/32], of W = (codes - 8) · scale + zero.
+    """
     codes, scale, minimum = _grouped(arrays)
     low = 0.0 if minimum is None else minimum
     if codes.dtype is torch.uint8:
-        yield _Codes(codes, scale, low + 8 * scale)
+        yield codes, scale, low + 8 * scale
     else:
-        yield _Codes(((codes >> 4) + 8).to(torch.uint8), 16 * scale, torch.zeros_like(scale))
-        yield _Codes((codes & 15).to(torch.uint8), scale, low + 8 * scale)
+        yield ((codes >> 4) + 8).to(torch.uint8), 16 * scale, torch.zeros_like(scale)
+        yield (codes & 15).to(torch.uint8), scale, low + 8 * scale
 
 
 def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -166,14 +156,10 @@ def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
     )
 
 
-def _bytes(layer: nn.Module) -> int:
-    return sum(part.nbytes for part in layer.buffers(recurse=False))
-
-
-def _packed(part: _Codes, device: torch.device) -> tuple[Tensor, Tensor]:
+def _packed(codes: Tensor, scale: Tensor, zero: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Codes in the kernel's layout, and bfloat16 [K/32, N, 2] scale and zero."""
-    both: Any = (part.codes[:, ::2] << 4) | part.codes[:, 1::2]
-    tiles = next(count for count in _INNER_TILES if part.codes.shape[1] % (16 * count) == 0)
-    codes = torch._convert_weight_to_int4pack(both.contiguous().to(device), tiles)
-    scales = torch.stack((part.scale, part.zero), dim=-1).transpose(0, 1).contiguous()
-    return codes, scales.to(device, torch.bfloat16)
+    both: Any = (codes[:, ::2] << 4) | codes[:, 1::2]
+    tiles = next(count for count in _INNER_TILES if codes.shape[1] % (16 * count) == 0)
+    packed = torch._convert_weight_to_int4pack(both.contiguous().to(device), tiles)
+    scales = torch.stack((scale, zero), dim=-1).transpose(0, 1).contiguous()
+    return packed, scales.to(device, torch.bfloat16)

@@ -141,34 +141,28 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
 
     def load() -> PackedModel:
         progress(stage, f"Loading {name}", 0.0)
-        return _load(folder, name)
+        weights = PackedWeights.open(folder)
+        index = weights.index
+        try:
+            described = DecoderDescription.from_json(index["decoder"])
+            tokenizer = PlainTokenizer.open(folder, index["tokenizer"])
+            return PackedModel(
+                weights=weights,
+                described=described,
+                tokenizer=tokenizer,
+                name=name,
+                eos_ids=frozenset(index["eos_ids"]),
+                vocab_size=described.shape.vocabulary,
+                weight_bytes=weights.bytes,
+                has_chat_template=bool(tokenizer.chat_template),
+                **{fact: index[fact] for fact in ("context", "format", "fingerprint")},
+            )
+        except (KeyError, TypeError) as error:
+            raise EngineError(f"{folder} is damaged ({error!r}): delete it and start again") from error
 
     model = shared(folder, load)
     progress(stage, f"Loaded {model.name}", 1.0)
     return model
-
-
-def _load(folder: Path, name: str) -> PackedModel:
-    weights = PackedWeights.open(folder)
-    index = weights.index
-    try:
-        described = DecoderDescription.from_json(index["decoder"])
-        tokenizer = PlainTokenizer.open(folder, index["tokenizer"])
-        return PackedModel(
-            weights=weights,
-            described=described,
-            tokenizer=tokenizer,
-            name=name,
-            eos_ids=frozenset(index["eos_ids"]),
-            context=index["context"],
-            vocab_size=described.shape.vocabulary,
-            weight_bytes=weights.bytes,
-            has_chat_template=bool(tokenizer.chat_template),
-            format=index["format"],
-            fingerprint=index["fingerprint"],
-        )
-    except (KeyError, TypeError) as error:
-        raise EngineError(f"{folder} is damaged ({error!r}): delete it and start again") from error
 
 
 def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> LoadedModel:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import trim_heap
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, PackedMatrix, pack
+from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -31,28 +33,14 @@ _QUANTIZED = (QuantizedLinear, QuantizedEmbedding, GpuQuantizedLinear, GpuQuanti
 _STORED = {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}
 
 
-class Codes(Protocol):
-    """Source of the quantised weights."""
-
-    @property
-    def format(self) -> str:
-        """Display name of the format of most weights."""
-
-    def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:
-        """A quantised weight.
-
-        Args:
-            name: of the module.
-            weight: [out, in], as loaded by transformers.
-            is_end: whether it is the embedding or the output layer.
-        """
-
-
 class MadeCodes:
     """Codes computed from the weights; embedding and output layer always have 8 bits.
 
     Args:
         method: one of `engine.models.packed.quantize.METHODS`.
+
+    Attributes:
+        format: display name of the format of most weights.
     """
 
     def __init__(self, method: str) -> None:
@@ -60,7 +48,13 @@ class MadeCodes:
         self._method = method
 
     def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:  # noqa: ARG002 the same for all names
-        """A quantised weight."""
+        """A quantised weight.
+
+        Args:
+            name: of the module.
+            weight: [out, in], as loaded by transformers.
+            is_end: whether it is the embedding or the output layer.
+        """
         return quantize(weight, "q8" if is_end else self._method)
 
 
@@ -94,44 +88,35 @@ class GgufCodes:
         return torch.equal(found, weight[torch.from_numpy(rows)])
 
 
-class _CpuLayers:
-    """Layers on the kernels, in float32."""
-
-    dtype = torch.float32
-
-    def place(self, arrays: MatrixArrays) -> PackedMatrix:
-        """The weight for `linear` and `embedding`, which can share it."""
-        return pack(arrays)
-
-    def linear(self, weight: PackedMatrix, bias: Tensor | None) -> nn.Module:
-        return QuantizedLinear(weight, bias)
-
-    def embedding(self, weight: PackedMatrix) -> nn.Module:
-        return QuantizedEmbedding(weight)
+Codes = MadeCodes | GgufCodes
+"""Source of the quantised weights."""
 
 
-class _GpuLayers:
-    """Layers on torch's int4 kernel, in bfloat16.
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """Quantised layers of a device."""
 
-    Raises:
-        EngineError: as for `check_kernel`.
-    """
+    dtype: torch.dtype
+    """Of the computation."""
+    place: Callable[[MatrixArrays], Any]
+    """Makes the weight of layers, which two can share; None if the device's kernel cannot compute with it."""
+    linear: Callable[[Any, Tensor | None], nn.Module]
+    """Makes a linear layer from weight and bias."""
+    embedding: Callable[[Any], nn.Module]
+    """Makes an embedding from its weight."""
 
-    dtype = torch.bfloat16
+    @classmethod
+    def on(cls, device: torch.device) -> _Layers:
+        """On our kernels on a CPU, else on torch's int4 kernel.
 
-    def __init__(self, device: torch.device) -> None:
+        Raises:
+            EngineError: as for `check_kernel`.
+        """
+        if device.type == "cpu":
+            return cls(torch.float32, pack, QuantizedLinear, QuantizedEmbedding)
         check_kernel(device)
-        self._device = device
-
-    def place(self, arrays: MatrixArrays) -> MatrixArrays | None:
-        """The weight for `linear` and `embedding`; None if the kernel does not support its format or shape."""
-        return arrays if fits(arrays) else None
-
-    def linear(self, weight: MatrixArrays, bias: Tensor | None) -> nn.Module:
-        return GpuQuantizedLinear(weight, bias, self._device)
-
-    def embedding(self, weight: MatrixArrays) -> nn.Module:
-        return GpuQuantizedEmbedding(weight, self._device)
+        linear, embedding = (partial(kind, device=device) for kind in (GpuQuantizedLinear, GpuQuantizedEmbedding))
+        return cls(torch.bfloat16, lambda arrays: arrays if fits(arrays) else None, linear, embedding)
 
 
 def load_quantized_network(
@@ -149,7 +134,7 @@ def load_quantized_network(
         EngineError: as for `load_model` and `check_kernel`, or most weights are not in linear layers.
     """
     dtype = _STORED.get(frozenset(Checkpoint.open(folder).dtypes), torch.float32)
-    layers = _CpuLayers() if device.type == "cpu" else _GpuLayers(device)
+    layers = _Layers.on(device)
     loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage)
     require_decoder_only(loaded, "codes need")
     fingerprint(loaded.model)  # before the weights are replaced
@@ -165,7 +150,7 @@ def load_quantized_network(
     return replace(loaded, quantized=codes.format, weight_bytes=_bytes(loaded.model))
 
 
-def _quantize(network: Any, codes: Codes, layers: Any) -> None:
+def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
     """Replace layers one at a time: each weight is freed as soon as it is packed."""
     embedding, output = network.get_input_embeddings(), network.get_output_embeddings()
     tied = output is not None and output.weight is embedding.weight

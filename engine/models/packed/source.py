@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,32 +29,15 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 Floats = NDArray[np.float32]
 
 
-class WeightSource(Protocol):
-    """Weights by their names in transformers' state dicts."""
-
-    @property
-    def format(self) -> str:
-        """Display name of the format of most weights: Q4_1, Q8."""
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a weight."""
-
-    def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, its rows in transformers' order."""
-
-    def vector(self, name: str) -> Floats:
-        """A one-dimensional weight."""
-
-    def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
-        """Entries of a weight, by flat index, before quantisation by specchat."""
-
-
 class GgufSource:
     """Weights of a GGUF file, with their codes.
 
     Args:
         header: of the file.
         heads: number of query heads and of key heads.
+
+    Attributes:
+        format: display name of the format of most weights: Q4_1.
 
     Raises:
         EngineError: the architecture, or the type of a tensor, is not supported.
@@ -67,22 +50,18 @@ class GgufSource:
             )
         for tensor in header.tensors.values():
             readable_type(header, tensor)
+        self.format = most_common_type(header)
         self._header, self._names = header, header.names()
         paired = header.architecture == "llama"
         self._paired = {"self_attn.q_proj": heads[0], "self_attn.k_proj": heads[1]} if paired else {}
         self._norm_offset = np.float32(1 if header.architecture.startswith("gemma") else 0)
-
-    @property
-    def format(self) -> str:
-        """The type of most weights."""
-        return most_common_type(self._header)
 
     def has(self, name: str) -> bool:
         """Whether there is such a weight."""
         return self._find(name) is not None
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight."""
+        """A two-dimensional weight, its rows in transformers' order."""
         return read_matrix(self._header, self._tensor(name), self._order(name))
 
     def vector(self, name: str) -> Floats:
@@ -91,7 +70,7 @@ class GgufSource:
         return values - self._norm_offset if name.endswith("norm.weight") else values
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
-        """Entries of a weight, by flat index."""
+        """Entries of a weight, by flat index, before quantisation by specchat."""
         tensor, order = self._tensor(name), self._order(name)
         if len(tensor.shape) == 1:
             return torch.from_numpy(self.vector(name)[places])
@@ -131,21 +110,20 @@ class CheckpointSource:
     Args:
         folder: of the model.
         method: one of `engine.models.packed.quantize.METHODS`.
+
+    Attributes:
+        format: Q8 or Q4.
     """
 
     def __init__(self, folder: Path, method: str) -> None:
         from safetensors import safe_open
 
+        self.format = method.upper()
         self._folder, self._method = folder, method
         self._files: dict[str, Any] = {}
         for file in weight_files(folder):
             opened: Any = safe_open(file, framework="pt")
             self._files.update(dict.fromkeys(opened.keys(), opened))
-
-    @property
-    def format(self) -> str:
-        """Q8 or Q4."""
-        return self._method.upper()
 
     def has(self, name: str) -> bool:
         """Whether there is such a weight."""
@@ -180,3 +158,7 @@ class CheckpointSource:
         if not torch.isfinite(weight).all():
             raise EngineError(f"{self._folder} is damaged ({name} holds values that are not numbers): fetch it again")
         return weight
+
+
+WeightSource = GgufSource | CheckpointSource
+"""Weights by their names in transformers' state dicts."""

@@ -9,41 +9,37 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from specchat.engine.errors import EngineError
 from specchat.engine.tools.bench.command import DEFAULT_SHAPES, BenchOptions, run
 from specchat.engine.tools.bench.peers import PEERS, VARIABLE
 from specchat.engine.tools.prompts import SETS
 
-_LISTS: dict[str, dict[str, Any]] = {
-    "--drafter": {"dest": "drafters", "metavar": "NAME", "help": "repeatable, or all; default: the best one"},
-    "--gamma": {"dest": "gammas", "metavar": "N", "help": "draft length or auto, which is the default; repeatable"},
-    "--batch": {"dest": "batches", "type": int, "metavar": "N", "help": "requests at once; repeatable"},
-    "--temperature": {"dest": "temperatures", "type": float, "metavar": "T", "help": "repeatable"},
-    "--prompts": {"choices": SETS, "help": "repeatable; default: all sets"},
-    "--peer": {"dest": "peers", "choices": PEERS, "help": "repeatable"},
+_OPTIONS: dict[str, tuple[str, str | None, str]] = {
+    "models": ("--models", "FOLDER", "folder of models"),
+    "target": ("--target", "MODEL", "a preset, a hub id, a folder or a GGUF file"),
+    "draft": ("--draft", "MODEL", "a draft model, named as the target is"),
+    "drafters": ("--drafter", "NAME", "repeatable, or all; default: the best one"),
+    "gammas": ("--gamma", "N", "draft length or auto, which is the default; repeatable"),
+    "batches": ("--batch", "N", "requests at once; repeatable"),
+    "temperatures": ("--temperature", "T", "repeatable"),
+    "prompts": ("--prompts", "SET", f"{', '.join(SETS)}: repeatable; default: all sets"),
+    "limit": ("--limit", "N", "prompts of each set"),
+    "max_tokens": ("--max-tokens", "N", "longest reply"),
+    "passes": ("--passes", "N", "times are medians over this number of passes"),
+    "dtype": ("--dtype", "TYPE", "auto, float32, bfloat16 or float16"),
+    "quantize": ("--quantize", "CODES", "auto, q8, q4 or none"),
+    "device": ("--device", "DEVICE", "auto, cpu, cuda, cuda:1, ..."),
+    "peers": ("--peer", "NAME", f"{', '.join(PEERS)}: repeatable"),
+    "llama_cpp": ("--llama-cpp", "FOLDER", f"where xllamacpp is installed; default: {VARIABLE}"),
+    "threads": ("--threads", "N", "CPU threads, of peers too; default: torch's number"),
+    "prompt_tokens": ("--prompt-tokens", "N", "also measure how fast a prompt of N tokens is read"),
+    "crossover": ("--crossover", None, "increase the batch until drafting no longer pays"),
+    "synthetic": ("--synthetic", "ALPHA", "a random-weight pair that agrees at ALPHA of tokens"),
+    "shape": ("--shape", "TARGET/DRAFT", f"model shapes for --synthetic; default: {DEFAULT_SHAPES}"),
 }
-_VALUES: dict[str, dict[str, Any]] = {
-    "--models": {"type": Path, "default": Path.home() / ".cache" / "specchat" / "models", "help": "folder of models"},
-    "--target": {"help": "a preset, a hub id, a folder or a GGUF file"},
-    "--draft": {"help": "a draft model, named as the target is"},
-    "--limit": {"type": int, "metavar": "N", "help": "prompts of each set"},
-    "--max-tokens": {"type": int, "metavar": "N", "help": "longest reply"},
-    "--passes": {"type": int, "metavar": "N", "help": "times are medians over this number of passes"},
-    "--dtype": {"help": "auto, float32, bfloat16 or float16"},
-    "--quantize": {"help": "auto, q8, q4 or none"},
-    "--device": {"help": "auto, cpu, cuda, cuda:1, ..."},
-    "--llama-cpp": {"type": Path, "metavar": "FOLDER", "help": f"where xllamacpp is installed; default: {VARIABLE}"},
-    "--threads": {"type": int, "metavar": "N", "help": "CPU threads, of peers too; default: torch's number"},
-    "--prompt-tokens": {"type": int, "metavar": "N", "help": "also measure how fast a prompt of N tokens is read"},
-    "--synthetic": {"type": float, "metavar": "ALPHA", "help": "a random-weight pair that agrees at ALPHA of tokens"},
-    "--shape": {"metavar": "TARGET/DRAFT", "help": f"model shapes for --synthetic; default: {DEFAULT_SHAPES}"},
-}
-_FLAGS = {
-    "--crossover": "increase the batch until drafting no longer pays",
-    "--json": "print one JSON object",
-}
+"""Option, placeholder and help of each field of `BenchOptions`."""
 
 
 def main(arguments: list[str]) -> int:
@@ -51,12 +47,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m specchat.engine.tools.bench", description="Measure the engine on this machine."
     )
-    for name, about in _VALUES.items():
-        parser.add_argument(name, **about)
-    for name, about in _LISTS.items():
-        parser.add_argument(name, action="append", **about)
-    for name, text in _FLAGS.items():
-        parser.add_argument(name, action="store_true", help=text)
+    kinds = get_type_hints(BenchOptions)
+    for field, (option, metavar, text) in _OPTIONS.items():
+        kind = next(iter(get_args(kinds[field])), kinds[field])  # of int | None and tuple[int, ...]: int
+        how = {"action": "append"} if get_origin(kinds[field]) is tuple else {}
+        more: Any = {"action": "store_true"} if kind is bool else {"metavar": metavar, "type": kind, **how}
+        parser.add_argument(option, dest=field, help=text, **more)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(models=Path.home() / ".cache" / "specchat" / "models")
     given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
     as_json = given.pop("json")
     options: dict[str, Any] = {

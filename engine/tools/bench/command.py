@@ -10,37 +10,30 @@ from pathlib import Path
 
 import torch
 
-from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import held_memory, pick_device
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Notice
 from specchat.engine.kernels.library import library
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.progress import Progress
 from specchat.engine.request import AUTO, parse_gamma
 from specchat.engine.tools.bench.figures import Traffic, copy_bandwidth
-from specchat.engine.tools.bench.peers import PEERS, load_peers
+from specchat.engine.tools.bench.peers import PEERS, Peers
 from specchat.engine.tools.bench.report import BenchReport, Setting
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
-from specchat.engine.tools.runner import (
-    BASELINE,
-    NONE,
-    Say,
-    choose_variants,
-    config_of,
-    require_least,
-    running,
-)
-from specchat.engine.worker.assembly import Assemble, Assembly, assemble
+from specchat.engine.tools.runner import BASELINE, NONE, Say, choose_variants, config_of, require_least, running
+from specchat.engine.worker.assembly import Assembly
 
 ALL = "all"
 """Every drafter."""
 DEFAULT_SHAPES = "llama-3.2-3b/llama-3.2-1b"
 LARGEST_BATCH = 32
 """Largest batch size that `--crossover` tries, unless a larger one is given."""
+_SYNTHETIC = """\
+SYNTHETIC: random weights in the shape {}, set to agree at {:g} of all tokens. The work is real, the text is noise."""
+_OF_READY = ("target", "draft", "device", "device_name", "dtype", "weight_bytes", "cache_bytes")
 _PROMPT_ROOM = 1024
 """Context in tokens besides the reply; longer than every shipped prompt."""
 
@@ -104,37 +97,9 @@ class BenchOptions:
                 if given:
                     raise EngineError(f"{name} contradicts --synthetic, which makes its own models: leave one out")
 
-    def plan(self) -> Plan:
-        """The cells to measure."""
-        return Plan(
-            gammas=tuple(parse_gamma(text) for text in self.gammas),
-            batches=self.batches,
-            temperatures=self.temperatures,
-            max_tokens=self.max_tokens,
-            passes=self.passes,
-        )
-
-    def sets(self) -> list[PromptSet]:
-        """The prompt sets to run."""
-        sets = load_prompts(self.prompts) if self.synthetic is None else [synthetic_prompts(self._shapes)]
-        return [each.first(self.limit) for each in sets]
-
-    def assembler(self) -> Assemble:
-        """The function that loads the engine's models: real or synthetic."""
-        return assemble if self.synthetic is None else synthetic(self.synthetic, self._shapes)
-
     @property
-    def declaration(self) -> str | None:
-        """Notice for the report that models are synthetic; None for real ones."""
-        if self.synthetic is None:
-            return None
-        return (
-            f"SYNTHETIC: random weights in the shape {self._shapes}, set to agree at {self.synthetic:g} of all tokens. "
-            "The work is real, the text is noise."
-        )
-
-    @property
-    def _shapes(self) -> str:
+    def shapes(self) -> str:
+        """Model shapes of a synthetic pair."""
         return self.shape or DEFAULT_SHAPES
 
 
@@ -147,11 +112,13 @@ def run(options: BenchOptions, say: Say) -> BenchReport:
     Raises:
         EngineError: bad options, or models that cannot be fetched, loaded or run.
     """
-    plan, sets = options.plan(), options.sets()
+    gammas = tuple(parse_gamma(text) for text in options.gammas)
+    plan = Plan(gammas, options.batches, options.temperatures, options.max_tokens, options.passes)
+    sets = load_prompts(options.prompts) if options.synthetic is None else [synthetic_prompts(options.shapes)]
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads or before)
     try:
-        return _run(options, plan, sets, say)
+        return _run(options, plan, [each.first(options.limit) for each in sets], say)
     finally:
         torch.set_num_threads(before)
 
@@ -160,10 +127,12 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
     largest = max(*plan.batches, (options.slots or LARGEST_BATCH) if options.crossover else 1)
     context = options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens
     config = config_of(options, slots=options.slots or largest, context=context)
-    loader = _Loader(options.assembler())
+    load = None if options.synthetic is None else synthetic(options.synthetic, options.shapes)
     say("loading")
-    with running(config, loader) as (engine, ready):
-        made = loader.made
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held
+
+    before = held_memory(pick_device(config.device))
+    with running(config, load) as (engine, ready, made):
         variants = choose_variants(() if ALL in options.drafters else options.drafters, plan.gammas, ready)
         if not ready.conversations:
             sets = [each.as_texts(made.model.tokenizer) for each in sets]
@@ -171,7 +140,7 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
             require_decoder_only(made.model, "--peer compares programs that run")
         # Peers have no equivalent of γ "auto": they get the fixed draft lengths.
         gammas = sorted({v.gamma for v in variants if v.drafter != BASELINE and v.gamma is not None})
-        peers = load_peers(options.peers, config, made, gammas, options.batches, options.llama_cpp)
+        peers = Peers(options.peers, config, made, gammas, options.batches, options.llama_cpp)
         say("measuring the copy bandwidth")
         suite = Suite(engine, plan, Traffic.of(made), copy_bandwidth(made.target.device), say)
         if options.crossover and variants == [NONE]:
@@ -181,17 +150,12 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
         known = {token for each in sets for prompt in each.prompts for token in prompt.encode(made.model.tokenizer)}
         length = options.prompt_tokens
         readings = measure_reading(suite, variants, peers.peers, length, sorted(known)) if length else []
+        after = held_memory(made.target.device)
         setting = Setting(
-            target=ready.target,
-            draft=ready.draft,
-            synthetic=options.declaration,
-            device=ready.device,
-            device_name=ready.device_name,
-            dtype=ready.dtype,
+            **{name: getattr(ready, name) for name in _OF_READY},
+            synthetic=None if options.synthetic is None else _SYNTHETIC.format(options.shapes, options.synthetic),
             threads=torch.get_num_threads(),
-            weight_bytes=ready.weight_bytes,
-            cache_bytes=ready.cache_bytes,
-            held_bytes=None if peers.peers else loader.held_bytes(),
+            held_bytes=None if peers.peers or before is None or after is None else after - before,
             copy_bandwidth=suite.bandwidth,
             instruction_sets=_instruction_sets(made) | peers.instruction_sets,
         )
@@ -207,32 +171,6 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
         crossovers=tuple(crossovers),
         notes=tuple(dict.fromkeys([*peers.notes, *notices])),
     )
-
-
-class _Loader:
-    """Loads the models for the engine, and keeps them and the memory held before.
-
-    Args:
-        assemble: loads the models.
-    """
-
-    made: Assembly
-
-    def __init__(self, assemble: Assemble) -> None:
-        self._assemble = assemble
-        self._before: int | None = None
-
-    def __call__(self, config: EngineConfig, progress: Progress) -> Assembly:
-        from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held
-
-        self._before = held_memory(pick_device(config.device))
-        self.made = self._assemble(config, progress)
-        return self.made
-
-    def held_bytes(self) -> int | None:
-        """Bytes of the device's memory held since loading began; None if unknown."""
-        after = held_memory(self.made.target.device)
-        return None if self._before is None or after is None else after - self._before
 
 
 def _instruction_sets(made: Assembly) -> dict[str, str]:

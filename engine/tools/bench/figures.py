@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
-from specchat.engine.device.device import Stopwatch, available_memory
+from specchat.engine.device.device import available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.network import held
@@ -27,7 +28,7 @@ from specchat.engine.worker.obtain import Model
 
 COPIED = {"cpu": 256 << 20, "cuda": 1 << 30}
 """Bytes of the block that is copied to measure the bandwidth: far larger than the processor's caches."""
-_REPEATS = 10
+_COPYING_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +46,19 @@ class Traffic:
     @classmethod
     def of(cls, assembly: Assembly) -> Traffic:
         """Traffic of loaded models."""
-        cache = assembly.target.cache
+        cache, head = assembly.target.cache, assembly.parts.get("head")
         room = cache.slots * cache.columns
         others = sum(each.cache.bytes for each in assembly.draft_runners[1:])
+        if head is not None:
+            draft_weights = head.weight_bytes + assembly.score_bytes
+        else:
+            draft_weights = weights_read(assembly.drafts[0]) if assembly.drafts else 0
         return cls(
             weights=weights_read(assembly.model) if assembly.model.start is None else 0,
             cache=cache.bytes // room,
-            draft_weights=_draft_weights(assembly),
+            draft_weights=draft_weights,
             draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
         )
-
-
-def _draft_weights(assembly: Assembly) -> int:
-    head = assembly.parts.get("head")
-    if head is not None:
-        return head.weight_bytes + assembly.score_bytes
-    return weights_read(assembly.drafts[0]) if assembly.drafts else 0
 
 
 def weights_read(loaded: Model) -> int:
@@ -168,15 +166,10 @@ def copy_bandwidth(device: torch.device) -> float:
     if free is not None:
         size = min(size, free // 4)
     source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
-    target, seconds = torch.empty_like(source), []
-    for _ in range(_REPEATS):
-        watch = Stopwatch(device)
-        target.copy_(source)
-        watch.mark()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds += watch.seconds()
-    return 2 * source.nbytes / median(seconds)
+    blocks = {"source": source, "target": torch.empty_like(source)}
+    timer = Timer("target.copy_(source)", globals=blocks, num_threads=torch.get_num_threads())
+    with torch.cuda.device(device.index if device.type == "cuda" else -1):  # which the timer waits for
+        return 2 * source.nbytes / timer.blocked_autorange(min_run_time=_COPYING_S).median
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,89 +185,69 @@ class Place:
         return f"{self.prompts}, batch {self.batch}, temperature {self.temperature:g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell(Place):
-    """Figures of one variant at one place. Counts are sums over passes, times are medians over passes."""
+class Cell:
+    """Figures of one variant at one place. Counts are sums over passes, times are medians over passes.
 
-    drafter: str
-    gamma: str
-    """Requested γ; auto if the engine chose it, - for plain decoding."""
-    tokens: int
-    """Tokens timed."""
-    rounds: int
-    """Rounds of the batch timed."""
-    tokens_per_second: float
-    """Of all rows together, without prefill."""
-    draft_ms: float
-    """Milliseconds per round, as the next two."""
-    verify_ms: float
-    rest_ms: float
-    """Outside draft and verification, including the time between rounds."""
-    acceptance: float | None
-    """Accepted / tested; tokens after a rejection are not tested."""
-    per_position: tuple[float, ...]
-    """Accepted / tested at draft position 1, 2, …"""
-    mean_emitted_length: float | None
-    """τ: tokens per row and target pass, the correction or bonus included."""
-    alpha: float | None
-    """Mean of Σ min(p, q) over the tested positions (Leviathan et al. 2023, Corollary 3.6)."""
-    mean_drafted: float
-    """Tokens drafted per row and round."""
-    cost_ratio: float | None
-    """c: time of one draft step / time of a target pass of plain decoding."""
-    pass_ratio: float | None
-    """Time of a verification / time of a target pass of plain decoding; the paper assumes 1."""
-    predicted_speedup: float | None
-    """Theorem 3.8 with these α and c, over the draft lengths of the rounds that were run."""
-    measured_speedup: float
-    """Time per token of plain decoding / time per token here; pass by pass, in the same run."""
-    bytes_per_token: float | None
-    """Bytes of weights and KV cache read per token emitted."""
-    bytes_per_second: float | None
-    roofline: float | None
-    """Bytes per second / the device's copy bandwidth."""
+    Args:
+        place: of the cell.
+        variant: of the cell.
+        passes: of the variant.
+        baseline: passes of plain decoding.
+        traffic: of the models.
+        bandwidth: copy bandwidth of the device.
+    """
 
-
-def make_cell(
-    place: Place,
-    variant: Variant,
-    passes: Sequence[Tally],
-    baseline: Sequence[Tally],
-    traffic: Traffic,
-    bandwidth: float,
-) -> Cell:
-    """Compute the figures of a variant from its passes and those of plain decoding."""
-    whole = Tally([each for tally in passes for each in tally.counted])
-    seconds = median(p.token_s for p in passes)
-    draft_ms, verify_ms, rest_ms = (median(times) for times in zip(*(p.round_ms for p in passes), strict=True))
-    plain_ms = median(p.round_ms[1] for p in baseline)
-    drafts = variant != NONE and whole.steps > 0
-    c = 1000 * median(p.draft_s / p.steps for p in passes if p.steps) / plain_ms if drafts else None
-    read = _bytes_per_token(whole, variant.drafter, traffic)
-    alpha = whole.figures.alpha
-    return Cell(
-        **asdict(place),
-        drafter=variant.drafter,
-        gamma=variant.gamma_text,
-        tokens=whole.tokens,
-        rounds=whole.rounds,
-        tokens_per_second=1 / seconds,
-        draft_ms=draft_ms,
-        verify_ms=verify_ms,
-        rest_ms=rest_ms,
-        acceptance=whole.figures.acceptance,
-        per_position=tuple(whole.figures.per_position),
-        mean_emitted_length=whole.figures.mean_emitted_length,
-        alpha=alpha,
-        mean_drafted=whole.verified / whole.lengths.total(),
-        cost_ratio=c,
-        pass_ratio=verify_ms / plain_ms if drafts else None,
-        predicted_speedup=None if alpha is None or c is None else speedup_of_rounds(min(alpha, 1.0), whole.lengths, c),
-        measured_speedup=median(b.token_s / p.token_s for p, b in zip(passes, baseline, strict=True)),
-        bytes_per_token=read,
-        bytes_per_second=None if read is None else read / seconds,
-        roofline=None if read is None else read / seconds / bandwidth,
-    )
+    def __init__(
+        self,
+        place: Place,
+        variant: Variant,
+        passes: Sequence[Tally],
+        baseline: Sequence[Tally],
+        traffic: Traffic,
+        bandwidth: float,
+    ) -> None:
+        whole = Tally([each for tally in passes for each in tally.counted])
+        self.prompts, self.batch, self.temperature = place.prompts, place.batch, place.temperature
+        self.drafter = variant.drafter
+        self.gamma = variant.gamma_text
+        """Requested γ; auto if the engine chose it, - for plain decoding."""
+        self.tokens = whole.tokens
+        """Tokens timed."""
+        self.rounds = whole.rounds
+        """Rounds of the batch timed."""
+        self.tokens_per_second = 1 / median(p.token_s for p in passes)
+        """Of all rows together, without prefill."""
+        times = (median(each) for each in zip(*(p.round_ms for p in passes), strict=True))
+        self.draft_ms, self.verify_ms, self.rest_ms = times
+        """Milliseconds per round; the rest is outside draft and verification, and includes the time between rounds."""
+        self.acceptance = whole.figures.acceptance
+        """Accepted / tested; tokens after a rejection are not tested."""
+        self.per_position = tuple(whole.figures.per_position)
+        """Accepted / tested at draft position 1, 2, …"""
+        self.mean_emitted_length = whole.figures.mean_emitted_length
+        """τ: tokens per row and target pass, the correction or bonus included."""
+        self.alpha = alpha = whole.figures.alpha
+        """Mean of Σ min(p, q) over the tested positions (Leviathan et al. 2023, Corollary 3.6)."""
+        self.mean_drafted = whole.verified / whole.lengths.total()
+        """Tokens drafted per row and round."""
+        plain_ms = median(p.round_ms[1] for p in baseline)
+        drafts = variant != NONE and whole.steps > 0
+        c = 1000 * median(p.draft_s / p.steps for p in passes if p.steps) / plain_ms if drafts else None
+        self.cost_ratio = c
+        """c: time of one draft step / time of a target pass of plain decoding."""
+        self.pass_ratio = self.verify_ms / plain_ms if drafts else None
+        """Time of a verification / time of a target pass of plain decoding; the paper assumes 1."""
+        self.predicted_speedup: float | None = None
+        if alpha is not None and c is not None:
+            self.predicted_speedup = speedup_of_rounds(min(alpha, 1.0), whole.lengths, c)
+        """Theorem 3.8 with these α and c, over the draft lengths of the rounds that were run."""
+        self.measured_speedup = median(b.token_s / p.token_s for p, b in zip(passes, baseline, strict=True))
+        """Time per token of plain decoding / time per token here; pass by pass, in the same run."""
+        self.bytes_per_token = read = _bytes_per_token(whole, variant.drafter, traffic)
+        """Bytes of weights and KV cache read per token emitted."""
+        self.bytes_per_second = None if read is None else read * self.tokens_per_second
+        self.roofline = None if read is None else read * self.tokens_per_second / bandwidth
+        """Bytes per second / the device's copy bandwidth."""
 
 
 def _bytes_per_token(counted: Tally, drafter: str, traffic: Traffic) -> float | None:
@@ -294,49 +267,37 @@ class Pace:
     tokens: int
     seconds: float
 
-    @classmethod
-    def total(cls, paces: Iterable[Pace]) -> Pace:
-        """Sum of several."""
-        known = list(paces)
-        return cls(sum(pace.tokens for pace in known), sum(pace.seconds for pace in known))
-
     @property
     def token_s(self) -> float:
         """Seconds per token."""
         return self.seconds / self.tokens
 
 
-@dataclass(frozen=True, slots=True)
-class PeerCell(Place):
-    """Speed of a peer; medians over the passes."""
+class PeerCell:
+    """Speed of a peer; medians over the passes.
 
-    name: str
-    gamma: str
-    """Draft length; - for plain decoding."""
-    tokens: int
-    tokens_per_second: float
-    measured_speedup: float
-    """The engine's time per token of plain decoding / the peer's time per token, pass by pass."""
-    variants: dict[str, float]
-    """The peer's time per token / that of each of the engine's variants, pass by pass."""
+    Args:
+        place: of the cell.
+        name: of the peer.
+        gamma: draft length; 0 for plain decoding.
+        paces: of its passes, of which one at least has timed tokens.
+        ours: passes of the engine's variants.
+    """
 
-
-def make_peer_cell(
-    place: Place, name: str, gamma: int, paces: Sequence[Pace], ours: Mapping[Variant, Sequence[Tally]]
-) -> PeerCell | None:
-    """Compute a peer's figures against the engine's variants; None if it timed no tokens."""
-    timed = [number for number, pace in enumerate(paces) if pace.tokens and pace.seconds]
-    if not timed:
-        return None
-    return PeerCell(
-        **asdict(place),
-        name=name,
-        gamma=str(gamma or "-"),
-        tokens=sum(paces[n].tokens for n in timed),
-        tokens_per_second=median(1 / paces[n].token_s for n in timed),
-        measured_speedup=median(ours[NONE][n].token_s / paces[n].token_s for n in timed),
-        variants={
+    def __init__(
+        self, place: Place, name: str, gamma: int, paces: Sequence[Pace], ours: Mapping[Variant, Sequence[Tally]]
+    ) -> None:
+        timed = [number for number, pace in enumerate(paces) if pace.tokens and pace.seconds]
+        self.prompts, self.batch, self.temperature = place.prompts, place.batch, place.temperature
+        self.name = name
+        self.gamma = str(gamma or "-")
+        """Draft length; - for plain decoding."""
+        self.tokens = sum(paces[n].tokens for n in timed)
+        self.tokens_per_second = median(1 / paces[n].token_s for n in timed)
+        self.measured_speedup = median(ours[NONE][n].token_s / paces[n].token_s for n in timed)
+        """The engine's time per token of plain decoding / the peer's time per token, pass by pass."""
+        self.variants = {
             variant.name: median(paces[n].token_s / tallies[n].token_s for n in timed)
             for variant, tallies in ours.items()
-        },
-    )
+        }
+        """The peer's time per token / that of each of the engine's variants, pass by pass."""

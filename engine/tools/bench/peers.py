@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, first_line
@@ -57,7 +57,8 @@ class Peer:
     def run(self, prompts: Sequence[Prompt], batch: int, temperature: float, max_tokens: int) -> Pace:
         """Decode all prompts, `batch` at once; each batch is timed from its first token to the end of a reply."""
         batches = (prompts[first : first + batch] for first in range(0, len(prompts), batch))
-        return Pace.total(self._decode(each, temperature, max_tokens) for each in batches)
+        paces = [self._decode(each, temperature, max_tokens) for each in batches]
+        return Pace(sum(pace.tokens for pace in paces), sum(pace.seconds for pace in paces))
 
     def read(self, ids: Sequence[int]) -> float | None:  # noqa: ARG002
         """Seconds to read a prompt without its last token; None if that cannot be measured."""
@@ -68,27 +69,8 @@ class Peer:
         raise NotImplementedError
 
 
-@dataclass(slots=True)
 class Peers:
-    """Peers of one benchmark."""
-
-    peers: list[Peer] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    """Why one is left out, a sentence each."""
-    versions: dict[str, str] = field(default_factory=dict)
-    instruction_sets: dict[str, str] = field(default_factory=dict)
-    """Instruction sets of each peer that reports them."""
-
-
-def load_peers(
-    names: Sequence[str],
-    config: EngineConfig,
-    made: Assembly,
-    gammas: Sequence[int],
-    batches: Sequence[int],
-    llama_cpp: Path | None,
-) -> Peers:
-    """Load peers, in addition to the engine; one that cannot run is left out with a note.
+    """Peers of one benchmark, loaded in addition to the engine; one that cannot run is left out with a note.
 
     Args:
         names: of `PEERS`.
@@ -98,43 +80,51 @@ def load_peers(
         batches: batch sizes of the benchmark.
         llama_cpp: folder that xllamacpp was installed into, if given.
     """
-    model, target, store = made.model, made.target, ModelStore(config.models)
-    loaded = Peers()
 
-    def again(spec: str, used: Model) -> LoadedModel:
-        """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
-        folder = resolve(spec, store, ignore_progress)
-        dtype = used.dtype if isinstance(used, LoadedModel) else pick_dtype("auto", used.device, folder)
-        return load_model(folder, used.device, dtype, ignore_progress)
+    def __init__(
+        self,
+        names: Sequence[str],
+        config: EngineConfig,
+        made: Assembly,
+        gammas: Sequence[int],
+        batches: Sequence[int],
+        llama_cpp: Path | None,
+    ) -> None:
+        self.peers: list[Peer] = []
+        self.notes: list[str] = []
+        """Why one is left out, a sentence each."""
+        self.versions: dict[str, str] = {}
+        self.instruction_sets: dict[str, str] = {}
+        """Instruction sets of each peer that reports them."""
+        model, target, store = made.model, made.target, ModelStore(config.models)
+        if "loop" in names:
+            self.peers.append(LoopPeer(model, target.cache.slots, target.context))
+        if "transformers" in names:
+            copy = _copy(config.target, store, model)
+            self.peers += [TransformersPeer(copy, gamma) for gamma in (0, *gammas)]
+            if made.drafts:  # it takes one
+                draft = _copy(config.drafts[0], store, made.drafts[0])
+                self.peers += [TransformersPeer(copy, gamma, draft) for gamma in gammas]
+        if "llama.cpp" in names:
+            try:
+                library = load_library(llama_cpp)
+                file = gguf_file(config.target, store, ignore_progress)
+                if file is None:
+                    raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
+                for gamma in (0, *gammas):
+                    self.peers.append(LlamaCppPeer(library, file, model, target.context, max(batches), gamma))
+                self.versions["llama.cpp"], self.instruction_sets["llama.cpp"] = describe(library)
+            except EngineError as error:
+                self.notes.append(f"llama.cpp is left out: {error}")
+        refusals = ((peer.name, peer.refusal(batch)) for peer in self.peers for batch in batches)
+        self.notes += dict.fromkeys(f"{name}: {why}" for name, why in refusals if why)
 
-    if "loop" in names:
-        loaded.peers.append(LoopPeer(model, target.cache.slots, target.context))
-    if "transformers" in names:
-        copy = again(config.target, model)
-        loaded.peers += [TransformersPeer(copy, gamma) for gamma in (0, *gammas)]
-        if made.drafts:  # it takes one
-            draft = again(config.drafts[0], made.drafts[0])
-            loaded.peers += [TransformersPeer(copy, gamma, draft) for gamma in gammas]
-    if "llama.cpp" in names:
-        try:
-            library = load_library(llama_cpp)
-            file = gguf_file(config.target, store, ignore_progress)
-            if file is None:
-                raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
-            slots, threads, on_cpu = max(batches), torch.get_num_threads(), model.device.type == "cpu"
 
-            def encode(prompt: Prompt) -> list[int]:
-                return prompt.encode(model.tokenizer)
-
-            for gamma in (0, *gammas):
-                server = llama_cpp_server(library, file, target.context, slots, threads, gamma, on_cpu=on_cpu)
-                loaded.peers.append(LlamaCppPeer(server, slots, encode, gamma))
-            loaded.versions["llama.cpp"], loaded.instruction_sets["llama.cpp"] = describe(library)
-        except EngineError as error:
-            loaded.notes.append(f"llama.cpp is left out: {error}")
-    refusals = ((peer.name, peer.refusal(batch)) for peer in loaded.peers for batch in batches)
-    loaded.notes += dict.fromkeys(f"{name}: {why}" for name, why in refusals if why)
-    return loaded
+def _copy(spec: str, store: ModelStore, used: Model) -> LoadedModel:
+    """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
+    folder = resolve(spec, store, ignore_progress)
+    dtype = used.dtype if isinstance(used, LoadedModel) else pick_dtype("auto", used.device, folder)
+    return load_model(folder, used.device, dtype, ignore_progress)
 
 
 class LoopPeer(Peer):
@@ -198,11 +188,25 @@ class TransformersPeer(Peer):
         drafting = " assisted" if assistant else " prompt lookup"
         super().__init__(f"transformers{drafting if gamma else ''}", gamma)
         self._loaded = loaded
-        self._assistant = assistant
+        self._pad = min(loaded.eos_ids, default=0)
+        self._drafting: dict[str, Any] = {"prompt_lookup_num_tokens": gamma} if gamma else {}
+        if assistant:
+            # Set on the assistant's own config: a fixed draft length, and no early stop at low confidence.
+            assistant.model.generation_config = _generation_config(
+                num_assistant_tokens=gamma,
+                num_assistant_tokens_schedule="constant",
+                assistant_confidence_threshold=0.0,
+                pad_token_id=self._pad,
+            )
+            self._drafting = {"assistant_model": assistant.model}
 
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
         clock = BatchClock(self._loaded.eos_ids)
-        ids, mask = self._padded([prompt.encode(self._loaded.tokenizer) for prompt in prompts])
+        texts = [torch.tensor(prompt.encode(self._loaded.tokenizer), device=self._loaded.device) for prompt in prompts]
+        ids, mask = (
+            pad_sequence(rows, batch_first=True, padding_value=padding, padding_side="left")
+            for rows, padding in ((texts, self._pad), ([torch.ones_like(text) for text in texts], 0))
+        )
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
         config = _generation_config(
             max_new_tokens=max_tokens,
@@ -213,36 +217,10 @@ class TransformersPeer(Peer):
         )
         network: Any = self._loaded.model
         try:
-            network.generate(ids, attention_mask=mask, streamer=clock, generation_config=config, **self._drafting())
+            network.generate(ids, attention_mask=mask, streamer=clock, generation_config=config, **self._drafting)
         except Exception as error:  # transformers' own limits
             raise EngineError(f"{self.name} failed: {error}") from error
         return clock.pace()
-
-    def _drafting(self) -> dict[str, Any]:
-        if not self.gamma:
-            return {}
-        if self._assistant is None:
-            return {"prompt_lookup_num_tokens": self.gamma}
-        # Set on the assistant's own config: a fixed draft length, and no early stop at low confidence.
-        self._assistant.model.generation_config = _generation_config(
-            num_assistant_tokens=self.gamma,
-            num_assistant_tokens_schedule="constant",
-            assistant_confidence_threshold=0.0,
-            pad_token_id=self._pad,
-        )
-        return {"assistant_model": self._assistant.model}
-
-    @property
-    def _pad(self) -> int:
-        return min(self._loaded.eos_ids, default=0)
-
-    def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids and attention mask [B, T] of prompts, padded on the left."""
-        longest = max(map(len, prompts))
-        device = self._loaded.model.device
-        ids = [[self._pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 class BatchClock:
@@ -308,66 +286,50 @@ def describe(library: Any) -> tuple[str, str]:
     return f"xllamacpp {version('xllamacpp')}", ", ".join(name.strip() for name, on in pairs if on.strip() != "0")
 
 
-def llama_cpp_server(
-    library: Any, file: Path, context: int, slots: int, threads: int, gamma: int, *, on_cpu: bool
-) -> Any:
-    """llama.cpp's server in this process, with its defaults for everything else.
+class LlamaCppPeer(Peer):
+    """llama.cpp's server in this process: the same GGUF file, token ids, sampler settings and threads.
 
     Args:
         library: the module xllamacpp.
         file: the GGUF file.
+        model: the engine's, for its tokenizer and device.
         context: tokens per slot.
         slots: number of slots.
-        threads: CPU threads.
         gamma: draft length of its prompt lookup; 0 for plain decoding.
-        on_cpu: use no GPU.
 
     Raises:
         EngineError: llama.cpp cannot read the file, or has too little memory.
     """
-    parameters = library.CommonParams()
-    parameters.model.path = str(file)
-    parameters.n_ctx = context * slots
-    parameters.n_parallel = slots
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
-    parameters.port = 0
-    parameters.verbosity = -1
-    if on_cpu:
-        parameters.n_gpu_layers = 0
-    if gamma:
-        simple = library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE
-        parameters.speculative.types = [simple]
-        parameters.speculative.ngram_simple.size_n = _NGRAM
-        parameters.speculative.ngram_simple.size_m = gamma
-    try:
-        return library.Server(parameters)
-    except RuntimeError as error:
-        raise EngineError(
-            f"it cannot load {file} with {slots} slots of {context} tokens: {first_line(error)}"
-        ) from None
 
-
-class LlamaCppPeer(Peer):
-    """llama.cpp, run by the library xllamacpp: the same GGUF file, token ids, sampler settings and threads.
-
-    Args:
-        server: from `llama_cpp_server`.
-        slots: its slots.
-        encode: gives the token ids of a prompt.
-        gamma: draft length of its prompt lookup; 0 for plain decoding.
-    """
-
-    def __init__(self, server: Any, slots: int, encode: Callable[[Prompt], list[int]], gamma: int) -> None:
+    def __init__(self, library: Any, file: Path, model: Model, context: int, slots: int, gamma: int) -> None:
         super().__init__("llama.cpp prompt lookup" if gamma else "llama.cpp", gamma, slots)
-        self._server = server
-        self._encode = encode
+        self._tokenizer = model.tokenizer
+        parameters = library.CommonParams()  # its defaults for everything else
+        parameters.model.path = str(file)
+        parameters.n_ctx = context * slots
+        parameters.n_parallel = slots
+        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = torch.get_num_threads()
+        parameters.port = 0
+        parameters.verbosity = -1
+        if model.device.type == "cpu":
+            parameters.n_gpu_layers = 0
+        if gamma:
+            speculative = parameters.speculative
+            speculative.types = [library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+            speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = _NGRAM, gamma
+        try:
+            self._server = library.Server(parameters)
+        except RuntimeError as error:
+            raise EngineError(
+                f"it cannot load {file} with {slots} slots of {context} tokens: {first_line(error)}"
+            ) from None
 
     def read(self, ids: Sequence[int]) -> float | None:
         """Seconds to read a prompt without its last token, which the first pass of a reply reads."""
         return float(self._complete(ids[:-1], 0.0, 1, cache_prompt=False)["prompt_ms"]) / 1000
 
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
-        batch = [self._encode(prompt) for prompt in prompts]
+        batch = [prompt.encode(self._tokenizer) for prompt in prompts]
         if len(batch) == 1:
             timings = [self._complete(batch[0], temperature, max_tokens, cache_prompt=False)]
         else:

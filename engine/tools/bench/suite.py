@@ -16,17 +16,7 @@ from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.request import Sampling, check_gamma
-from specchat.engine.tools.bench.figures import (
-    Cell,
-    Pace,
-    PeerCell,
-    Place,
-    Tally,
-    Traffic,
-    make_cell,
-    make_peer_cell,
-    tally,
-)
+from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Tally, Traffic, tally
 from specchat.engine.tools.bench.peers import Peer
 from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, rotated, run_pass
@@ -92,11 +82,10 @@ class Suite:
             able = [peer for peer in peers if peer.refusal(batch) is None]
             ours, theirs = self._passes(place, prompt_set.waves(batch), variants, able)
             for variant, passes in ours.items():
-                cells.append(make_cell(place, variant, passes, ours[NONE], self.traffic, self.bandwidth))
+                cells.append(Cell(place, variant, passes, ours[NONE], self.traffic, self.bandwidth))
             for peer, paces in theirs.items():
-                cell = make_peer_cell(place, peer.name, peer.gamma, paces, ours)
-                if cell is not None:
-                    peer_cells.append(cell)
+                if any(pace.tokens and pace.seconds for pace in paces):
+                    peer_cells.append(PeerCell(place, peer.name, peer.gamma, paces, ours))
         return cells, peer_cells
 
     def _passes(
@@ -137,24 +126,27 @@ def measure(
     return tally((event for events in passed for event in events), batch)
 
 
-@dataclass(frozen=True, slots=True)
 class Crossover:
     """Speeds of one variant on one prompt set, per batch size.
 
     With one row the arithmetic units are idle while the weights are read, so verifying a draft is nearly free. With
     many rows they are busy with the rows' own tokens, and from some batch size on a draft costs more than it saves.
+
+    Args:
+        variant: a drafter.
+        prompts: name of the prompt set.
+        temperature: of the sampling.
     """
 
-    drafter: str
-    gamma: str
-    prompts: str
-    temperature: float
-    cells: tuple[Cell, ...]
-    """Cells of the variant, at batch sizes that double."""
-    plain_tokens_per_second: tuple[float, ...]
-    """Of plain decoding, at the same batch sizes."""
-    batch: int | None
-    """Smallest batch size at which plain decoding was at least as fast; None if there was no such size."""
+    def __init__(self, variant: Variant, prompts: str, temperature: float) -> None:
+        self.drafter, self.gamma = variant.drafter, variant.gamma_text
+        self.prompts, self.temperature = prompts, temperature
+        self.cells: list[Cell] = []
+        """Cells of the variant, at batch sizes that double."""
+        self.plain_tokens_per_second: list[float] = []
+        """Of plain decoding, at the same batch sizes."""
+        self.batch: int | None = None
+        """Smallest batch size at which plain decoding was at least as fast; None if there was no such size."""
 
 
 def find_crossover(suite: Suite, variants: Sequence[Variant], sets: Sequence[PromptSet], limit: int) -> list[Crossover]:
@@ -167,39 +159,33 @@ def find_crossover(suite: Suite, variants: Sequence[Variant], sets: Sequence[Pro
     for prompt_set, temperature, variant in product(sets, suite.plan.temperatures, variants):
         if variant == NONE:
             continue
-        cells: list[Cell] = []
-        plain: list[float] = []
-        batch = 1
-        while batch <= limit and not (cells and cells[-1].measured_speedup <= 1):
+        crossover, batch = Crossover(variant, prompt_set.name, temperature), 1
+        while batch <= limit and crossover.batch is None:
             plan = replace(suite.plan, batches=(batch,), temperatures=(temperature,))
             (baseline, cell), _ = replace(suite, plan=plan).run([NONE, variant], [prompt_set])
-            cells.append(cell)
-            plain.append(baseline.tokens_per_second)
+            crossover.cells.append(cell)
+            crossover.plain_tokens_per_second.append(baseline.tokens_per_second)
+            if cell.measured_speedup <= 1:
+                crossover.batch = batch
             batch *= 2
-        found.append(
-            Crossover(
-                drafter=variant.drafter,
-                gamma=variant.gamma_text,
-                prompts=prompt_set.name,
-                temperature=temperature,
-                cells=tuple(cells),
-                plain_tokens_per_second=tuple(plain),
-                batch=cells[-1].batch if cells[-1].measured_speedup <= 1 else None,
-            )
-        )
+        found.append(crossover)
     return found
 
 
-@dataclass(frozen=True, slots=True)
 class ReadingCell:
-    """Speed of reading a prompt; medians over the passes."""
+    """Speed of reading a prompt; medians over the passes.
 
-    name: str
-    """Drafter, which reads the prompt too, or peer."""
-    prompt_tokens: int
-    tokens_per_second: float
-    measured_speedup: float
-    """Time of the engine without drafter / time, pass by pass."""
+    Args:
+        name: drafter, which reads the prompt too, or peer.
+        length: tokens of the prompt.
+        taken: its passes.
+        plain: passes of the engine without drafter.
+    """
+
+    def __init__(self, name: str, length: int, taken: Sequence[Pace], plain: Sequence[Pace]) -> None:
+        self.name, self.prompt_tokens = name, length
+        self.tokens_per_second = statistics.median(1 / pace.token_s for pace in taken)
+        self.measured_speedup = statistics.median(a.token_s / b.token_s for a, b in zip(plain, taken, strict=True))
 
 
 def measure_reading(
@@ -235,15 +221,7 @@ def measure_reading(
         if number >= 0:
             for name, pace in taken.items():
                 paces[name].append(pace)
-    return tuple(
-        ReadingCell(
-            name,
-            length,
-            statistics.median(1 / pace.token_s for pace in taken),
-            statistics.median(plain.token_s / pace.token_s for pace, plain in zip(taken, paces[BASELINE], strict=True)),
-        )
-        for name, taken in paces.items()
-    )
+    return tuple(ReadingCell(name, length, taken, paces[BASELINE]) for name, taken in paces.items())
 
 
 def reading_pace(events: Iterable[Event]) -> Pace:

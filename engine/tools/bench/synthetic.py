@@ -9,7 +9,7 @@ host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,27 +33,17 @@ _PROMPTS = 16
 _PROMPT_TOKENS = 64
 
 
-def _shape(
-    hidden: int, intermediate: int, layers: int, heads: int, key_value_heads: int, vocabulary: int, context: int
-) -> dict[str, Any]:
-    return {
-        "hidden_size": hidden,
-        "intermediate_size": intermediate,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": key_value_heads,
-        "vocab_size": vocabulary,
-        "max_position_embeddings": context,
-        "tie_word_embeddings": True,
-    }
-
-
-SHAPES = {
-    "llama-3.2-3b": _shape(3072, 8192, 28, 24, 8, 128_256, 131_072),
-    "llama-3.2-1b": _shape(2048, 8192, 16, 32, 8, 128_256, 131_072),
-    "smollm2-1.7b": _shape(2048, 8192, 24, 32, 32, 49_152, 8_192),
-    "smollm2-135m": _shape(576, 1536, 30, 9, 3, 49_152, 8_192),
-    "tiny": _shape(32, 64, 2, 4, 2, 512, 4_096),
+_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+          "vocab_size", "max_position_embeddings")  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    name: {**dict(zip(_SIZES, sizes, strict=True)), "tie_word_embeddings": True}
+    for name, sizes in {
+        "llama-3.2-3b": (3072, 8192, 28, 24, 8, 128_256, 131_072),
+        "llama-3.2-1b": (2048, 8192, 16, 32, 8, 128_256, 131_072),
+        "smollm2-1.7b": (2048, 8192, 24, 32, 32, 49_152, 8_192),
+        "smollm2-135m": (576, 1536, 30, 9, 3, 49_152, 8_192),
+        "tiny": (32, 64, 2, 4, 2, 512, 4_096),
+    }.items()
 }
 """Arguments of `LlamaConfig`, from the models' own config.json."""
 
@@ -91,30 +81,25 @@ class Language:
         return (self.next(tokens, positions) + wrong) % self.vocabulary
 
 
-class LanguageHooks:
-    """Hooks that make a network follow a language; its forward pass is unchanged.
+def follow(network: Any, predict: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Make a network follow a language by hooks; its forward pass is unchanged.
 
     Args:
         network: a causal language model of transformers.
-        language: the language.
-        drafting: whether it is the draft, which is right at a fraction α of positions.
+        predict: `Language.next`, or `Language.guess` for the draft.
     """
+    read: dict[str, Tensor] = {}
 
-    def __init__(self, network: torch.nn.Module, language: Language, *, drafting: bool) -> None:
-        self._predict = language.guess if drafting else language.next
-        self._tokens = self._positions = torch.empty(0)
-        base: Any = network.base_model
-        head: Any = network.get_output_embeddings()  # type: ignore[operator]
-        base.register_forward_pre_hook(self._keep_input, with_kwargs=True)
-        head.register_forward_hook(self._raise_logit)
+    def keep_input(_base: torch.nn.Module, _args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
+        read.update(tokens=kwargs["input_ids"], positions=kwargs["position_ids"])
 
-    def _keep_input(self, _base: torch.nn.Module, _args: tuple[object, ...], kwargs: Mapping[str, Any]) -> None:
-        self._tokens, self._positions = kwargs["input_ids"], kwargs["position_ids"]
-
-    def _raise_logit(self, _head: torch.nn.Module, _args: tuple[object, ...], logits: Tensor) -> Tensor:
-        skipped = self._tokens.shape[1] - logits.shape[1]  # logits may be computed at the last positions only
-        following = self._predict(self._tokens[:, skipped:], self._positions[:, skipped:])
+    def raise_logit(_head: torch.nn.Module, _args: tuple[object, ...], logits: Tensor) -> Tensor:
+        last = slice(-logits.shape[1], None)  # logits may be computed at the last positions only
+        following = predict(read["tokens"][:, last], read["positions"][:, last])
         return logits.scatter_(-1, following[..., None], _CERTAIN)
+
+    network.base_model.register_forward_pre_hook(keep_input, with_kwargs=True)
+    network.get_output_embeddings().register_forward_hook(raise_logit)
 
 
 def synthetic(agreement: float, shapes: str) -> Assemble:
@@ -166,7 +151,7 @@ def _make(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), device:
         torch.manual_seed(0)
         network = auto.from_config(config, dtype=dtype).eval().requires_grad_(False)
-    LanguageHooks(network, language, drafting=drafting)
+    follow(network, language.guess if drafting else language.next)
     return LoadedModel(
         model=network,
         tokenizer=tokenizer,

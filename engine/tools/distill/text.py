@@ -23,8 +23,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.request import Message, Request
-from specchat.engine.sequence.prompt import encode
+from specchat.engine.tools.prompts import Prompt
 
 TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
 """Temperatures of replies, drawn with equal probability, to cover greedy and sampled chats."""
@@ -166,9 +165,8 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
     answer, question = between
     scripts = []
     for first, *others in talks:
-        prompt = encode(Request("", messages=(Message("user", first),)), tokenizer)
         follow_ups = (question + tuple(tokenizer.encode(turn, add_special_tokens=False)) + answer for turn in others)
-        scripts.append(Script(tuple(prompt), tuple(follow_ups)))
+        scripts.append(Script(tuple(Prompt(first).encode(tokenizer)), tuple(follow_ups)))
     fitting = [script for script in scripts if len(script.prompt) <= longest]
     if not fitting:
         raise EngineError(f"{file} has no prompt of at most {longest} tokens: give one prompt per line")

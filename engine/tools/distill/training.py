@@ -255,8 +255,9 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
         progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
         sampling = Sampling(temperature=temperature, seed=0 if temperature else None)
-        with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _):
+        with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _, made):
             passed = run_pass(engine, variant, prompts, _REQUESTS, sampling, _MAX_TOKENS)
+        del made  # with its caches, before the next engine makes its own
         metrics = Metrics()
         for event in (event for events in passed for event in events):
             if isinstance(event, Round):

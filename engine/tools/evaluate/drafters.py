@@ -96,25 +96,25 @@ def _tau(courses: Sequence[Course]) -> float:
     return sum(course.emitted for course in courses) / sum(course.rounds for course in courses)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluation:
     """Drafters along texts."""
 
     target: str
     temperature: float
     texts: Sequence[Text]
-    courses: Mapping[Way, Sequence[Course]]
-    """One for each text."""
-    agreed: int
-    """Tokens of all replies that are the target's greedy choice."""
-    reading_s: float
-    """Time the target took to read all texts."""
-    drafting_s: float
-    """Time of all rounds."""
     problems: Sequence[str]
     """A sentence for each entry that could not be used."""
+    courses: Mapping[Way, list[Course]]
+    """One for each text."""
     name: Callable[[int], str]
     """The text of a token."""
+    agreed: int = 0
+    """Tokens of all replies that are the target's greedy choice."""
+    reading_s: float = 0.0
+    """Time the target took to read all texts."""
+    drafting_s: float = 0.0
+    """Time of all rounds."""
 
     @property
     def tokens(self) -> int:
@@ -123,7 +123,7 @@ class Evaluation:
 
     def figures(self) -> list[Figures]:
         """Figures over all texts, then over each category if there are several."""
-        parts = {way: dict(by_category(courses, _category)) for way, courses in self.courses.items()}
+        parts = {way: dict(by_category(done, lambda each: each.category)) for way, done in self.courses.items()}
         categories = next(iter(parts.values()))
         return [Figures.of(*way, category, parts[way][category]) for category in categories for way in parts]
 
@@ -202,10 +202,6 @@ class Evaluation:
                 yield f"    {text.before(place, self.name)}▸{one_line(self.name(text.reply[place]))}"
 
 
-def _category(course: Course) -> str:
-    return course.category
-
-
 def _counted(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
@@ -251,28 +247,20 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     courses: dict[Way, list[Course]] = {Way(name, gamma): [] for name in names for gamma in gammas}
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     made.warm_up()
-    drafting, sampling = Drafting(made), Sampling(temperature=options.temperature)
-    agreed, reading_s, drafting_s = 0, 0.0, 0.0
+    drafting, sampling, tokenizer = Drafting(made), Sampling(temperature=options.temperature), made.model.tokenizer
+    found = Evaluation(
+        made.model.name, options.temperature, texts, problems, courses, lambda token: str(tokenizer.decode([token]))
+    )
     for number, text in enumerate(texts, 1):
         say(f"text {number} of {len(texts)}: {text.name}")
         reading = finish(read(made.target, text, config.prefill_chunk, sampled=not sampling.greedy))
-        agreed += reading.agreed
-        reading_s += reading.seconds
+        found.agreed += reading.agreed
+        found.reading_s += reading.seconds
         started = time.perf_counter()
         for way, done in courses.items():
             done.append(finish(drafting.along(reading, way, sampling)))
-        drafting_s += time.perf_counter() - started
-    return Evaluation(
-        target=made.model.name,
-        temperature=options.temperature,
-        texts=texts,
-        courses=courses,
-        agreed=agreed,
-        reading_s=reading_s,
-        drafting_s=drafting_s,
-        problems=problems,
-        name=lambda token: str(made.model.tokenizer.decode([token])),
-    )
+        found.drafting_s += time.perf_counter() - started
+    return found
 
 
 def _require_drafters(names: Sequence[str], known: Sequence[str]) -> None:

@@ -250,7 +250,9 @@ def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]
     # Conditional on the number of rare outcomes, the others follow their own probabilities.
     scale = sum(count for count, _ in cells) / sum(often for _, often in cells) if cells else 1.0
     statistic = sum((count - often * scale) ** 2 / (often * scale) for count, often in cells if scale)
-    chance = _tail(statistic, degrees) if degrees and scale else 1.0
+    # P(χ² ≥ statistic) with so many degrees of freedom.
+    halves = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
+    chance = float(torch.special.gammaincc(*halves)) if degrees and scale else 1.0
     # Two tests of one sample: Bonferroni doubles the smaller p-value.
     return ChiSquare(statistic, degrees, min(1.0, 2 * min(chance, surprise)) if surprise < 1 else chance)
 
@@ -259,12 +261,4 @@ def _at_least(count: int, expected: float) -> float:
     """Probability of at least `count` events under a Poisson distribution with mean `expected`."""
     if count == 0:
         return 1.0
-    if expected == 0:
-        return 0.0
     return float(torch.special.gammainc(torch.tensor(float(count)).double(), torch.tensor(expected).double()))
-
-
-def _tail(statistic: float, degrees: int) -> float:
-    """Probability that χ² with `degrees` degrees of freedom is at least `statistic`."""
-    half = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))

@@ -21,7 +21,7 @@ from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
-from specchat.engine.progress import Progress, ignore_progress
+from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling, check_gamma, parse_gamma
 from specchat.engine.tools.lossless.checks import (
     BY_CODES,
@@ -56,7 +56,6 @@ from specchat.engine.tools.runner import (
     run_requests,
     running,
 )
-from specchat.engine.worker.assembly import Assembly, assemble
 from specchat.engine.worker.obtain import obtain_model
 
 SLOTS = 8
@@ -161,22 +160,16 @@ def run(options: LosslessOptions, say: Say) -> VerificationReport:
 
 def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Evidence:
     """Let the engine reply, greedy and sampled."""
-    made: list[Assembly] = []
-
-    def keep(config: EngineConfig, progress: Progress) -> Assembly:
-        made.append(assemble(config, progress))
-        return made[0]
-
     gamma = parse_gamma(options.gamma)
     check_gamma(gamma)
     sets = load_prompts(options.prompts)
     say("loading")
-    with running(config, keep) as (engine, ready):
-        require_decoder_only(made[0].model, "specchat verify checks")
+    with running(config) as (engine, ready, made):
+        require_decoder_only(made.model, "specchat verify checks")
         variants = choose_variants(options.drafters, [gamma], ready)
         if variants == [NONE]:
             raise EngineError("nothing drafts here, so there is nothing to verify: name a drafter and a gamma above 0")
-        tokenizer = made[0].model.tokenizer
+        tokenizer = made.model.tokenizer
         prompts = [
             (f"{each.name} {number}", prompt.encode(tokenizer))
             for each in sets
@@ -208,7 +201,7 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence
             make_request(variant, Prompt(ids=context.tokens), Sampling(options.temperature, seed=seed), TOKENS)
             for seed in range(options.seed, options.seed + options.samples)
         ]
-        evidence.sampled.append((variant, context, run_requests(engine, requests, options.slots)))
+        evidence.sampled.append((variant, context, run_requests(engine.submit, requests, options.slots)))
 
 
 def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: Say) -> VerificationReport:

@@ -99,14 +99,6 @@ def test_work_nobody_came_back_for_is_removed(tmp_path: Path) -> None:
     assert [work.name for work in (tmp_path / ".unfinished").iterdir()] == ["recent"]
 
 
-def test_remove(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path)
-    build(store, "one")
-    store.remove("one")
-    store.remove("one")
-    assert store.models() == []
-
-
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b"])
 def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
     assert ModelStore(tmp_path).find(name) is None

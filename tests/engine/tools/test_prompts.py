@@ -19,16 +19,6 @@ def test_each_set_has_12_to_20_different_prompts(name: str) -> None:
     assert len(set(prompts.prompts)) == len(prompts.prompts)
 
 
-def test_copy_prompts_give_a_text_to_copy() -> None:
-    (prompts,) = load_prompts(["copy"])
-    assert min(len(prompt.text) for prompt in prompts.prompts) > 300
-
-
-def test_a_prompt_is_a_user_turn_or_tokens() -> None:
-    assert Prompt("Hi").messages[0].content == "Hi"
-    assert Prompt(ids=(1, 2)).messages == ()
-
-
 def test_waves_fill_whole_batches_from_the_start_again() -> None:
     prompts = PromptSet("x", tuple(Prompt(str(i)) for i in range(3)))
     assert [prompt.text for prompt in prompts.waves(2)] == ["0", "1", "2", "0"]

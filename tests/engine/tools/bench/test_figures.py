@@ -11,7 +11,7 @@ from specchat.engine import EngineConfig
 from specchat.engine.events import Admitted, Event
 from specchat.engine.round import Round
 from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.bench.figures import Pace, Place, Traffic, make_cell, make_peer_cell, tally, weights_read
+from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Traffic, tally, weights_read
 from specchat.engine.tools.runner import NONE, Variant
 from specchat.engine.worker.assembly import put_together
 from tests.engine.records import make_round
@@ -72,7 +72,7 @@ def test_drafts_are_counted_by_length_and_steps() -> None:
 
 def test_the_cell_of_plain_decoding() -> None:
     passes = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)]
-    cell = make_cell(PLACE, NONE, passes, passes, TRAFFIC, bandwidth=1e6)
+    cell = Cell(PLACE, NONE, passes, passes, TRAFFIC, bandwidth=1e6)
     assert cell.tokens_per_second == pytest.approx(100)
     assert (cell.measured_speedup, cell.predicted_speedup, cell.cost_ratio, cell.acceptance) == (1, None, None, None)
     assert cell.bytes_per_token == 1000 + 10
@@ -82,7 +82,7 @@ def test_the_cell_of_plain_decoding() -> None:
 def test_the_cell_of_a_drafter() -> None:
     none = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)] * 2
     mine = [tally([drafting(1, 1.0, 4), drafting(2, 1.012, 1)], batch=1)] * 2
-    cell = make_cell(PLACE, Variant("model", 4), mine, none, TRAFFIC, bandwidth=1e6)
+    cell = Cell(PLACE, Variant("model", 4), mine, none, TRAFFIC, bandwidth=1e6)
     assert cell.gamma == "4"
     assert (cell.draft_ms, cell.verify_ms, cell.rest_ms) == pytest.approx((2, 9, 1))
     assert cell.acceptance == pytest.approx(5 / 6)
@@ -99,12 +99,10 @@ def test_the_cell_of_a_drafter() -> None:
 
 def test_a_peer_is_compared_with_plain_decoding() -> None:
     none = [tally([plain(1, 1.0), plain(2, 1.01)], batch=1)]
-    cell = make_peer_cell(PLACE, "peer", 0, [Pace(5, 0.1)], {NONE: none})
-    assert cell is not None
+    cell = PeerCell(PLACE, "peer", 0, [Pace(0, 0.0), Pace(5, 0.1)], {NONE: none * 2})
     assert cell.tokens_per_second == pytest.approx(50)
     assert cell.measured_speedup == pytest.approx(0.5)
     assert cell.variants == {"none": pytest.approx(2)}
-    assert make_peer_cell(PLACE, "peer", 0, [Pace(0, 0.0)], {NONE: none}) is None
 
 
 def test_an_embedding_that_is_not_the_head_is_not_read() -> None:

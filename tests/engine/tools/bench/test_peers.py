@@ -19,11 +19,10 @@ from specchat.engine.tools.bench.peers import (
     LlamaCppPeer,
     TransformersPeer,
     describe,
-    llama_cpp_server,
     load_library,
 )
 from specchat.engine.tools.prompts import Prompt
-from tests.engine.tiny import tiny_model
+from tests.engine.tiny import tiny_model as _model
 from tests.tiny_model import write_tiny_gguf
 
 PROMPTS = (Prompt("Hello"), Prompt("A longer question than that"))
@@ -31,7 +30,7 @@ PROMPTS = (Prompt("Hello"), Prompt("A longer question than that"))
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_plain_generation_in_a_batch_of_unequal_prompts(temperature: float) -> None:
-    peer = TransformersPeer(tiny_model())
+    peer = TransformersPeer(_model())
     assert (peer.name, peer.gamma, peer.refusal(8)) == ("transformers", 0, None)
     pace = peer.run(PROMPTS, 2, temperature, 12)
     assert 0 < pace.tokens <= 22
@@ -39,8 +38,8 @@ def test_plain_generation_in_a_batch_of_unequal_prompts(temperature: float) -> N
 
 
 def test_drafting_peers_take_one_request_at_a_time() -> None:
-    lookup = TransformersPeer(tiny_model(), 3)
-    assisted = TransformersPeer(tiny_model(), 3, tiny_model(seed=1, layers=1))
+    lookup = TransformersPeer(_model(), 3)
+    assisted = TransformersPeer(_model(), 3, _model(seed=1, layers=1))
     assert (lookup.name, assisted.name) == ("transformers prompt lookup", "transformers assisted")
     for peer in (lookup, assisted):
         assert "batch of 1 only" in str(peer.refusal(2))
@@ -49,7 +48,7 @@ def test_drafting_peers_take_one_request_at_a_time() -> None:
 
 
 def test_a_peer_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = tiny_model()
+    loaded = _model()
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no")
@@ -80,17 +79,13 @@ def library() -> ModuleType:
 
 
 def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path, library: ModuleType) -> None:
-    plain, lookup = (
-        LlamaCppPeer(
-            llama_cpp_server(library, gguf, 64, 2, 1, gamma, on_cpu=True), 2, lambda _: [5, 80, 33, 120, 7, 9], gamma
-        )
-        for gamma in (0, 3)
-    )
+    plain, lookup = (LlamaCppPeer(library, gguf, _model(), 64, 2, gamma) for gamma in (0, 3))
+    prompts = (Prompt(ids=(5, 80, 33, 120, 7, 9)),) * 2
     for temperature in (0.0, 1.0):
-        assert 0 < plain.run(PROMPTS, 1, temperature, 10).tokens <= 18
-    pace = plain.run(PROMPTS, 2, 0.0, 10)
+        assert 0 < plain.run(prompts, 1, temperature, 10).tokens <= 18
+    pace = plain.run(prompts, 2, 0.0, 10)
     assert (pace.tokens, pace.seconds > 0) == (18, True)
-    assert 0 < lookup.run(PROMPTS[:1], 1, 0.0, 10).tokens <= 9
+    assert 0 < lookup.run(prompts[:1], 1, 0.0, 10).tokens <= 9
     assert (plain.read([5, 6, 7, 8]) or 0) > 0
     assert (plain.refusal(2), plain.refusal(3)) == (None, "it has 2 slots")
     assert "batch of 1 only" in str(lookup.refusal(2))
@@ -128,7 +123,7 @@ def test_llama_cpp_refuses_what_it_cannot_run(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     with pytest.raises(EngineError, match=r"it cannot load .*broken\.gguf"):
-        llama_cpp_server(library, broken, 64, 1, 1, 0, on_cpu=True)
+        LlamaCppPeer(library, broken, _model(), 64, 1, 0)
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     target = str(tiny_model(max_position_embeddings=2048))
     options = BenchOptions(

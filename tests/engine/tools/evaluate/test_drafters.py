@@ -49,7 +49,7 @@ def generate(
     files = tuple(draft / f"text{number}.jsonl" for number in range(len(prompts)))
     made = Generated(target, draft, files, {drafter: [] for drafter in drafters})
     config = EngineConfig(str(target), draft.parent, draft=str(draft), dtype="float32", context=256)
-    with running(config) as (engine, _):
+    with running(config) as (engine, *_):
         for drafter in drafters:
             for file, (prompt, sampling) in zip(files, prompts, strict=True):
                 messages = (Message("user", prompt),)

@@ -42,7 +42,7 @@ def replies() -> dict[str, list[list[Event]]]:
     with tiny_engine(tiny_model(sharpness=SHARPNESS), tiny_model(seed=5, sharpness=SHARPNESS), slots=8) as engine:
         return {
             name: run_requests(
-                engine,
+                engine.submit,
                 [
                     request(Variant(name, 4), Prompt(ids=CONTEXT), Sampling(temperature=1, seed=seed), TOKENS)
                     for seed in range(SAMPLES)
