@@ -100,24 +100,6 @@ def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
     assert not on_disk(store, tokens)
 
 
-def test_only_what_is_new_is_encoded_in_the_next_run(
-    engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = list[str]()
-    encode = OtherChats.encode
-    monkeypatch.setattr(OtherChats, "encode", lambda self, *text: encoded.append(text[1]) or encode(self, *text))
-    rows = {talk(store)[1]}
-    for text in ("a new one", "the newest"):
-        past = PastReplies(store)
-        past.use(engine, MODEL)
-        done(past)
-        past.close()
-        assert chats.keys == rows
-        chats.update({}, rows)
-        rows.add(talk(store, text)[1])
-    assert encoded == [REPLY, "a new one"]
-
-
 def test_the_newest_replies_are_enough(
     engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

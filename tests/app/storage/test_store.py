@@ -60,19 +60,6 @@ def test_a_closed_store_says_so(store: Store) -> None:
         store.chats()
 
 
-@given(clean, st.lists(clean, max_size=4), st.lists(clean, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_text_comes_back_character_by_character(store: Store, title: str, pieces: list[str], lines: list[str]) -> None:
-    chat = store.create_chat(title)
-    reply = store.add_message(chat.id, "assistant", "")
-    for piece in pieces:
-        store.append_rounds(reply, piece, lines)
-    (message,) = store.messages(chat.id)
-    assert message.content == "".join(pieces)
-    assert message.events == tuple(lines * len(pieces))
-    assert store.chats()[0].title == title
-
-
 @given(anything)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_half_characters_become_replacement_characters(store: Store, text: str) -> None:

@@ -117,16 +117,6 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         assert second.reply.stage is ReplyStage.INTERRUPTED
 
 
-async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.settle(pilot)
-        await stage.send(pilot, "too early")
-        assert [chat.title for chat in stage.store.chats()] == ["too early", "Regex for dates"]
-        await stage.press(pilot, "escape")
-        assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
-        assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation) == "too early"
-
-
 async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)

@@ -92,17 +92,6 @@ def test_lanes_of_other_chats_end_with_mine() -> None:
     assert all(record.at - record.seconds < cut.rounds[-1].at for record in other.rounds[: ended.count(1)])
 
 
-def test_what_is_in_sight() -> None:
-    (reply,) = replies_of("detail")
-    lanes = TimelineLayout([reply])
-    assert list(lanes.visible(0, 0, lanes.width)) == list(range(len(reply.rounds)))
-    slot = lanes.slot(0, 5)
-    assert list(lanes.visible(0, slot.left, slot.right)) == [5]
-    assert lanes.round_at(0, slot.left) == 5
-    assert lanes.round_at(0, 10**6) == len(reply.rounds) - 1
-    assert TimelineLayout([Reply()]).round_at(0, 3) is None
-
-
 def test_replies_of_one_batch_are_known_by_their_times() -> None:
     one, two, three = replies_of("lanes")
     assert ran_together(one, two)
