@@ -133,18 +133,6 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
         assert store.unsent.texts() == {0: "too early\n\ntyped"}
 
 
-async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE) as pilot:
-        await stage.press(pilot, "h", "a", "l", "f")
-    again = Stage(tmp_path)
-    async with again.started(SIZE) as pilot:
-        assert again.app.chat_screen.query_one(Composer).text == "half"
-        await again.press(pilot, "enter")
-    last = Stage(tmp_path)
-    async with last.started(SIZE) as pilot:
-        assert last.app.chat_screen.writing.unsent.of(last.app.chat_screen.conversation) == ""
-
-
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
     async with stage.started(SIZE) as pilot:
         await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
