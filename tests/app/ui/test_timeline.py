@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specchat.app.chat.reply import Reply, ran_together
+from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.timeline import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
 from specchat.engine import Request, Round
 from tests.app.recorded import trace
@@ -90,10 +90,3 @@ def test_lanes_of_other_chats_end_with_mine() -> None:
     ended = TimelineLayout([cut, other], own=1)
     assert 0 < ended.count(1) < len(other.rounds)
     assert all(record.at - record.seconds < cut.rounds[-1].at for record in other.rounds[: ended.count(1)])
-
-
-def test_replies_of_one_batch_are_known_by_their_times() -> None:
-    one, two, three = replies_of("lanes")
-    assert ran_together(one, two)
-    assert ran_together(two, three)
-    assert not ran_together(one, replies_of("detail")[0])

@@ -13,7 +13,6 @@ import pytest
 from specchat.engine import (
     Admitted,
     EngineConfig,
-    EngineError,
     Event,
     Finished,
     Outbox,
@@ -226,11 +225,3 @@ def test_cancel_ends_one_lane() -> None:
         while not isinstance(event := outbox.get(120), Finished):
             assert event is not None
     assert event.reason == "cancelled"
-
-
-def test_models_that_do_not_load_end_both_lanes(tmp_path: Path) -> None:
-    config = EngineConfig(str(tmp_path / "nowhere"), tmp_path)
-    engine = LaneEngine((config, config))
-    engine.start()
-    with pytest.raises(EngineError, match="nowhere"):
-        engine.wait_ready(60)
