@@ -57,13 +57,6 @@ def streamed(*rest: Admitted | Round | Finished, choices: str = "r") -> list[Any
     return [line.removeprefix("data: ") for line in sent[2]["body"].decode().strip().split("\n\n")]
 
 
-def test_the_last_text_is_sent_to_a_slow_client() -> None:
-    text, end, done = streamed(said(" second"), Finished("r", FinishReason.EOS, "", "", 0.0))
-    assert '"text":" second"' in text
-    assert '"finish_reason":"stop"' in end
-    assert done == "[DONE]"
-
-
 def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
     rounds = [said(text, choice) for text in (" second", " third") for choice in "rs"]
     endings = [Finished(choice, FinishReason.EOS, "", "", 0.0) for choice in "rs"]

@@ -86,15 +86,6 @@ def test_a_message_keeps_its_attachments_and_a_fork_copies_them(path: Path) -> N
         assert store.prompts(10) == []  # without its chat, the sign of the paste would stand for nothing
 
 
-def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) -> None:
-    store.unsent.keep(0, "see @a.py", (CODE,))
-    store.unsent.keep(7, LOG.name, (LOG,))
-    store.unsent.keep(0, "see @a.py there")
-    assert store.attachments.unsent() == {0: (CODE,), 7: (LOG,)}
-    store.unsent.keep(0, "", ())
-    assert store.attachments.unsent() == {7: (LOG,)}
-
-
 def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
     chat = store.create_chat("").id
     asked = store.add_message(chat, "user", "asked")

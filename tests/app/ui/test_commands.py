@@ -100,8 +100,12 @@ async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage) -> None:
         assert not stage.engine.submitted
 
 
-async def test_two_slashes_send_one(stage: Stage) -> None:
+async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
+        hint = stage.app.screen.query_one(CommandHint)
+        for keys, shown in (((), False), (("slash",), True), (("slash",), False)):
+            await stage.press(pilot, *keys)
+            assert hint.display is shown
         await stage.send(pilot, "//etc/hosts explained")
         assert stage.engine.submitted[0].messages[-1].content == "/etc/hosts explained"
 
@@ -219,16 +223,6 @@ async def test_tab_completes(stage: Stage) -> None:
         stage.composer.load_text("/theme gru")
         await stage.press(pilot, "tab")
         assert stage.composer.text == "/theme gruvbox"
-
-
-async def test_the_hint_is_there_while_a_command_is_typed(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
-        hint = stage.app.screen.query_one(CommandHint)
-        assert not hint.display
-        await stage.press(pilot, "slash")
-        assert hint.display
-        await stage.press(pilot, "slash")
-        assert not hint.display
 
 
 async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
