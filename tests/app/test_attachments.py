@@ -20,7 +20,7 @@ from specchat.app.chat.attachments import (
     paste_attachment,
     read_text_file,
 )
-from specchat.app.chat.tray import AttachmentTray, begun, completions, mention, mentions
+from specchat.app.chat.tray import begun, mention, mentions
 from specchat.app.errors import UsageError
 from specchat.app.storage.attachments import FILE, Attachment
 
@@ -94,19 +94,6 @@ def test_files_are_named_behind_an_at_sign() -> None:
     assert [begun(text) for text in ("see @sr", "@", '@"my f', "me@x", "@a b")] == ["sr", "", "my f", None, None]
 
 
-def test_paths_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("notes.txt", "nine.md", ".hidden"):
-        Path(name).touch()
-    Path("src").mkdir()
-    Path("src/a.py").touch()
-    assert completions("") == ["nine.md", "notes.txt", "src/"]
-    assert completions("n") == ["nine.md", "notes.txt"]
-    assert completions("src/") == ["src/a.py"]
-    assert completions(".") == [".hidden"]
-    assert completions("nowhere/") == completions("~nobody/x") == []
-
-
 def test_what_the_model_gets_has_blocks_before_the_prompt_and_pastes_in_their_place() -> None:
     code = Attachment(FILE, "a.py", "print(1)\n")
     paste = paste_attachment("one\n[pasted 2 lines · 7 B]\n", ())
@@ -127,41 +114,3 @@ def test_a_paste_says_how_long_it_is() -> None:
     assert label(Attachment(FILE, "a.py", "x" * 1300, tokens=1240)) == "a.py · 1,240 tokens"
     assert label(Attachment(FILE, "a.py", "x" * 1300)) == "a.py · 1 kB"
     assert [is_long(text) for text in ("x\n" * 39, "x\n" * 40, "x" * 4000)] == [False, True, True]
-
-
-def test_a_file_is_sent_as_it_is_when_it_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.py").write_text("one")
-    tray, prompt = AttachmentTray(), "read @a.py, and @nobody"
-    tray.look(prompt)
-    tray.set_tokens(tray.attached(prompt)[0], 7)
-    assert [(one.text, one.tokens) for one in tray.resolved(prompt)] == [("one", 7)]
-    Path("a.py").write_text("other")
-    assert [(one.text, one.tokens) for one in tray.resolved(prompt)] == [("other", None)]
-    assert tray.resolved("no file any more") == ()
-    Path("a.py").unlink()
-    with pytest.raises(UsageError, match=r"^a\.py is gone: bring it back, or take @a\.py out of the prompt$"):
-        tray.resolved(prompt)
-
-
-def test_what_was_sent_before_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.py").write_text("new")
-    tray = AttachmentTray()
-    tray.hold((Attachment(FILE, "a.py", "old", 3),))
-    tray.look("see @a.py")
-    assert [one.text for one in tray.resolved("see @a.py")] == ["old"]
-    tray.hold(())
-    assert [one.text for one in tray.resolved("see @a.py")] == ["new"]
-
-
-def test_a_file_that_is_no_text_is_told_of_while_it_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("cat.png").write_bytes(b"\0\1\2")
-    tray = AttachmentTray()
-    tray.look("see @cat.png?")
-    assert list(tray.refused.values()) == ["cat.png is no text file: only texts can be given to the model"]
-    tray.look("see")
-    assert not tray.refused
-    with pytest.raises(UsageError, match=r"cat\.png is no text file"):
-        tray.resolved("see @cat.png")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat import past_replies as module
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.request_manager import Session
@@ -19,7 +18,6 @@ from specchat.app.storage.replies import ReplyTokens, text_digest
 from specchat.app.storage.store import Chat, Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
-from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.suffix import OTHER_CHATS
 from tests.app.quiet import all_done, show_all
 
@@ -98,43 +96,6 @@ def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
     archive.close()
     assert chats.keys == set()
     assert not on_disk(store, tokens)
-
-
-def test_only_what_is_new_is_encoded_in_the_next_run(
-    engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded = list[str]()
-    encode = OtherChats.encode
-    monkeypatch.setattr(OtherChats, "encode", lambda self, *text: encoded.append(text[1]) or encode(self, *text))
-    rows = {talk(store)[1]}
-    for text in ("a new one", "the newest"):
-        past = PastReplies(store)
-        past.use(engine, MODEL)
-        done(past)
-        past.close()
-        assert chats.keys == rows
-        chats.update({}, rows)
-        rows.add(talk(store, text)[1])
-    assert encoded == [REPLY, "a new one"]
-
-
-def test_the_newest_replies_are_enough(
-    engine: Engine, chats: OtherChats, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = len(chats.encode(QUESTION, REPLY))
-    monkeypatch.setattr(Datastore, "wanted", 3 * size)
-    monkeypatch.setattr(module, "_AT_ONCE", 1)
-    rows = [talk(store)[1] for _ in range(5)]
-    past = PastReplies(store)
-    past.use(engine, MODEL)
-    done(past)
-    assert chats.keys == set(rows[2:])
-    rows += [talk(store)[1] for _ in range(2)]
-    past.refresh()
-    done(past)
-    past.close()
-    assert chats.keys == set(rows[2:])  # what is there stays until there is too much
-    assert ReplyTokens(store.path.with_suffix(".tokens")).rows() == set(rows[4:])
 
 
 async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(

@@ -189,25 +189,3 @@ def test_a_damaged_database_is_named(inputs: Inputs, tmp_path: Path) -> None:
 def test_fifty_of_all_kinds(inputs: Inputs, kind: str, tmp_path: Path) -> None:
     for number in range(TRIES * TRIES_OF_FIFTY[kind]):
         assert one_try(inputs, kind, random.Random(f"1 {kind} {number}"), tmp_path / str(number))[1] == []
-
-
-def test_wounds_change_the_content() -> None:
-    sound = bytes(range(256)) * 20
-    assert len({damaged(sound, random.Random(number), text=False) for number in range(50)} - {sound}) > 40
-
-
-@pytest.mark.parametrize(
-    "done",
-    [
-        Outcome(None, "", ""),
-        Outcome(-11, "", ""),
-        Outcome(1, "", ""),
-        Outcome(2, "", ""),
-        Outcome(2, "", "specchat: one\nspecchat: two\n"),
-        Outcome(0, "", "a warning of a library\n"),
-        Outcome(2, "", "specchat: the engine stopped on an internal error (KeyError: 'x')\n"),
-        Outcome(2, "", "Traceback (most recent call last):\nValueError\n"),
-    ],
-)
-def test_a_bad_ending_is_seen(done: Outcome) -> None:
-    assert judged(done)

@@ -65,11 +65,6 @@ def where(tmp_path: Path) -> Path:
     return tmp_path / FILE_NAME
 
 
-@pytest.mark.parametrize("piece", [piece for piece in PIECES if not re.search(r"\[/|\[red|\[@|\\\[|\[link", piece)])
-def test_what_arrives_raw_would_be_found(piece: str) -> None:
-    assert found_in(piece.encode())
-
-
 def test_a_reply(home: Path, where: Path) -> None:
     """A model that says all of it: while it streams, as Markdown, in the inspector, the steps and the timeline."""
     pieces = where / "pieces.json"

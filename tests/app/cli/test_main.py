@@ -14,7 +14,8 @@ from specchat.app.settings.settings import DRAFTERS
 from tests.app.cli.commands.command import command
 
 SPECCHAT = Path(sys.executable).with_name("specchat")
-HEAVY = ("torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "typer")
+SERVER = ("uvicorn", "starlette", "prometheus_client", "httpx2")
+HEAVY = (*SERVER, "torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "typer")
 
 
 @pytest.mark.parametrize("arguments", ["", "--gamma 3", "--drafter none --gamma auto"])

@@ -1,18 +1,16 @@
-"""Streamed answers to slow clients, and the delivery of events on the server's loop: all, in order, in few chunks."""
+"""Streamed answers to slow clients: all of the text, in order, in few chunks."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
-from threading import Thread
+from collections.abc import Sequence
 from typing import Any
 
 from specchat.app.server.answer import Answer
-from specchat.app.server.calls import PACE_S, Call, LoopOutbox
+from specchat.app.server.calls import Call
 from specchat.app.server.formats import CompletionFormat
 from specchat.app.server.protocol import CompletionBody
-from specchat.engine import Admitted, Event, Fate, Finished, FinishReason, Request, Round
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Request, Round
 
 
 class OneCall:
@@ -38,7 +36,7 @@ def said(text: str, name: str = "r", number: int = 0) -> Round:
     return Round(name, number, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1)
 
 
-def streamed(*rest: Admitted | Round | Finished, speculation: bool = False, choices: str = "r") -> list[Any]:
+def streamed(*rest: Admitted | Round | Finished, choices: str = "r") -> list[Any]:
     """What is sent of a reply whose rest comes while the first delivery, of its first choice, is being sent."""
     calls, sent = OneCall(), []
 
@@ -50,20 +48,13 @@ def streamed(*rest: Admitted | Round | Finished, speculation: bool = False, choi
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    form = CompletionFormat("call", "model", 7, speculation=speculation)
+    form = CompletionFormat("call", "model", 7, speculation=False)
     requests = [Request(choice, prompt="x") for choice in choices]
     answer = Answer(calls, requests, form, CompletionBody(prompt="x", n=len(choices), stream=True), None)  # type: ignore[arg-type]
     asyncio.run(answer({}, receive, send))
     assert b'"text":"first"' in sent[1]["body"]
     assert [message["more_body"] for message in sent[1:]] == [True, False]
     return [line.removeprefix("data: ") for line in sent[2]["body"].decode().strip().split("\n\n")]
-
-
-def test_the_last_text_is_sent_to_a_slow_client() -> None:
-    text, end, done = streamed(said(" second"), Finished("r", FinishReason.EOS, "", "", 0.0))
-    assert '"text":" second"' in text
-    assert '"finish_reason":"stop"' in end
-    assert done == "[DONE]"
 
 
 def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
@@ -74,51 +65,7 @@ def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
     assert ['"index":0,"text":""' in one_ends, '"index":1,"text":""' in other_ends, done] == [True, True, "[DONE]"]
 
 
-def test_rounds_that_come_together_are_a_chunk_each_where_records_are_asked_for() -> None:
-    ending = Finished("r", FinishReason.EOS, "", "", 0.0)
-    chunks = streamed(said(" second"), said(" third"), ending, speculation=True)
-    assert ['"text":" second"' in chunks[0], '"text":" third"' in chunks[1]] == [True, True]
-
-
 def test_the_text_of_every_choice_is_sent_before_an_error() -> None:
     failure = Finished("s", FinishReason.ERROR, "", "out of memory", 0.0)
     one, other, error = streamed(said(" second"), said(" other", "s"), said(" third"), failure, choices="rs")
     assert ['"text":" second third"' in one, '"text":" other"' in other, "out of memory" in error] == [True] * 3
-
-
-def delivered(produce: Callable[[LoopOutbox], None]) -> list[tuple[float, list[Event]]]:
-    """Time and events of each delivery, while a thread puts events into the outbox and for some time after."""
-
-    async def main() -> None:
-        begun = time.monotonic()
-        outbox = LoopOutbox(asyncio.get_running_loop(), lambda events: found.append((time.monotonic() - begun, events)))
-        thread = Thread(target=produce, args=(outbox,))
-        thread.start()
-        while thread.is_alive():
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(PACE_S * 2)
-
-    found: list[tuple[float, list[Event]]] = []
-    asyncio.run(main())
-    return found
-
-
-def test_short_rounds_share_a_delivery_and_none_is_lost() -> None:
-    rounds = [said("x", number=number) for number in range(100)]
-
-    def produce(outbox: LoopOutbox) -> None:
-        for each in rounds:
-            outbox.put(each)
-            time.sleep(PACE_S / 8)
-
-    found = delivered(produce)
-    assert [event for _, events in found for event in events] == rounds
-    assert found[0][1][0] == rounds[0]
-    assert len(found) <= found[-1][0] / PACE_S + 3
-
-
-def test_the_rows_of_a_round_are_delivered_together() -> None:
-    rows = [said("x", str(row), 1) for row in range(64)]
-    found = delivered(lambda outbox: [outbox.put(row) for row in rows] and None)
-    assert [event for _, events in found for event in events] == rows
-    assert len(found) <= 2

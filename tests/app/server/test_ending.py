@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,12 +78,3 @@ def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         port = taken.getsockname()[1]
         done = command("serve", "--port", port)
     assert f"127.0.0.1:{port} cannot be served (Address already in use)" in done.sentence
-
-
-def test_other_commands_do_not_pay_for_the_server() -> None:
-    script = (
-        "import sys, specchat.app.cli.command_line;"
-        "print(sorted({'uvicorn', 'starlette', 'prometheus_client', 'httpx2', 'torch'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "[]"

@@ -117,15 +117,6 @@ def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) ->
         assert body["max_tokens"] == 12
 
 
-def test_what_vllm_tells_at_the_end_is_counted(duet_of: Callable[..., Duet]) -> None:
-    with Recorded(shapes.VLLM, {CHAT: shapes.vllm_stream(shapes.VLLM_METRICS)}) as server:
-        duet = duet_of(server.url)
-        _left, right = ask(duet)
-    m = duet.tally(1).metrics
-    assert (m.tested, m.accepted, m.passes, m.emitted) == (6, 4, 4, 7)
-    assert (m.tested, m.accepted) == (right.metrics.tested, right.metrics.accepted)
-
-
 @pytest.mark.slow
 def test_ready_waits_for_the_server_and_nothing_else_does(duet_of: Callable[..., Duet]) -> None:
     """A server that takes the connection and is silent: the app goes on, and asks when it has spoken or gone."""

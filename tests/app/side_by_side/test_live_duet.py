@@ -10,7 +10,7 @@ import pytest
 
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, live_duet
-from specchat.engine import Comparison, Ready, Record
+from specchat.engine import Ready, Record
 
 PATIENCE_S = 60.0
 
@@ -52,18 +52,6 @@ def test_both_lanes_answer_turn_after_turn(duet: Duet) -> None:
         assert [len(conversation.turns) for conversation in duet.conversations] == [turn + 1] * 2
     assert duet.tally(0).metrics.reused_tokens == duet.tally(1).metrics.reused_tokens
     assert duet.gap is None
-
-
-def test_the_target_is_asked_how_close_its_choice_was(duet: Duet) -> None:
-    get_ready(duet)
-    duet.send("abcabcabc")
-    drain(duet, lambda _: duet.done)
-    duet.tally(1).tokens[5] += 1
-    duet._lanes[0].source.ask_gap(Comparison(duet.tally(0), duet.tally(1)))
-    drain(duet, lambda _: duet.gap is not None)
-    assert duet.gap is not None
-    assert duet.gap > 0
-    assert not duet._lanes[0].source.asking
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,67 +77,6 @@ def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
     assert player.speed == 0.1
 
 
-def rounds_in(records: list[Record]) -> list[int]:
-    return [record.number for record in records if isinstance(record, Round)]
-
-
-def test_steps_one_round(clock: Clock) -> None:
-    player = Player(trace("detail"), clock=clock)
-    player.pause()
-    seen = []
-    for _ in range(4):
-        player.step()
-        seen.append(rounds_in(player.drain()))
-        clock.now += 10
-    assert seen == [[0], [1], [2], [3]]
-
-
-def test_steps_a_round_of_every_lane(clock: Clock) -> None:
-    player = Player(trace("lanes"), clock=clock)
-    player.pause()
-    batches = []
-    while not player.ended:
-        player.step()
-        batches.append([r for r in player.drain() if isinstance(r, Round)])
-    full = [batch for batch in batches if len(batch) == 3]
-    assert full
-    assert all(len({record.verify_s for record in batch}) == 1 for batch in batches if batch)
-
-
-def test_goes_back_a_round(clock: Clock) -> None:
-    player = Player(trace("detail"), clock=clock)
-    assert not player.back()
-    player.pause()
-    for _ in range(5):
-        player.step()
-        player.drain()
-    assert player.back()
-    assert rounds_in(player.drain()) == [0, 1, 2, 3]
-
-
-def test_seeks_within_the_trace(clock: Clock) -> None:
-    player = Player(trace("detail"), clock=clock)
-    assert not player.seek(3.0)
-    given = player.drain()
-    assert player.seek(1.0)
-    assert len(player.drain()) < len(given)
-    assert player.seek(-5.0)
-    assert player.position == 0
-    player.seek(1e9)
-    assert player.position == player.duration
-
-
-def test_finds_rejections_until_there_are_none(clock: Clock) -> None:
-    player = Player(trace("detail"), clock=clock)
-    rounds = [r for r in trace("detail") if isinstance(r, Round)]
-    found = 0
-    while player.to_rejection():
-        last = [r for r in player.drain() if isinstance(r, Round)][-1]
-        assert last.accepted < last.tested
-        found += 1
-    assert found == sum(r.accepted < r.tested for r in rounds)
-
-
 def stepper_of(name: str) -> tuple[Stepper, Player, Clock]:
     clock = Clock()
     player = Player(trace(name), name, clock)
@@ -186,18 +125,6 @@ def test_held_records_are_released_at_the_end_of_the_pause(end: Callable[[Steppe
     given += stepper.drain()
     assert record in given
     assert given == trace("detail")[: len(given)]
-
-
-def test_all_lanes_of_a_batch_are_shown_together() -> None:
-    stepper, _player, _clock = stepper_of("lanes")
-    stepper.pause()
-    sizes = set()
-    for _ in range(60):
-        stepper.step()
-        stepper.drain()
-        sizes.add(len(stepper.shown))
-    assert 3 in sizes
-    assert sizes <= {0, 1, 2, 3}
 
 
 def test_jumping_passes_everything_up_to_there() -> None:

@@ -52,12 +52,3 @@ def test_the_gpu_is_found_by_its_name_if_there_is_one(
     assert probe.gpu() == ""
     probe.find_gpu("NVIDIA H100")
     assert probe.gpu() == text
-
-
-def test_the_share_of_the_thread_that_asks() -> None:
-    probe = Probe()
-    assert probe.interface() is None
-    assert sum(range(300_000))
-    share = probe.interface()
-    assert share is not None
-    assert share > 0

@@ -100,23 +100,6 @@ def test_a_reply_is_found_when_it_has_ended_and_a_killed_one_later(path: Path) -
         assert len(found(store, "half more")) == 1
 
 
-def test_pinned_chats_stand_above_the_others(store: Store) -> None:
-    one, _two = store.create_chat("one"), store.create_chat("two")
-    store.change_chat(one.id, pinned=True)
-    assert [(chat.title, chat.pinned) for chat in store.chats()] == [("one", True), ("two", False)]
-    store.change_chat(one.id, pinned=False)
-    assert [chat.title for chat in store.chats()] == ["two", "one"]
-
-
-def test_prompts_of_all_chats_come_once_each_the_newest_last(store: Store) -> None:
-    for title, prompts in (("a", ("x", "y")), ("b", ("z", "x"))):
-        chat = store.create_chat(title).id
-        for prompt in prompts:
-            ask(store, chat, prompt, "reply")
-    assert store.prompts(10) == ["y", "z", "x"]
-    assert store.prompts(2) == ["z", "x"]
-
-
 def test_a_file_is_found_by_its_name_and_by_what_stands_in_it(store: Store) -> None:
     chat = store.create_chat("Tea").id
     file = Attachment(FILE, "src/kettle.py", "def brew(leaves):\n    return 'oolong'\n")

@@ -11,11 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from specchat.app.chat.reply import Stage
-from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import StoreError
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
-from specchat.app.storage.store import Chat, Store
+from specchat.app.storage.store import Store
 from tests.app.storage.helpers import Clock, clean
 
 anything = st.text(st.characters())
@@ -60,19 +58,6 @@ def test_a_closed_store_says_so(store: Store) -> None:
         store.chats()
 
 
-@given(clean, st.lists(clean, max_size=4), st.lists(clean, max_size=4))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_text_comes_back_character_by_character(store: Store, title: str, pieces: list[str], lines: list[str]) -> None:
-    chat = store.create_chat(title)
-    reply = store.add_message(chat.id, "assistant", "")
-    for piece in pieces:
-        store.append_rounds(reply, piece, lines)
-    (message,) = store.messages(chat.id)
-    assert message.content == "".join(pieces)
-    assert message.events == tuple(lines * len(pieces))
-    assert store.chats()[0].title == title
-
-
 @given(anything)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_half_characters_become_replacement_characters(store: Store, text: str) -> None:
@@ -99,50 +84,6 @@ def test_a_message_keeps_its_attachments_and_a_fork_copies_them(path: Path) -> N
         for each in (chat, fork):
             assert [message.attachments for message in store.messages(each.id)] == [counted, ()]
         assert store.prompts(10) == []  # without its chat, the sign of the paste would stand for nothing
-
-
-def test_what_is_attached_to_an_unsent_text_is_replaced_or_left(store: Store) -> None:
-    store.unsent.keep(0, "see @a.py", (CODE,))
-    store.unsent.keep(7, LOG.name, (LOG,))
-    store.unsent.keep(0, "see @a.py there")
-    assert store.attachments.unsent() == {0: (CODE,), 7: (LOG,)}
-    store.unsent.keep(0, "", ())
-    assert store.attachments.unsent() == {7: (LOG,)}
-
-
-def test_prompts_sent_ahead_keep_their_own_replies(store: Store) -> None:
-    chat = store.create_chat("ahead").id
-    first = store.add_message(chat, "user", "one")
-    second = store.add_message(chat, "user", "two", parent=first)
-    third = store.add_message(chat, "user", "three", parent=second)
-    for prompt, text in ((first, "to one"), (second, "to two")):
-        reply = store.add_message(chat, "assistant", "", parent=prompt)
-        store.append_rounds(reply, text, [])
-        store.finish_message(reply, "eos")
-    turns = stored_conversation(Chat(chat, "ahead", 1.0), store.messages(chat)).turns
-    assert [(turn.prompt, turn.reply.text if turn.reply else None) for turn in turns] == [
-        ("one", "to one"),
-        ("two", "to two"),
-        ("three", ""),
-    ]
-    assert turns[2].reply is not None
-    assert turns[2].reply.stage is Stage.INTERRUPTED
-    assert turns[2].prompt_id == third
-
-
-def test_one_of_several_is_chosen(store: Store) -> None:
-    chat = store.create_chat("several").id
-    other = store.add_message(chat, "user", "before")
-    single = store.add_message(chat, "assistant", "alone", parent=other)
-    prompt = store.add_message(chat, "user", "?", parent=single)
-    replies = [store.add_message(chat, "assistant", t, parent=prompt, chosen=t == "a") for t in "abc"]
-    store.choose(replies[2])
-    chosen = {m.id: m.chosen for m in store.messages(chat) if m.role == "assistant"}
-    assert chosen == {single: True, replies[0]: False, replies[1]: False, replies[2]: True}
-    before, turn = stored_conversation(Chat(chat, "", 1.0), store.messages(chat)).turns
-    assert (before.replies, before.wanted) == ([before.reply], 1)
-    assert [reply.text for reply in turn.replies] == ["a", "b", "c"]
-    assert turn.reply is turn.replies[2]
 
 
 def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:

@@ -117,16 +117,6 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         assert second.reply.stage is ReplyStage.INTERRUPTED
 
 
-async def test_prompts_taken_back_leave_nothing_behind(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.settle(pilot)
-        await stage.send(pilot, "too early")
-        assert [chat.title for chat in stage.store.chats()] == ["too early", "Regex for dates"]
-        await stage.press(pilot, "escape")
-        assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
-        assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation) == "too early"
-
-
 async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
@@ -141,18 +131,6 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
     with Store(killed / "specchat.db") as store:
         assert [chat.title for chat in store.chats()] == ["Regex for dates"]
         assert store.unsent.texts() == {0: "too early\n\ntyped"}
-
-
-async def test_what_was_typed_and_not_sent_is_there_again(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE) as pilot:
-        await stage.press(pilot, "h", "a", "l", "f")
-    again = Stage(tmp_path)
-    async with again.started(SIZE) as pilot:
-        assert again.app.chat_screen.query_one(Composer).text == "half"
-        await again.press(pilot, "enter")
-    last = Stage(tmp_path)
-    async with last.started(SIZE) as pilot:
-        assert last.app.chat_screen.writing.unsent.of(last.app.chat_screen.conversation) == ""
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:

@@ -34,71 +34,78 @@ def stage(tmp_path: Path) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value", "sentence"),
+CONTROLS = [
     [
         ("/gamma 6", "gamma", 6, "γ 6 · from the next round on"),
-        ("/gamma auto", "gamma", None, "γ auto · from the next round on"),
-        ("/drafter none", "drafter", "none", "drafter none · from the next round on"),
         ("/temp 0.7", "temperature", 0.7, "temperature 0.7 · from the next reply on"),
-        ("/temperature 0", "temperature", 0.0, "temperature 0 greedy · from the next reply on"),
         ("/top-k 40", "top_k", 40, "top-k 40 · from the next reply on"),
         ("/top-p 0.9", "top_p", 0.9, "top-p 0.9 · from the next reply on"),
-        ("/top-p off", "top_p", 1.0, "top-p off · from the next reply on"),
         ("/min-p 0.05", "min_p", 0.05, "min-p 0.05 · from the next reply on"),
         ("/seed 7", "seed", 7, "seed 7 · from the next reply on"),
-        ("/seed off", "seed", None, "seed off · from the next reply on"),
         ("/lenience 0.8", "lenience", 0.8, "lenience 0.8 · from the next reply on"),
         ("/max-tokens 99", "max_tokens", 99, "max tokens 99 · from the next reply on"),
     ],
-)
-async def test_a_control(stage: Stage, line: str, name: str, value: object, sentence: str) -> None:
-    async with stage.started(SIZE) as pilot:
-        await stage.send(pilot, line)
-        assert stage.said[-1] == sentence
-        assert not stage.engine.submitted
-        await stage.answer(pilot)
-        request = stage.engine.submitted[0]
-        found = getattr(request, name, None) if hasattr(request, name) else getattr(request.sampling, name)
-        assert found == value
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
     [
-        ("/gamma six", "gamma 'six' is not understood: it takes a whole number from 0 (no drafting) to 16, or auto"),
-        ("/gamma 99", "gamma is 99: it must be from 0 (no drafting) to 16"),
-        ("/gamma", "/gamma needs a value; usage: /gamma N|auto"),
-        ("/gama 4", "/gama is no command (/gamma?): begin with // to send a text that starts with a slash"),
-        (
-            "/usr/bin",
-            "/usr/bin is no command (/help lists them): begin with // to send a text that starts with a slash",
-        ),
-        ("/temp hot", "temp 'hot' is not understood: it takes a number from 0 (greedy) on"),
-        ("/temp -1", "temperature is -1: it must be 0 (greedy) or more"),
-        ("/temp nan", "temperature is nan: it must be 0 (greedy) or more"),
-        ("/top-p 2", "top-p is 2: it must be above 0 and at most 1"),
-        ("/drafter model", "drafter model needs a draft model: name one with --draft"),
-        ("/drafter magic", f"drafter 'magic' is not known: choose one of {', '.join(DRAFTERS)}"),
-        ("/preset fast", "preset 'fast' is not known: none is saved yet, /save NAME makes one"),
-        ("/save ../up", "'../up' is no name for a preset: use letters, digits, and - . + _ between them"),
-        ("/help me", "/help takes no argument, and got 'me'"),
-        ("/export pdf", "/export pdf is not understood: it takes md, json, svg, html"),
-        ("/candidates 9 x", "/candidates takes a number from 2 to 8 followed by a prompt"),
-        ("/candidates 4", "/candidates takes a number from 2 to 8 followed by a prompt"),
-        ("/candidates", "this chat has no prompt with several replies: /candidates 4 PROMPT requests four"),
+        ("/gamma auto", "gamma", None, "γ auto · from the next round on"),
+        ("/temperature 0", "temperature", 0.0, "temperature 0 greedy · from the next reply on"),
+        ("/top-p off", "top_p", 1.0, "top-p off · from the next reply on"),
+        ("/seed off", "seed", None, "seed off · from the next reply on"),
+        ("/drafter none", "drafter", "none", "drafter none · from the next round on"),
     ],
-)
-async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage, line: str, sentence: str) -> None:
+]
+"""A line, the setting that it changes, its value, and what is said: those of one prompt, and then of the next."""
+
+
+async def test_every_control_is_confirmed_and_reaches_the_next_request(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
-        await stage.send(pilot, line)
-        assert stage.said == [sentence]
-        assert stage.composer.text == line
+        for number, lines in enumerate(CONTROLS):
+            for line, _, _, sentence in lines:
+                await stage.send(pilot, line)
+                assert stage.said[-1] == sentence
+            assert len(stage.engine.submitted) == number
+            await stage.answer(pilot)
+            request = stage.engine.submitted[-1]
+            for _, name, value, _ in lines:
+                assert getattr(request if hasattr(request, name) else request.sampling, name) == value, name
+
+
+WRONG = {
+    "/gamma six": "gamma 'six' is not understood: it takes a whole number from 0 (no drafting) to 16, or auto",
+    "/gamma 99": "gamma is 99: it must be from 0 (no drafting) to 16",
+    "/gamma": "/gamma needs a value; usage: /gamma N|auto",
+    "/gama 4": "/gama is no command (/gamma?): begin with // to send a text that starts with a slash",
+    "/usr/bin": "/usr/bin is no command (/help lists them): begin with // to send a text that starts with a slash",
+    "/temp hot": "temp 'hot' is not understood: it takes a number from 0 (greedy) on",
+    "/temp -1": "temperature is -1: it must be 0 (greedy) or more",
+    "/temp nan": "temperature is nan: it must be 0 (greedy) or more",
+    "/top-p 2": "top-p is 2: it must be above 0 and at most 1",
+    "/drafter model": "drafter model needs a draft model: name one with --draft",
+    "/drafter magic": f"drafter 'magic' is not known: choose one of {', '.join(DRAFTERS)}",
+    "/preset fast": "preset 'fast' is not known: none is saved yet, /save NAME makes one",
+    "/save ../up": "'../up' is no name for a preset: use letters, digits, and - . + _ between them",
+    "/help me": "/help takes no argument, and got 'me'",
+    "/export pdf": "/export pdf is not understood: it takes md, json, svg, html",
+    "/candidates 9 x": "/candidates takes a number from 2 to 8 followed by a prompt",
+    "/candidates 4": "/candidates takes a number from 2 to 8 followed by a prompt",
+    "/candidates": "this chat has no prompt with several replies: /candidates 4 PROMPT requests four",
+}
+
+
+async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage) -> None:
+    async with stage.started(SIZE) as pilot:
+        for number, (line, sentence) in enumerate(WRONG.items(), 1):
+            await stage.send(pilot, line)
+            assert len(stage.said) == number
+            assert (stage.said[-1], stage.composer.text) == (sentence, line)
         assert not stage.engine.submitted
 
 
-async def test_two_slashes_send_one(stage: Stage) -> None:
+async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
+        hint = stage.app.screen.query_one(CommandHint)
+        for keys, shown in (((), False), (("slash",), True), (("slash",), False)):
+            await stage.press(pilot, *keys)
+            assert hint.display is shown
         await stage.send(pilot, "//etc/hosts explained")
         assert stage.engine.submitted[0].messages[-1].content == "/etc/hosts explained"
 
@@ -216,16 +223,6 @@ async def test_tab_completes(stage: Stage) -> None:
         stage.composer.load_text("/theme gru")
         await stage.press(pilot, "tab")
         assert stage.composer.text == "/theme gruvbox"
-
-
-async def test_the_hint_is_there_while_a_command_is_typed(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
-        hint = stage.app.screen.query_one(CommandHint)
-        assert not hint.display
-        await stage.press(pilot, "slash")
-        assert hint.display
-        await stage.press(pilot, "slash")
-        assert not hint.display
 
 
 async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:

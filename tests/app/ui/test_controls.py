@@ -43,17 +43,13 @@ def shown(stage: Stage) -> list[str]:
     return stage.app.screen.query_one(ControlList).render().plain.split("\n")
 
 
-@pytest.mark.parametrize("key", ["ctrl+o", "f9"])
-async def test_opens_and_closes_with_a_key(stage: Stage, key: str) -> None:
-    async with stage.started(SIZE) as pilot:
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, ControlsScreen)
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, ChatScreen)
-
-
 async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
     async with stage.started(SIZE, events=10) as pilot:
+        for key in ("ctrl+o", "f9"):
+            await stage.press(pilot, key)
+            assert isinstance(stage.app.screen, ControlsScreen)
+            await stage.press(pilot, key)
+            assert isinstance(stage.app.screen, ChatScreen)
         await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
         (request,) = stage.engine.submitted
         assert [gamma for _, _, gamma in stage.engine.adjusted] == [0, 1, 2, 1]
@@ -164,15 +160,6 @@ def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
         await stage.answer(pilot, 70)
         Presets(tmp_path / "presets").save("fast", Settings())
         await stage.press(pilot, "ctrl+o", *keys)
-
-    assert snap_compare(stage.app, terminal_size=size, run_before=before)
-
-
-@pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])
-def test_help_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
-    async def before(pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.press(pilot, "f1")
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.errors import UsageError
-from specchat.app.ui.actions.prompt import NO_EDITOR, editor_command
+from specchat.app.ui.actions.prompt import NO_EDITOR
 from tests.app.stage import Stage
 from tests.terminal import Terminal
 
@@ -85,17 +84,6 @@ async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
         said = stage.said
         assert said == ["an editor cannot take over the screen here: write in the composer"]
         assert stage.composer.text == TEXT
-
-
-def test_visual_comes_first_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VISUAL", 'code -w "a b"')
-    monkeypatch.setenv("EDITOR", "nano")
-    assert editor_command() == ["code", "-w", "a b"]
-    monkeypatch.delenv("VISUAL")
-    assert editor_command() == ["nano"]
-    monkeypatch.delenv("EDITOR")
-    with pytest.raises(UsageError, match="set VISUAL or EDITOR"):
-        editor_command()
 
 
 def test_in_a_terminal_the_editor_has_the_screen_and_gives_it_back(tmp_path: Path) -> None:

@@ -53,19 +53,6 @@ def test_the_core_is_released_when_the_loop_ends() -> None:
     assert limits[-1] == WAITING
 
 
-def test_a_loop_that_still_has_callbacks_to_run_keeps_the_core() -> None:
-    limits: list[int] = []
-
-    async def main() -> None:
-        await asyncio.sleep(0.001)
-        limits.clear()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not limits
-
-    run(main(), limits)
-
-
 @pytest.mark.skipif(sys.platform == "win32" or spare_core() is None, reason="there is no spare core")
 def test_the_app_runs_on_it() -> None:
     script = """

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from specchat.app.chat.reply import Stage
-from specchat.app.ui.pump import FRAME_S, IDLE_S, SHARE, SLOWEST_S, FrameBudget, Pump
+from specchat.app.ui.pump import FRAME_S, SHARE, SLOWEST_S, FrameBudget
 
 
 class Processor:
@@ -47,34 +45,3 @@ def test_one_dear_frame_changes_little() -> None:
     usual = chosen([0.002] * 60)
     assert chosen([0.002] * 60 + [0.5]) < 1.6 * usual
     assert chosen([0.002] * 60 + [0.5] + [0.002] * 30) == pytest.approx(usual, rel=0.3)
-
-
-def test_until_the_first_token_frames_are_fast_and_teach_nothing() -> None:
-    processor = Processor()
-    budget = FrameBudget(2, processor)
-    for _ in range(60):
-        processor.spent += 0.003
-        budget.after(Stage.ANSWERING)
-    answering = budget.after(Stage.ANSWERING)
-    for stage, frame_s in ((None, IDLE_S), (Stage.WAITING, FRAME_S), (Stage.READING, FRAME_S)):
-        for _ in range(60):
-            processor.spent += 1e-5
-            assert budget.after(stage) == frame_s
-    assert budget.after(Stage.ANSWERING) == answering
-
-
-def test_the_pump_follows_the_budget_where_an_engine_computes_on_these_cores() -> None:
-    source, timer = SimpleNamespace(drain=lambda: (), stage=None), SimpleNamespace(stop=lambda: None)
-    timers = SimpleNamespace(set_interval=lambda *_: timer)
-    pump = Pump(timers, source.drain, lambda: source.stage, lambda _: None, lambda: None)  # type: ignore[arg-type]
-    pump.start()
-    pump.run()
-    assert pump.pace.frame_s == FRAME_S
-    pump.suit("cpu")
-    for stage, frame_s in ((None, IDLE_S), (Stage.READING, FRAME_S), (None, IDLE_S)):
-        source.stage = stage
-        pump.run()
-        assert pump.pace.frame_s == frame_s
-    pump.suit("cuda")
-    pump.run()
-    assert pump.pace.frame_s == FRAME_S

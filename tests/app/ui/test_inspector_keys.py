@@ -26,18 +26,12 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> Non
         assert screen.query_one(Inspector).display
         assert not screen.query_one(Panel).display
         assert spot_of(screen)[0] == reply_of(screen).rounds[-1].number
-        await stage.press(pilot, "f6")
-        assert not screen.query_one(Inspector).display
-        assert screen.query_one(Panel).display
-        assert screen.query_one(Transcript).spot is None
-        assert isinstance(screen.focused, Composer)
-
-
-async def test_escape_closes_the_inspector_and_does_not_stop_the_reply(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
-        await stage.press(pilot, "f6", "escape")
-        assert not screen.query_one(Inspector).display
+        for keys in (("f6",), ("f6", "escape")):
+            await stage.press(pilot, *keys)
+            assert not screen.query_one(Inspector).display
+            assert screen.query_one(Panel).display
+            assert screen.query_one(Transcript).spot is None
+            assert isinstance(screen.focused, Composer)
         assert not stage.engine.cancelled
         await stage.press(pilot, "escape")
         assert stage.engine.cancelled
@@ -164,12 +158,7 @@ async def test_what_was_not_recorded_is_computed_when_the_reply_has_ended(stage:
 async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await answered(stage, pilot, None)
-        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter", "f6", "left")
-        assert spot_of(screen_of(stage))[0] > 0
-
-
-async def test_another_chat_is_not_looked_at(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
         await stage.press(pilot, "f6", "ctrl+n")
-        assert screen.query_one(Transcript).spot is None
+        assert screen_of(stage).query_one(Transcript).spot is None
+        await stage.press(pilot, "f6", "ctrl+b", "home", "enter", "f6", "left")
+        assert spot_of(screen_of(stage))[0] > 0

@@ -66,12 +66,11 @@ async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> 
         assert messages(stage) == [("user", None), ("assistant", "length")] * 2
 
 
-@pytest.mark.parametrize("key", ["ctrl+j", "shift+enter"])
-async def test_new_line(stage: Stage, key: str) -> None:
+async def test_new_line(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, "a", key, "b")
-        assert widget(stage, Composer).text == "a\nb"
-        assert widget(stage, Composer).size.height == 2
+        await stage.press(pilot, "a", "ctrl+j", "b", "shift+enter", "c")
+        assert widget(stage, Composer).text == "a\nb\nc"
+        assert widget(stage, Composer).size.height == 3
 
 
 async def test_prompt_history(stage: Stage) -> None:
@@ -111,14 +110,14 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
         assert not conversation(stage).waiting
 
 
-@pytest.mark.parametrize(("key", "opened"), [("f1", HelpScreen), ("question_mark", KeysScreen)])
-async def test_help(stage: Stage, key: str, opened: type[HelpScreen | KeysScreen]) -> None:
+async def test_help(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, opened)
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, ChatScreen)
-        assert widget(stage, Composer).text == ""
+        for key, opened in (("f1", HelpScreen), ("question_mark", KeysScreen)):
+            await stage.press(pilot, key)
+            assert isinstance(stage.app.screen, opened)
+            await stage.press(pilot, key)
+            assert isinstance(stage.app.screen, ChatScreen)
+            assert widget(stage, Composer).text == ""
 
 
 async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
@@ -144,7 +143,7 @@ async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
         assert isinstance(stage.app.focused, Composer)
 
 
-async def test_rename(stage: Stage) -> None:
+async def test_rename_delete_and_undo(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "r")
         assert isinstance(stage.app.screen, RenameScreen)
@@ -153,14 +152,10 @@ async def test_rename(stage: Stage) -> None:
         assert stage.store.chats()[0].title == "Sorting"
         await stage.press(pilot, "r", "x", "escape")
         assert stage.store.chats()[0].title == "Sorting"
-
-
-async def test_delete_and_undo(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "d")
+        await stage.press(pilot, "home", "d")
         assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
         await stage.press(pilot, "u")
-        assert [chat.title for chat in widget(stage, ChatList).chats] == ["Sort a list in place", "Regex for dates"]
+        assert [chat.title for chat in widget(stage, ChatList).chats] == ["Sorting", "Regex for dates"]
 
 
 async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(stage: Stage) -> None:
@@ -210,7 +205,7 @@ async def test_panes_on_a_narrow_screen(stage: Stage) -> None:
         assert stage.app.screen.query_one("#panel").display
 
 
-async def test_hide_rejected(stage: Stage) -> None:
+async def test_rejected_tokens_and_markdown_are_switched_and_back(stage: Stage) -> None:
     async with stage.started(SIZE, events=30) as pilot:
         shown = lines_of(stage)
         await stage.press(pilot, "ctrl+r", "ctrl+r")
@@ -218,10 +213,7 @@ async def test_hide_rejected(stage: Stage) -> None:
         assert not any("⊢" in line for line in lines_of(stage))
         await stage.press(pilot, "f4")
         assert lines_of(stage) == shown[: len(lines_of(stage))]  # a notice has the last line
-
-
-async def test_markdown_and_back(stage: Stage) -> None:
-    async with stage.started(SIZE, events=None) as pilot:
+        await stage.give(pilot)
         shown = lines_of(stage)
         await stage.press(pilot, "ctrl+t")
         assert any(line.strip().startswith("1 ") for line in lines_of(stage))
@@ -240,11 +232,6 @@ async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:
         await stage.press(pilot, "pagedown", "pagedown", "pagedown")
         await stage.give(pilot)
         assert transcript.is_vertical_scroll_end
-
-
-async def test_the_wheel_scrolls(stage: Stage) -> None:
-    async with stage.started((80, 24), events=None) as pilot:
-        transcript = widget(stage, Transcript)
         end = transcript.scroll_offset.y
         transcript.post_message(MouseScrollUp(transcript, 5, 5, 0, -1, 0, False, False, False))
         await stage.settle(pilot)

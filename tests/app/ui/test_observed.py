@@ -65,21 +65,6 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
         assert any("One two three┊ four" in line for line in lines_of(stage))
 
 
-async def test_no_lines_are_kept_for_what_a_server_does_not_say(tmp_path: Path) -> None:
-    """Whichever drafter the settings name: it is not used there."""
-    seen = []
-    for drafter in ("auto", "ngram"):
-        folder = tmp_path / drafter
-        folder.mkdir()
-        stage = Stage(folder, drafter=drafter)
-        stage.engine = RecordedEngine([READY, Request("r", (Message("user", "Count."),)), *CAME, ENDED])
-        async with stage.app.run_test(size=(140, 40)) as pilot:
-            await stage.ready(pilot)
-            await stage.send(pilot)
-            seen.append([said(stage, card) for card in (AcceptanceCard, Speed)])
-    assert seen[0] == seen[1]
-
-
 async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.engine = RecordedEngine([replace(READY, target="m\nn\to")])

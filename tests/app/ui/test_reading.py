@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.style import Style
 from textual.events import Key
 from textual.pilot import Pilot
 
-from specchat.app.chat.markdown import code_blocks, links, parts
 from specchat.app.sanitize import opens_safely
 from specchat.app.storage.store import Store
-from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.live_markdown import LiveMarkdown
-from specchat.app.ui.rendering.markdown import MarkdownRenderer
-from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Finished, Record, Request, Round
@@ -228,33 +220,6 @@ async def test_links_are_opened_by_click_by_key_and_by_command_and_only_pages_an
 def test_what_is_no_page_and_no_mail_is_never_opened(address: str) -> None:
     assert not opens_safely(address)
     assert opens_safely("mailto:a@b.c")
-
-
-def test_the_parts_of_a_text_are_all_of_it() -> None:
-    assert "".join(part.source for part in parts(TEXT)) == TEXT
-    assert sum(part.codes for part in parts(TEXT)) == len(code_blocks(TEXT)) == 2
-    assert links(TEXT) == ["https://x.y/z", "https://a.b/c", "http://i.j/k.png"]
-
-
-def lines_while_growing(text: str, step: int) -> Iterator[tuple[list[str], bool]]:
-    """The lines after each step, and whether what was said to have changed is all that has."""
-    styles = TranscriptStyles.of(Style(), lambda _: Style())
-    renderer = MarkdownRenderer(Console(width=60), 60, styles, dark=True, copy=str)
-    live = LiveMarkdown(renderer, Pace(1.0))
-    before: list[Any] = []
-    for end in (*range(step, len(text), step), len(text), len(text)):
-        complete = end == len(text)
-        changed = live.update(lambda end=end: text[:end], complete=complete)  # type: ignore[misc]
-        kept = len(before) if changed is None else changed
-        yield [strip.text.rstrip() for strip in live.strips], live.strips[:kept] == before[:kept]
-        before = list(live.strips)
-
-
-@pytest.mark.parametrize("step", [1, 5, 23])
-def test_a_text_that_grows_becomes_what_it_is_as_a_whole(step: int) -> None:
-    *_, (grown, _), (whole, _) = lines_while_growing(TEXT * 3, step)
-    assert grown == whole
-    assert all(said for _, said in lines_while_growing(TEXT, step))
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

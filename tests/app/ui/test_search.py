@@ -10,7 +10,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
@@ -137,15 +136,3 @@ async def test_a_list_of_hundreds_of_chats_grows_as_one_goes_down(stage: Stage) 
 def test_looks(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
     stage = Stage(tmp_path)
     assert snap_compare(stage.app, terminal_size=size, run_before=partial(searched, stage, text="where i"))
-
-
-async def test_a_file_that_was_sent_along_is_found_by_its_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        chat = stage.store.create_chat("Tea").id
-        file = Attachment(FILE, "brew.py", "def brew(leaves): return 'oolong'")
-        stage.store.add_message(chat, "user", "What is this?", attachments=(file,))
-        await searched(stage, pilot, "oolo")
-        (line,) = options(stage)
-        assert line.startswith("▤ ")
-        await stage.press(pilot, "enter")
-        assert screen_of(stage).conversation.title == "Tea"

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from specchat.app.errors import UsageError
-from specchat.app.settings.settings import Settings
-from specchat.app.side_by_side.duet import SideOptions
-from specchat.app.ui.rendering.figures import times
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
-from specchat.app.ui.widgets.side_summary import exactness, status, texts
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Comparison, LaneReady, LaneTally, Ready
-from specchat.engine.lanes.clock import CLOCKS
 from tests.app.cli.commands.command import command
-from tests.app.recorded import trace
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
 
 pytestmark = pytest.mark.slow
@@ -43,22 +34,16 @@ async def both_answer(stage: SideStage, pilot: object, text: str = QUESTION) -> 
     await stage.give(pilot, None, None)  # type: ignore[arg-type]
 
 
-async def test_one_prompt_goes_into_both_lanes_with_their_own_drafters(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
-        (left,), (right,) = stage.left.submitted, stage.right.submitted
-        assert left.messages == right.messages
-        assert (left.drafter, left.gamma) == ("none", 0)
-        assert (right.drafter, right.gamma) == ("auto", None)
-
-
-async def test_a_prompt_typed_while_loading_waits_for_the_models(stage: SideStage) -> None:
+async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: SideStage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.settle(pilot)
         await stage.send(pilot)
         assert not stage.left.submitted
         await stage.ready(pilot)
-        assert len(stage.left.submitted) == len(stage.right.submitted) == 1
+        (left,), (right,) = stage.left.submitted, stage.right.submitted
+        assert left.messages == right.messages
+        assert (left.drafter, left.gamma) == ("none", 0)
+        assert (right.drafter, right.gamma) == ("auto", None)
 
 
 async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideStage) -> None:
@@ -105,6 +90,8 @@ async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
         await stage.send(pilot)
         await stage.send(pilot, FOLLOW_UP)
         await stage.give(pilot, 20, 20)
+        await stage.press(pilot, "f8", "f9")
+        assert isinstance(stage.app.screen, SideScreen)  # a lane that answers cannot be continued in the chat
         await stage.press(pilot, "escape")
         assert [reply.reason for reply in map(stage.duet.reply, (0, 1))] == ["cancelled", "cancelled"]  # type: ignore[union-attr]
         assert stage.duet.reply(0).text  # type: ignore[union-attr]
@@ -124,14 +111,6 @@ async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> No
         await stage.send(pilot, FOLLOW_UP)
         (request,) = stage.chat_engine.submitted
         assert request.messages[1].content == conversation.turns[0].reply.text  # type: ignore[union-attr]
-
-
-async def test_a_lane_that_answers_is_not_gone_on_from(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
-        await stage.give(pilot, 10, None)
-        await stage.press(pilot, "f8", "f9")
-        assert isinstance(stage.app.screen, SideScreen)
 
 
 async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
@@ -170,15 +149,6 @@ async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_
         assert len(stage.left.asked) == 1
 
 
-async def test_gap_is_shown(tmp_path: Path) -> None:
-    stage = SideStage(tmp_path, change_right=differing)
-    async with stage.started(WIDE) as pilot:
-        await both_answer(stage, pilot)
-        stage.left.answer(0.125)
-        await stage.settle(pilot)
-        assert "differ by 0.125 logits" in summary(stage)
-
-
 async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
     async with stage.started(NARROW) as pilot:
         await both_answer(stage, pilot)
@@ -210,21 +180,6 @@ async def test_an_engine_that_dies_says_so_in_both_lanes(stage: SideStage) -> No
         assert stage.duet.reply(0).message == "no memory"  # type: ignore[union-attr]
 
 
-def test_words_for_figures() -> None:
-    nothing = LaneTally()
-    assert status(None, nothing, False) == ["no prompt yet"]
-    assert times(None) == "–"
-    assert "different targets" in texts(Comparison(nothing, nothing, same_target=False), None, greedy=True)[0]
-    both = Comparison(nothing, nothing)
-    assert texts(both, None, greedy=False)[1] is None
-    ready = next(r for r in trace("side-left") if isinstance(r, Ready))
-    lane = LaneReady(ready, 0.0, True, 1.094)
-    assert exactness((lane, lane)) == "exact: a fixed-shape pass costs 1.09 of a pass over one token"
-    assert "cannot be given" in exactness((lane, replace(lane, exact=False)))
-    assert exactness(()) == ""
-    assert "stops while the other" in CLOCKS
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -241,12 +196,3 @@ def test_bad_options(
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     monkeypatch.setattr("specchat.app.cli.commands.chat.need_terminal", lambda instead: None)  # noqa: ARG005
     assert sentence in command(*arguments).sentence
-
-
-def test_options_make_lanes() -> None:
-    left, right = SideOptions("ngram:gamma=2", "ngram:gamma=7").pair(Settings())
-    assert (left.gamma, right.gamma) == (2, 7)
-    with pytest.raises(UsageError, match="--order"):
-        SideOptions(order="random").pair(Settings())
-    sampled = SideOptions().pair(Settings(temperature=0.7))
-    assert sampled[0].seed == sampled[1].seed is not None

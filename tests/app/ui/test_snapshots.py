@@ -109,14 +109,6 @@ def test_light(snap_compare: Compare, tmp_path: Path) -> None:
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["textual-dark", "nord", "solarized-light"])
-def test_themes_of_textual(snap_compare: Compare, tmp_path: Path, theme: str) -> None:
-    stage = Stage(tmp_path, theme=theme)
-    stage.chats(*CHATS)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
-
-
 def test_no_color(snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stage = Stage(tmp_path)

@@ -12,7 +12,7 @@ from specchat.app.chat.exchange import file_stem
 from specchat.app.storage.store import Store
 from tests.terminal import Terminal
 
-ENTER, QUIT, CHATS, RENAME = "\r", "\x11", "\x02", "r"
+ENTER, QUIT, NEW_CHAT, CHATS, RENAME = "\r", "\x11", "\x0e", "\x02", "r"
 
 
 @pytest.fixture
@@ -29,41 +29,29 @@ def stored(home: Path) -> list[tuple[str, list[str]]]:
         return [(c.title, [m.content for m in store.messages(c.id) if m.role == "user"]) for c in store.chats()]
 
 
-def test_a_byte_that_is_no_text_is_replaced(terminal: Terminal, tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_and_control_characters_of_a_paste(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type(b"typed \xff here ")
     terminal.wait_for("typed \ufffd here")
     terminal.type(b"\x1b[200~pasted \xfe\xc3 there\x1b[201~")
     terminal.wait_for("pasted \ufffd\ufffd there")
     terminal.type(ENTER)
     terminal.wait_for("w00002")
-    assert terminal.leave(QUIT) == 0
-    assert stored(tmp_path)[0][1] == ["typed \ufffd here pasted \ufffd\ufffd there"]
-
-
-def test_a_paste_keeps_its_order_and_has_no_control_characters(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.type(NEW_CHAT)
+    terminal.wait_for("new chat")
     terminal.type(b"\x1b[200~abc\x01def\x07\tg \x1b[31mr \xc2\x9b1mc1 \x1b]0;t\x07 end\x1b[201~")
     terminal.wait_for("end")
     terminal.type(ENTER)
     terminal.wait_for("w00002")
     assert terminal.leave(QUIT) == 0
-    assert stored(tmp_path) == [("abcdef g [31mr 1mc1 ]0;t end", ["abcdef\tg [31mr 1mc1 ]0;t end"])]
+    pasted, typed = stored(tmp_path)
+    assert typed[1] == ["typed \ufffd here pasted \ufffd\ufffd there"]
+    assert pasted == ("abcdef g [31mr 1mc1 ]0;t end", ["abcdef\tg [31mr 1mc1 ]0;t end"])
     assert file_stem("abcdef g [31mr 1mc1 ]0;t end") == "abcdef-g-31mr-1mc1-0-t-end"
 
 
-def test_a_title_that_is_pasted_has_no_control_characters(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.type("first" + ENTER)
-    terminal.wait_for("w00002")
-    terminal.type(CHATS)
-    terminal.wait_for("u undo")
-    terminal.type(RENAME)
-    terminal.wait_for("rename chat")
-    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~" + b"\r")
-    terminal.wait_for("a]0;bc [2Jd")
-    assert terminal.leave(QUIT) == 0
-    assert stored(tmp_path)[0][0] == "a]0;bc [2Jd"
-
-
-def test_keys_work_as_before(terminal: Terminal, tmp_path: Path) -> None:
+def test_keys_work_as_before_and_a_title_that_is_pasted_has_no_control_characters(
+    terminal: Terminal, tmp_path: Path
+) -> None:
     terminal.type("Lisbon")
     terminal.wait_for("Lisbon")
     terminal.type("\x1b[D\x1b[DX")  # left, left: typed text does not overtake them
@@ -72,6 +60,11 @@ def test_keys_work_as_before(terminal: Terminal, tmp_path: Path) -> None:
     terminal.wait_for("w00002")
     terminal.type("\x1bOA")  # up: the prompt before
     terminal.wait_for("LisbXon")
-    terminal.type("\x1b")
+    terminal.type(CHATS)
+    terminal.wait_for("u undo")
+    terminal.type(RENAME)
+    terminal.wait_for("rename chat")
+    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~" + b"\r")
+    terminal.wait_for("a]0;bc [2Jd")
     assert terminal.leave(QUIT) == 0
-    assert stored(tmp_path)[0][1] == ["LisbXon"]
+    assert stored(tmp_path) == [("a]0;bc [2Jd", ["LisbXon"])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specchat.app.chat.reply import Reply, ran_together
+from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.timeline import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
 from specchat.engine import Request, Round
 from tests.app.recorded import trace
@@ -90,21 +90,3 @@ def test_lanes_of_other_chats_end_with_mine() -> None:
     ended = TimelineLayout([cut, other], own=1)
     assert 0 < ended.count(1) < len(other.rounds)
     assert all(record.at - record.seconds < cut.rounds[-1].at for record in other.rounds[: ended.count(1)])
-
-
-def test_what_is_in_sight() -> None:
-    (reply,) = replies_of("detail")
-    lanes = TimelineLayout([reply])
-    assert list(lanes.visible(0, 0, lanes.width)) == list(range(len(reply.rounds)))
-    slot = lanes.slot(0, 5)
-    assert list(lanes.visible(0, slot.left, slot.right)) == [5]
-    assert lanes.round_at(0, slot.left) == 5
-    assert lanes.round_at(0, 10**6) == len(reply.rounds) - 1
-    assert TimelineLayout([Reply()]).round_at(0, 3) is None
-
-
-def test_replies_of_one_batch_are_known_by_their_times() -> None:
-    one, two, three = replies_of("lanes")
-    assert ran_together(one, two)
-    assert ran_together(two, three)
-    assert not ran_together(one, replies_of("detail")[0])

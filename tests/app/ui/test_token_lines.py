@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from specchat.app.settings.settings import FOLD, HIDE
-from specchat.app.ui.rendering.token_lines import FOLD_MARK, TokenLines
+from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate
 
 
@@ -50,24 +49,6 @@ def test_wraps(tokens: list[str], expected: list[str]) -> None:
 @pytest.mark.parametrize("fate", [Fate.REJECTED, Fate.DISCARDED])
 def test_what_was_not_said_does_not_break_the_line(token: str, shown: str, fate: Fate) -> None:
     assert wrapped("a", token, fate=fate)[0] == "a" + shown
-
-
-def test_hides_what_was_not_said() -> None:
-    lines = TokenLines(20, rejected=HIDE)
-    lines.append([("a", Fate.ACCEPTED), (" b", Fate.REJECTED), (" c", Fate.DISCARDED), (" d", Fate.CORRECTION)], 0)
-    assert texts(lines) == ["a d"]
-    assert [piece.token for piece in lines.lines[0]] == [0, 3, 3]
-
-
-def test_a_stretch_of_rejected_tokens_is_one_mark() -> None:
-    tokens = [("The", Fate.ACCEPTED), (" cat", Fate.REJECTED), (" sat", Fate.DISCARDED), (" dog", Fate.CORRECTION)]
-    lines = TokenLines(20, rejected=FOLD)
-    lines.append([*tokens, *tokens[1:]], 0)
-    assert texts(lines) == [f"The{FOLD_MARK} dog{FOLD_MARK} dog"]
-    assert lines.plain(0, 0, 20)[0] == "The dog dog"
-    opened = TokenLines(20, rejected=FOLD, unfolded={4})
-    opened.append([*tokens, *tokens[1:]], 0)
-    assert texts(opened) == [f"The{FOLD_MARK} dog cat sat dog"]
 
 
 @pytest.mark.parametrize(

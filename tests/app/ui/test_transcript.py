@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from rich.style import Style
-from textual.geometry import Region
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
@@ -66,21 +65,6 @@ async def test_no_fate_relies_on_colour_alone(stage: Stage) -> None:
         }
         colours = {styled(transcript, text).color for text in ("yes", "no", "instead", "more", "alone")}
         assert len(colours) == 5
-
-
-async def test_only_the_last_lines_are_drawn_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with stage.started() as pilot:
-        first = [round_of(accepted=0, tested=0, last=f"line {n}\n", fate=Fate.PLAIN, number=n) for n in range(20)]
-        transcript, reply = shown(stage, *first)
-        await stage.settle(pilot)
-        regions: list[Region] = []
-        monkeypatch.setattr(transcript, "refresh", lambda *regions_, **_: regions.extend(regions_))
-        reply.add(round_of(accepted=0, tested=0, last="more", fate=Fate.PLAIN, number=20))
-        transcript.update()
-        # An empty line, the prompt, an empty line, twenty lines, then the one that grew.
-        assert [region.y for region in regions] == [3 + 20]
-        transcript.update()
-        assert len(regions) == 1
 
 
 @pytest.mark.parametrize("markdown", [False, True])

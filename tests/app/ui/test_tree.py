@@ -227,19 +227,16 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         assert kept.reply is kept.replies[1]
 
 
-@pytest.mark.parametrize("line", ["/edit 9", "/fork x", "/continue 0"])
-async def test_a_number_of_no_message_is_refused(stage: Stage, line: str) -> None:
-    async with stage.after(two_turns, NARROW) as pilot:
-        await stage.send(pilot, line)
-        assert "takes the number of a message, 1 to 2" in stage.said[-1]
-        assert stage.app.screen.query_one(Composer).text == line
-
-
-async def test_an_empty_chat_has_nothing_to_edit(stage: Stage) -> None:
+async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
     async with stage.started(NARROW) as pilot:
         await stage.press(pilot, "ctrl+e")
         assert stage.said == ["this chat has no messages yet"]
         assert not isinstance(stage.app.screen, MessagesScreen)
+        await stage.answer(pilot)
+        for line in ("/edit 9", "/fork x", "/continue 0"):
+            await stage.send(pilot, line)
+            assert "takes the number of a message, 1 to 1" in stage.said[-1]
+            assert stage.app.screen.query_one(Composer).text == line
 
 
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:

@@ -106,14 +106,6 @@ async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
         assert "no picture" in stage.said[0]
 
 
-async def test_markup_in_a_sentence_is_text(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.send(pilot, "one")
-        stage.engine.die("[bold]/tmp/a[/b] is missing\x1b[0m")
-        await stage.settle(pilot)
-        assert stage.said == ["[bold]/tmp/a[/b] is missing␛[0m"]
-
-
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 10), (47, 11), (48, 12), (300, 90)])
 async def test_any_size(stage: Stage, size: tuple[int, int]) -> None:
     async with stage.started(size, events=None) as pilot:

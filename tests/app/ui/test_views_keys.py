@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
-
 from specchat.app.ui.screens.help import DefinitionsScreen
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay, answered, reply_of
 
 
-@pytest.mark.parametrize("key", ["ctrl+f"])
-async def test_figure_1_has_a_line_for_each_round(stage: Stage, key: str) -> None:
+async def test_figure_1_has_a_line_for_each_round(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 20)
         transcript, reply = screen.query_one(Transcript), reply_of(screen)
-        await stage.press(pilot, key)
+        await stage.press(pilot, "ctrl+f")
         numbers = [
             line.split()[0]
             for y in range(transcript.size.height)
             if (line := transcript.render_line(y).text[:4]).strip()
         ]
         assert [n for n in numbers if n.isdigit()] == [str(r.number + 1) for r in reply.rounds]
-        await stage.press(pilot, key)
+        await stage.press(pilot, "ctrl+f")
         assert not any(transcript.render_line(y).text[:4].strip().isdigit() for y in range(transcript.size.height))
 
 
@@ -36,14 +32,6 @@ async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
         await pilot.click("#acceptance")
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, DefinitionsScreen)
-
-
-async def test_letters_are_typed_in_the_composer(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
-        await stage.press(pilot, *"ilpnfdx")
-        assert screen.query_one(Composer).text == "ilpnfdx"
-        assert not stage.engine.paused
 
 
 async def test_a_replay_offers_no_fork() -> None:

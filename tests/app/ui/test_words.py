@@ -1,33 +1,13 @@
-"""Figures in plain words: a sentence and a picture for each."""
+"""Figures in plain words: below a reply and in the panel."""
 
 from __future__ import annotations
 
 import re
 
-from specchat.app.ui.rendering.figures import definitions, summary
 from specchat.app.ui.widgets.panel import AcceptanceCard
-from specchat.engine import FinishReason, Metrics, Round
-from tests.app.recorded import trace
+from specchat.engine import FinishReason
 from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, answered, reply_of
-
-
-def test_the_plain_words_are_as_many_as_there_is_room_for() -> None:
-    metrics = Metrics()
-    for record in trace():
-        if isinstance(record, Round):
-            metrics.add(record)
-    said = {room: summary(metrics, room)[1] for room in (90, 48, 20)}
-    tau = f"τ {metrics.mean_emitted_length:.1f}"
-    assert said[90] == said[48] == f"{tau} tokens per round"
-    assert said[20] == tau
-
-
-def test_every_figure_has_a_sentence_and_a_picture() -> None:
-    for figure in definitions("figures"):
-        sentence, picture = figure.sentence, figure.picture
-        assert sentence.endswith(".") and sentence.count(". ") <= 1, figure.label  # noqa: PT018
-        assert 0 < max(map(len, picture.split("\n"))) <= 38, figure.label
 
 
 async def test_the_line_below_a_reply_and_the_panel_speak_plainly(stage: Stage) -> None:

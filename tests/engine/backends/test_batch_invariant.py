@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specchat.engine import EngineConfig, Round
-from specchat.engine.backends.batch_invariant import WIDTH, BatchInvariantPasses, check_batch_invariance, extent, pieces
+from specchat.engine.backends.batch_invariant import BatchInvariantPasses, check_batch_invariance
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneEngine
@@ -21,36 +19,6 @@ from specchat.engine.worker.assembly import assemble, put_together
 from specchat.engine.worker.notices import INEXACT
 from tests.engine.lanes.test_lanes import both, lane_engine, pair
 from tests.engine.tiny import ask, ids_of, tiny_model
-
-
-@given(st.integers(0, 5000), st.integers(1, 40), st.integers(300, 6000))
-def test_pieces_cover_the_tokens_and_no_pass_mixes_extents(start: int, length: int, columns: int) -> None:
-    cuts = list(pieces(start, length, columns))
-    assert [i for begin, end in cuts for i in range(begin, end)] == list(range(length))
-    for begin, end in cuts:
-        assert end - begin <= WIDTH
-        assert len({extent(start + i, columns) for i in range(begin, end)}) == 1
-
-
-@given(st.integers(0, 5999))
-def test_an_extent_holds_its_position(position: int) -> None:
-    assert position < extent(position, 6000) <= 6000
-
-
-def test_every_pass_has_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = TransformersBackend(tiny_model().model, 2, 400, 17, exact=True)
-    shapes = set()
-    call = model.model.forward
-
-    def watch(**given: torch.Tensor) -> object:
-        shapes.add(tuple(given["input_ids"].shape))
-        return call(**given)
-
-    monkeypatch.setattr(model.model, "forward", watch)
-    for length in (1, 3, 8, 13):
-        logits = model.forward(torch.ones(2, length, dtype=torch.long), [0, 1], [250, 7])
-        assert logits.shape[:2] == (2, length)
-    assert shapes == {(1, WIDTH)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

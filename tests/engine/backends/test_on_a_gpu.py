@@ -278,16 +278,6 @@ def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypat
         assert pool.not_captured is None
 
 
-def test_the_thread_works_on_the_device_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[torch.device] = []
-    with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(torch.cuda, "set_device", asked.append)
-        target = tiny_model()
-        to_gpu(target.model)
-        TransformersBackend(target.model, 1, 64, 17)
-    assert asked == [torch.device("cuda:0")]
-
-
 def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:
     target = tiny_model()
 

@@ -126,13 +126,6 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
 
 
-def test_rows_of_embedding_and_output(qwen: PackedModel, tmp_path: Path) -> None:
-    reference = load_dequantized(qwen, write_family("qwen3", tmp_path / "again"), ignore_progress).model
-    mine, tokens = runner(qwen), torch.tensor([[5, 300], [7, 7]])
-    assert torch.equal(mine.embedding_rows(tokens), reference.get_input_embeddings().weight[tokens])
-    assert torch.equal(mine.output_rows(tokens[0]), reference.get_output_embeddings().weight[tokens[0]])
-
-
 def test_a_cache_that_does_not_fit_is_refused(qwen: PackedModel) -> None:
     with pytest.raises(EngineError, match=r"a cache of 4 x \d+ tokens needs"):
         runner(qwen, context=10**9)

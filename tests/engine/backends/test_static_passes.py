@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
 
-from specchat.engine import EngineConfig
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import GraphPool
-from specchat.engine.worker.assembly import put_together
-from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -170,32 +164,3 @@ def test_layers_whose_part_of_the_cache_is_not_plain_are_left_alone() -> None:
     network.model.layers[2].self_attn.layer_idx = 1  # two layers that share their keys
     assert not compile_layers(network)
     assert "forward" not in vars(network.model.layers[0])
-
-
-def test_nothing_keeps_the_layers_alive() -> None:
-    network = tiny_model().model
-    assert compile_layers(network)
-    layer = weakref.ref(network.model.layers[0])
-    gc.collect()
-    gc.disable()
-    try:
-        del network
-        assert layer() is None
-    finally:
-        gc.enable()
-
-
-def test_the_user_is_told_what_keeps_a_gpu_from_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
-    model = tiny_model()
-    to_gpu(model.model)
-    with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(GraphPool, "_captured", refuse)
-        made = put_together(EngineConfig("tiny", Path(), slots=2, context=256), model)
-        made.warm_up()
-        assert made.performance_warnings() == [
-            "tiny: its passes cannot all be captured as CUDA graphs (operation not permitted when stream is "
-            "capturing): it runs slower than it could"
-        ]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine.drafters import datastore as module
-from specchat.engine.drafters.datastore import DEPTH, LEAST, Datastore, SuffixArray
+from specchat.engine.drafters.datastore import DEPTH, Datastore, SuffixArray
 from specchat.engine.drafters.suffix import OTHER_CHATS, SURE, SuffixDrafter
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
@@ -45,11 +45,6 @@ def test_the_match_is_the_longest_suffix_and_all_its_places_are_found(store: lis
     assert len(found) == len(places)
     behind = sorted(array.following(place, 4) for place in array.latest(found, len(found)))
     assert behind == sorted(tuple(store[number][end : end + 4]) for number, end in places)
-
-
-@given(texts)
-def test_an_array_gives_its_sequences_back(store: list[list[int]]) -> None:
-    assert [each.tolist() for each in SuffixArray(store).sequences()] == store
 
 
 def test_contexts_that_begin_alike_are_told_apart_by_all_their_tokens() -> None:
@@ -91,17 +86,6 @@ def test_a_continuation_ends_where_its_text_ends_or_matches_go_apart() -> None:
     assert store.continuation(STORY[:12], 16) == []
     assert [token for token, _ in store.continuation(STORY[:13], 16)] == STORY[13:20]
     assert store.continuation(STORY[:13], 2)[0][0] == STORY[13]
-
-
-def test_grades_grow_with_the_match_and_with_agreement() -> None:
-    alone, agreed = Datastore(), Datastore()
-    alone.update({1: STORY})
-    agreed.update({1: STORY, 2: STORY})
-    assert alone.continuation(STORY[:LEAST], 1) == []
-    assert [grade for _, grade in alone.continuation(STORY[:12], 14)] == [*[0] * 5, *[1] * 8, 2]
-    assert agreed.continuation(STORY[: LEAST - 1], 1) == []
-    assert [grade for _, grade in agreed.continuation(STORY[:LEAST], 8)] == [0, 0, 0, 1, 1, 1, 1, 2]
-    assert alone.continuation(STORY[:20], 1, shared=20) == []
 
 
 def test_the_oldest_texts_are_forgotten_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

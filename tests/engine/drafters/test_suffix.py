@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.drafters.datastore import GRADES
-from specchat.engine.drafters.suffix import SURE, SuffixAutomaton, SuffixDrafter
+from specchat.engine.drafters.suffix import SuffixAutomaton, SuffixDrafter
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
@@ -98,14 +97,6 @@ def test_the_longest_match_goes_on(text: list[int], count: int, tokens: list[int
     assert draft(text, count)[0] == tokens
 
 
-def test_buckets_grow_with_the_match_and_doubt_has_its_own() -> None:
-    tokens, buckets = draft([7, 1, 2, 3, 4, 5, 6, 8, 7], 4)
-    assert tokens == [1, 2, 3, 4]
-    assert buckets == [1, 2, SURE, SURE]
-    assert draft([1, 5, 1, 6, 1], 1) == ([6], [0])
-    assert max(draft(list(range(20)) * 2, 1)[1]) == SuffixDrafter.profile.buckets[-1 - GRADES]
-
-
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
     drafter = SuffixDrafter(ends={3}, never={4})
     assert draft([1, 2, 3, 5, 6, 4, 7, 1], 8, drafter)[0] == [2, 3]
@@ -123,14 +114,3 @@ def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) 
     assert isinstance(made.tokens, list)
     assert made.buckets is not None
     return made.tokens[0], made.buckets[0]
-
-
-@given(texts)
-def test_a_long_match_is_known_before_drafting(text: list[int]) -> None:
-    request = Request("r", prompt_ids=(1,))
-    row = SequenceState(request, Outbox(), 0, [1, *text], 1, 0, 0, None, "suffix")  # type: ignore[arg-type]
-    drafter = SuffixDrafter()
-    drafter.admit(row)
-    buckets = drafter.propose([row], [8]).buckets
-    assert buckets is not None
-    assert drafter.has_long_match(row) == (bool(buckets[0]) and buckets[0][0] >= SURE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,6 @@ import pytest
 from specchat.engine import (
     Admitted,
     EngineConfig,
-    EngineError,
     Event,
     Finished,
     Outbox,
@@ -25,7 +24,6 @@ from specchat.engine import (
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.clock import LaneClock, Order, next_lane
 from specchat.engine.lanes.engine import LaneEngine
-from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
@@ -72,19 +70,6 @@ def test_clocks_never_differ_by_more_than_one_turn_while_both_work(name: str) ->
     # The lane that ends first ends behind the other by less than one turn: nobody was kept waiting.
     assert min(left) == 0
     assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
-
-
-@pytest.mark.parametrize("name", ["chat", "code", "sampled"])
-def test_both_orders_give_a_lane_the_same_time(name: str) -> None:
-    costs = recorded_costs(name)
-    for order in Order:
-        totals = [sum(cost for lane, cost in schedule(order, costs) if lane == number) for number in (0, 1)]
-        assert totals == pytest.approx([sum(lane) for lane in costs])
-
-
-def test_sequential_lets_the_first_lane_end() -> None:
-    lanes = [lane for lane, _ in schedule(Order.SEQUENTIAL, recorded_costs("chat"))]
-    assert lanes == sorted(lanes)
 
 
 def test_a_clock_runs_only_while_its_lane_works() -> None:
@@ -240,30 +225,3 @@ def test_cancel_ends_one_lane() -> None:
         while not isinstance(event := outbox.get(120), Finished):
             assert event is not None
     assert event.reason == "cancelled"
-
-
-def test_models_that_do_not_load_end_both_lanes(tmp_path: Path) -> None:
-    config = EngineConfig(str(tmp_path / "nowhere"), tmp_path)
-    engine = LaneEngine((config, config))
-    engine.start()
-    with pytest.raises(EngineError, match="nowhere"):
-        engine.wait_ready(60)
-
-
-def test_order_of_clocks_is_a_running_sum() -> None:
-    costs = ([1.0] * 4, [0.6] * 4)
-    turns = schedule(Order.INTERLEAVED, costs)
-    assert [lane for lane, _ in turns] == [0, 1, 1, 0, 1, 1, 0, 0]
-    assert list(accumulate(cost for lane, cost in turns if lane == 1)) == pytest.approx([0.6, 1.2, 1.8, 2.4])
-
-
-def test_every_lane_has_answered_before_the_first_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So none pays in its first reply for what is done once; nobody hears of it."""
-    turns: list[LaneWorker] = []
-    turn = LaneWorker.turn
-    monkeypatch.setattr(LaneWorker, "turn", lambda lane: (turns.append(lane), turn(lane))[1])
-    with lane_engine() as engine:
-        counts = [turns.count(lane) for lane in dict.fromkeys(turns)]
-        assert len(counts) == 2
-        assert min(counts) > 2
-        assert not any(isinstance(event, Admitted | Round | Finished) for event in engine.outbox.drain())

@@ -39,20 +39,6 @@ def test_nothing_divides_by_zero() -> None:
     assert empty.seconds == 0.0
 
 
-def test_plain_rounds_have_no_acceptance() -> None:
-    plain = figures(make_round(drafted=0), make_round(drafted=0))
-    assert plain.acceptance is None
-    assert plain.alpha is None
-    assert plain.mean_emitted_length == 1.0
-
-
-def test_tokens_behind_a_rejection_are_not_tested() -> None:
-    metrics = figures(make_round(drafted=4, accepted=1, rejected=True))
-    assert (metrics.tested, metrics.accepted, metrics.wasted) == (2, 1, 3)
-    assert metrics.acceptance == 0.5
-    assert metrics.emitted == 2
-
-
 def test_each_draft_is_tested_where_it_had_a_token_behind_what_was_accepted() -> None:
     refused = make_round(drafted=4, accepted=2, rejected=True)
     both = (Proposer("a", 4, 4), Proposer("b", 3, 1)), (Proposer("a", 2, 2), Proposer("b", 3, 0))

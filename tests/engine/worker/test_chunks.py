@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
 from torch import Tensor
 
-from specchat.engine import Engine, Event, Outbox, Prefilled, Request, Round
+from specchat.engine import Engine, Event, Outbox, Request, Round
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.drafters import suffix
 from specchat.engine.research import ngram
@@ -142,13 +141,3 @@ def test_prompts_that_wait_are_read_in_one_pass(drafter: str, passes: Passes) ->
     for backend in backends:
         assert max(rows for each, (rows, _) in passes if each is backend) >= 3
     assert all(rows * width <= 64 for _, (rows, width) in passes)
-
-
-@pytest.mark.parametrize("drafter", ["none", "combined"])
-def test_prompts_that_begin_alike_take_as_many_passes_as_what_they_differ_in(drafter: str, passes: Passes) -> None:
-    target, shared = tiny_model(), LONG[:40]
-    requests = [Request(f"{n}", prompt_ids=(*shared, 200 + n, n), drafter=drafter, max_tokens=4) for n in range(1, 6)]
-    requests += [replace(requests[0], request_id=f"again {n}") for n in range(3)]
-    for events in read_together(passes, requests, target=target, head=tiny_head(target)):
-        assert [event.done for event in events if isinstance(event, Prefilled)][-1] == len(shared) + 1
-    assert len(passes) == 2

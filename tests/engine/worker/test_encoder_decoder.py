@@ -20,7 +20,6 @@ from specchat.engine import (
     Message,
     Notice,
     Outbox,
-    Prefilled,
     Request,
     Round,
     Sampling,
@@ -102,19 +101,6 @@ def test_rows_of_different_lengths_run_together(engine: Engine, generated: dict[
     ]
     for request, events in zip(requests, run_together(engine, requests), strict=True):
         assert ids_of(events) == generated[request.prompt or ""], request.request_id
-
-
-def test_a_slot_forgets_its_source_and_nothing_is_shared(engine: Engine, generated: dict[str, list[int]]) -> None:
-    for source in (SOURCES[3], SOURCES[1], SOURCES[3]):
-        events = list(engine.stream(Request("r", prompt=source, drafter="model-tree", max_tokens=TOKENS)))
-        assert ids_of(events) == generated[source]
-        admitted = events[0]
-        assert isinstance(admitted, Admitted)
-        assert (admitted.prompt_tokens, admitted.reused_tokens) == (len(source) + 1, 0)
-        *_, read = (event for event in events if isinstance(event, Prefilled))
-        assert (read.done, read.total) == (len(source), len(source) + 1)  # the last one is fed by the first round
-        first = next(event for event in events if isinstance(event, Round))
-        assert first.position == admitted.prompt_tokens
 
 
 @pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical"])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
-from pathlib import Path
-
 import pytest
 import torch
 
 from specchat.engine import (
-    EngineConfig,
     EngineError,
     Finished,
     FinishReason,
@@ -17,8 +13,6 @@ from specchat.engine import (
     Prefilled,
     Request,
 )
-from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
 
@@ -49,14 +43,6 @@ def test_when_the_thread_dies_every_caller_hears_of_it() -> None:
         assert late.reason is FinishReason.ERROR
         with pytest.raises(EngineError, match="internal error"):
             engine.wait_ready()
-
-
-def test_closing_ends_open_requests() -> None:
-    with tiny_engine() as engine:
-        stream = engine.stream(ask("on and on", max_tokens=200))
-        next(stream)
-        engine.close()
-        assert list(stream)[-1].reason is FinishReason.CANCELLED
 
 
 def test_out_of_memory_costs_the_youngest_request_only() -> None:
@@ -159,27 +145,3 @@ def test_prompts_are_read_in_the_order_of_admission() -> None:
         events = [ended(box) for box in boxes]
     ends = [max(e.at for e in mine if isinstance(e, Prefilled)) for mine in events]
     assert ends == sorted(ends)
-
-
-def test_the_cache_of_a_size_that_does_not_fit_is_gone_before_the_next_is_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target, draft = tiny_model(), tiny_model(seed=1)
-    one = KVCache([(2, 8, 2, 8)] * 2, 1, 256 + 18, torch.device("cpu"), torch.float32).bytes
-    alive: weakref.WeakSet[KVCache] = weakref.WeakSet()
-    fits = 300_000
-    made = KVCache.__init__
-
-    def counted(cache: KVCache, *args: object, **options: object) -> None:
-        made(cache, *args, **options)  # type: ignore[arg-type]
-        alive.add(cache)
-
-    monkeypatch.setattr(KVCache, "__init__", counted)
-    monkeypatch.setattr(
-        "specchat.engine.device.device.available_memory", lambda _: fits - sum(cache.bytes for cache in alive)
-    )
-    config = EngineConfig("tiny", Path(), slots=8, context=256)
-    room = put_together(config, target, draft)
-    (draft_runner,) = room.draft_runners
-    most = next(slots for slots in (8, 4, 2, 1) if 2 * slots * one <= fits)
-    assert room.target.cache.slots == draft_runner.cache.slots == most

@@ -96,16 +96,6 @@ def test_a_paused_engine_closes() -> None:
     assert not any(thread.name == "engine" for thread in threading.enumerate())
 
 
-def test_steps_are_nothing_to_an_engine_that_runs(engine: Engine) -> None:
-    engine.step()
-    events = list(engine.stream(ask("hello", max_tokens=10)))
-    assert isinstance(events[-1], Finished)
-    engine.pause()
-    box = Outbox()
-    engine.submit(ask("hello", name="later"), box)
-    assert box.get(QUIET) is None
-
-
 def test_detail_begins_and_ends_within_a_reply(engine: Engine) -> None:
     box = Outbox()
     engine.pause()

@@ -112,15 +112,6 @@ def test_the_prompt_is_the_question_and_the_text_on_stdin(
     assert request.messages == messages
 
 
-def test_settings_and_variables_count(ask: Callable[..., Done], home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (home / "config").mkdir(parents=True)
-    (home / "config" / "settings.toml").write_text("gamma = 2\nmax_tokens = 5\n")
-    monkeypatch.setenv("SPECCHAT_MAX_TOKENS", "7")
-    values = json.loads(ask("the", "--json").out)
-    assert (values["gamma"], len(values["token_ids"])) == (2, 7)
-    assert len(json.loads(ask("the", "--json", "--max-tokens", 9).out)["token_ids"]) == 9
-
-
 def test_a_broken_settings_file_is_said_and_kept(ask: Callable[..., Done], home: Path) -> None:
     (home / "config").mkdir(parents=True)
     (home / "config" / "settings.toml").write_text("gamma = -2\n")

@@ -17,7 +17,57 @@ QUEUE = "queue"
 """Begins a stream: nothing is answered until the client leaves."""
 
 
-class Recorded:
+class Answer(BaseHTTPRequestHandler):
+    """One answer of a recorded server."""
+
+    server: Recorded
+
+    def do_GET(self) -> None:
+        self._answer(None)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.asked.append((self.path, body))
+        self._answer(body)
+
+    def _answer(self, body: Any) -> None:
+        server = self.server
+        if not server.lets_in(self.path, self.headers.get("authorization")):
+            self._page(401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})
+        elif body is not None and self.path in server.streams:
+            self._stream(server.streams[self.path])
+        else:
+            page = server.pages.get(self.path, (404, {"error": "Not Found"}))
+            self._page(*page) if isinstance(page, tuple) else self._page(200, page)
+
+    def _page(self, status: int, page: Any) -> None:
+        data = page.encode() if isinstance(page, str) else json.dumps(page).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _stream(self, chunks: Sequence[Mapping[str, Any] | str]) -> None:
+        if QUEUE in chunks[:1]:
+            self.connection.recv(1)
+            self.server.left.put(self.path)
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        for chunk in chunks:
+            if chunk == BREAK:
+                self.connection.shutdown(2)
+                return
+            data = chunk if isinstance(chunk, str) else json.dumps(chunk)
+            self.wfile.write(f"data: {data}\n\n".encode())
+            self.wfile.flush()
+
+    def log_message(self, *_: object) -> None:
+        """Keep quiet."""
+
+
+class Recorded(ThreadingHTTPServer):
     """A running server.
 
     Args:
@@ -34,68 +84,26 @@ class Recorded:
         key: str | None = None,
         free: Sequence[str] = (),
     ) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.pages, self.streams = pages, streams or {}
         self.asked: list[tuple[str, Any]] = []
         """Path and body of each POST."""
         self.left: queue.SimpleQueue[str] = queue.SimpleQueue()
         """Path of each stream that a client has left in the queue."""
-        outer = self
+        self._key, self._free = key, free
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer(None)
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.asked.append((self.path, body))
-                self._answer(body)
-
-            def _answer(self, body: Any) -> None:
-                if key is not None and self.path not in free and self.headers.get("authorization") != f"Bearer {key}":
-                    self._page(401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})
-                elif body is not None and self.path in (streams or {}):
-                    self._stream((streams or {})[self.path])
-                elif self.path in pages:
-                    page = pages[self.path]
-                    self._page(*page) if isinstance(page, tuple) else self._page(200, page)
-                else:
-                    self._page(404, {"error": "Not Found"})
-
-            def _page(self, status: int, page: Any) -> None:
-                data = page.encode() if isinstance(page, str) else json.dumps(page).encode()
-                self.send_response(status)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def _stream(self, chunks: Sequence[Mapping[str, Any] | str]) -> None:
-                if QUEUE in chunks[:1]:
-                    self.connection.recv(1)
-                    outer.left.put(self.path)
-                    return
-                self.send_response(200)
-                self.send_header("content-type", "text/event-stream")
-                self.end_headers()
-                for chunk in chunks:
-                    if chunk == BREAK:
-                        self.connection.shutdown(2)
-                        return
-                    data = chunk if isinstance(chunk, str) else json.dumps(chunk)
-                    self.wfile.write(f"data: {data}\n\n".encode())
-                    self.wfile.flush()
-
-            def log_message(self, *_: object) -> None:
-                """Keep quiet."""
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
-        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+    def lets_in(self, path: str, authorization: str | None) -> bool:
+        """Whether a caller has the key, or needs none."""
+        return self._key is None or path in self._free or authorization == f"Bearer {self._key}"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self.shutdown()
+        self.server_close()
 
 
 def chunk(text: str | None = None, reason: str | None = None, **more: Any) -> dict[str, Any]:

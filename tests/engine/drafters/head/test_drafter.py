@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import Tensor
 
 from specchat.engine import Admitted, Request, Round, Sampling
-from specchat.engine.drafters.head.drafter import HeadMemory
-from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.drafters.head.torch_layer import TorchLayer
-from tests.engine.drafters.heads import row_in, scores_along
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 
@@ -84,39 +78,6 @@ def test_a_round_says_what_became_of_every_token_of_its_tree(sampling: Sampling)
             residual = [candidate.id for candidate in record.detail[-1].residual]
             assert record.last in residual or len(residual) == 5
             assert record.last not in refused or record.last in residual
-
-
-def test_places_may_be_read_in_any_order_and_together() -> None:
-    target = tiny_model()
-    head = tiny_head(target).head
-    assert isinstance(head, DraftHead)
-    torch.manual_seed(1)
-    tapped = torch.randn(2, 60, head.shape.hidden * len(head.shape.taps))
-
-    def read(*slots: int) -> Tensor:
-        layer = TorchLayer(head, torch.nn.Identity(), target.model.get_input_embeddings(), 2, 64, window=32)
-        memory = HeadMemory(layer, 2)
-        rows = [row_in(slot, [(7 * i + n) % 250 for i in range(n)]) for slot, n in enumerate((50, 4))]
-        for row in rows:
-            memory.admit(row)
-            memory.absorb([row], tapped[row.slot : row.slot + 1, : len(row.tokens) - 1])
-            row.cached = len(row.tokens) - 1
-        return scores_along(layer, memory, [rows[slot] for slot in slots])[0]
-
-    together = read(0, 1)
-    for slot in (0, 1):
-        torch.testing.assert_close(read(slot)[0], together[slot])
-
-
-def test_the_combined_drafter_asks_the_head_only_where_the_text_does_not_repeat() -> None:
-    target = tiny_model()
-    repeating = tuple(range(97, 107)) * 3
-    with tiny_engine(target, head=tiny_head(target)) as engine:
-        for prompt, by_ngram in ((repeating, True), (tuple(range(97, 117)), False)):
-            request = Request("r", prompt_ids=prompt, drafter="combined", gamma=4, max_tokens=6)
-            first = next(event for event in engine.stream(request) if isinstance(event, Round))
-            assert first.drafter == "combined"
-            assert (first.drafted == tuple(range(97, 101))) is by_ngram
 
 
 def test_a_drafter_changed_to_in_the_middle_reads_what_it_has_missed() -> None:
