@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specchat.engine import Event, Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
@@ -20,7 +21,7 @@ from specchat.engine.research.merged import MergedDrafter, PrefixTree, shares
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import related
-from tests.engine.drafters.test_model_tree import held, row_of
+from tests.engine.drafters.test_model_tree import row_of
 from tests.engine.sampled import check_distribution
 from tests.engine.tiny import ask, run_together, tiny_engine, tiny_model
 
@@ -41,6 +42,10 @@ def drafter_of(runners: Sequence[TransformersBackend]) -> tuple[MergedDrafter, l
         steps = ModelSteps(runner.forward, runner.graphs(1), penalties, runner.vocabulary)
         members.append(Member(f"draft {len(members)}", DraftCache(runner, 32), steps, runner))
     return MergedDrafter(members, ModelDrafter(members[0]), runners[0].device), [member.cache for member in members]
+
+
+def held(cache: KVCache, slot: int, length: int) -> list[Tensor]:
+    return [layer[slot, :, :length].float().clone() for layer in (*cache.keys, *cache.values)]
 
 
 def rounds_of(replies: Sequence[Sequence[Event]]) -> list[Round]:
