@@ -12,6 +12,9 @@ from specchat.engine.decoding.proposal import Draft, Offers, Support
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
+LATER_RATE = 0.06
+"""Prior acceptance rate of a token that is offered next to a likelier one."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterProfile:
@@ -19,8 +22,6 @@ class DrafterProfile:
 
     buckets: Sequence[int] = ()
     """Confidence buckets of its tokens; empty if it gives none."""
-    later_buckets: Sequence[int] = ()
-    """Buckets of tokens that are offered next to a likelier one for the same position."""
     expected_rates: Mapping[int, float] = field(default_factory=dict)
     """Prior acceptance rate by bucket."""
     default_gamma: int = DEFAULT_GAMMA

@@ -13,7 +13,7 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
-from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Draft, Proposal, Source, merge
 from specchat.engine.decoding.round_plan import RoundPlan
@@ -39,8 +39,8 @@ class Planner:
         self.drafters = RowDrafters(drafters, on_fault)
         self._target = target
         self._on_fault = on_fault
-        self._latency = LatencyModel(target.width, ragged=target.capabilities.ragged)
-        self._controller = GammaController(self._latency)
+        self._costs = CostModel(target.width, ragged=target.capabilities.ragged)
+        self._controller = GammaController(self._costs)
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._empty: dict[int, Proposal] = {}
         """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
@@ -53,9 +53,9 @@ class Planner:
             steps: seconds of a draft step for one row, by drafter.
         """
         for width, seconds in passes:
-            self._latency.observe_pass(1, width, seconds)
+            self._costs.observe_pass(1, width, seconds)
         for name, seconds in steps.items():
-            self._latency.observe_step(name, 1, seconds)
+            self._costs.observe_part(name, 1, seconds)
 
     def named(self, name: str, gamma: int | None) -> str:
         """The drafter that a request gets: the best one for auto, none where γ is 0.
@@ -81,9 +81,8 @@ class Planner:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
                 drafter.name,
                 drafter.profile.buckets,
-                drafter.profile.later_buckets,
-                about.offers,
                 drafter.profile.expected_rates,
+                about.offers,
                 growing=about.grows,
                 sampled=not row.request.sampling.greedy,
             )
@@ -143,9 +142,9 @@ class Planner:
         )
 
     def _pass_width(self, plan: RoundPlan) -> int:
-        """Width of the verifying pass, as `LatencyModel` counts it."""
+        """Width of the verifying pass, as `CostModel` counts it."""
         proposal = plan.proposal
-        if self._latency.ragged:
+        if self._costs.ragged:
             return len(proposal.lengths) + sum(proposal.lengths)
         return 1 + proposal.tokens.shape[1]
 
@@ -212,7 +211,7 @@ class Planner:
         width = self._pass_width(plan)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
-        self._latency.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
+        self._costs.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
         if not plan.adaptive:
             return
         # A row whose drafter has failed since learns nothing more.
@@ -223,7 +222,7 @@ class Planner:
         ]
         acceptances = [self._acceptances[rows[i].request.request_id] for _, i in drafts]
         if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
-            self._controller.observe_plain(acceptances)
+            self._controller.observe(acceptances)
             return
         trees = [tree if tree.branches else None for tree in plan.proposal.trees]
         judged = [VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path) for buckets, i in drafts]
@@ -231,11 +230,11 @@ class Planner:
 
     def learn_plain(self, rows: int, seconds: float) -> None:
         """What a plain pass took that was run next to the rounds of so many rows."""
-        self._latency.observe_pass(rows, self._latency.plain_width(rows), seconds)
+        self._costs.observe_pass(rows, self._costs.plain_width(rows), seconds)
 
     def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
         """What the round of so many rows took next to drafting and verification."""
-        self._latency.observe_rest(rows, any(plan.proposal.lengths), seconds)
+        self._costs.observe_part(any(plan.proposal.lengths), rows, seconds)
 
     def _propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
@@ -55,7 +55,7 @@ class MergedDrafter(Drafter):
         count = len(members)
         buckets = range(2 * count)
         """The first draft model that has a token, apart for the first position."""
-        self.profile = DrafterProfile(buckets, tuple(bucket for bucket in buckets if bucket % count))
+        self.profile = DrafterProfile(buckets, {bucket: LATER_RATE for bucket in buckets if bucket % count})
         self._drafted: dict[str, list[list[int]]] = {}
         """By request, the chains being verified."""
 

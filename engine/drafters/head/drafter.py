@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
@@ -147,7 +147,7 @@ class HeadDrafter(Drafter):
         self._graphs = target.graphs(MOST_SHAPES)
         self._steps = HeadSteps(self._layer, self._support, self._graphs)
         gamma = _STEADY.depth if self._device.type == "cpu" else DEFAULT_GAMMA
-        later = [bucket for bucket in _BUCKETS if bucket % BRANCHES]
+        later = {bucket: LATER_RATE for bucket in _BUCKETS if bucket % BRANCHES}
         self.profile = DrafterProfile(_BUCKETS, later, default_gamma=gamma)
         if self._packed:
             self.profile = DrafterProfile(range(2 * GRADES), expected_rates=EXPECTED)

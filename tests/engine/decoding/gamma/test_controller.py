@@ -15,9 +15,10 @@ from statistics import mean
 import pytest
 
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.controller import LIMIT, GammaController
-from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.gamma.controller import GammaController
+from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.tree import Tree, chain, tree_of
+from specchat.engine.request import MAX_GAMMA
 
 PLAIN_S = 0.036
 REST_S = 0.0005
@@ -57,7 +58,7 @@ def tokens_of(rates: Sequence[float]) -> float:
 
 def best_fixed(verify: Pass, c: float, rate: float) -> float:
     """Tokens per second of the best γ that never changes."""
-    return max(tokens_of([rate] * g) / round_s(verify, c, g, g) for g in range(LIMIT + 1))
+    return max(tokens_of([rate] * g) / round_s(verify, c, g, g) for g in range(MAX_GAMMA + 1))
 
 
 @dataclass
@@ -80,11 +81,11 @@ class World:
     c: float
     seed: int
     buckets: tuple[int, ...] = ()
-    latency: LatencyModel = field(default_factory=LatencyModel)
+    costs: CostModel = field(default_factory=CostModel)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.gamma = GammaController(self.latency)
+        self.gamma = GammaController(self.costs)
 
     def noisy(self, seconds: float) -> float:
         """±30%, and one in twenty held up."""
@@ -105,7 +106,7 @@ class World:
                 accepted += 1
             self.gamma.observe([acceptance], [VerifiedDraft(tested, accepted)])
             verify_s = self.verify(kept + 1)
-            self.latency.observe(
+            self.costs.observe(
                 rows=1,
                 width=kept + 1,
                 drafter="drafter",
@@ -113,7 +114,7 @@ class World:
                 draft_s=self.noisy(asked * self.c * PLAIN_S),
                 verify_s=self.noisy(verify_s),
             )
-            self.latency.observe_rest(1, kept > 0, self.noisy(REST_S))
+            self.costs.observe_part(kept > 0, 1, self.noisy(REST_S))
             seconds = round_s(self.verify, self.c, asked, kept)
             played.append(Played(place, asked, kept, tokens_of(rates), seconds))
             place += accepted + 1
@@ -212,7 +213,7 @@ def test_knowing_the_buckets_beats_every_fixed_gamma(verify: Pass) -> None:
         world = World(verify, NGRAM, seed, (2, 3, 4))
         for _ in range(2):
             replies += world.reply(lambda _place, bucket: BUCKET_RATES[bucket], mixed(world.random))
-    assert speed(replies) > 1.05 * max(fixed(g) for g in range(LIMIT + 1))
+    assert speed(replies) > 1.05 * max(fixed(g) for g in range(MAX_GAMMA + 1))
 
 
 def test_experience_passes_from_one_request_to_the_next() -> None:
@@ -233,12 +234,12 @@ def certain(rate: float, controller: GammaController, rounds: int = 60) -> Accep
     return acceptance
 
 
-def measured(rows: int, verify: Pass) -> LatencyModel:
-    latency = LatencyModel()
+def measured(rows: int, verify: Pass) -> CostModel:
+    latency = CostModel()
     for _ in range(50):
         for width in (1, 2, 5, 9, 17):
             latency.observe(rows, width, None, 0, 0.0, verify(width))
-            latency.observe_rest(rows, width > 1, REST_S)
+            latency.observe_part(width > 1, rows, REST_S)
     return latency
 
 
@@ -248,8 +249,8 @@ def test_a_draft_is_as_long_as_the_batch_gains_by_it() -> None:
     for others in (0, 3, 15):
         controller = GammaController(measured(1 + others, lambda width: cpu(4 * width)))
         rows = [certain(0.8, controller), *(certain(0.02, controller) for _ in range(others))]
-        proposed = [[4] * LIMIT] * len(rows)
-        trimmed = controller.trim(rows, [LIMIT] * len(rows), proposed, len(rows))
+        proposed = [[4] * MAX_GAMMA] * len(rows)
+        trimmed = controller.trim(rows, [MAX_GAMMA] * len(rows), proposed, len(rows))
         assert len(set(trimmed)) == 1, "what one row gets is free for the others"
         kept.append(trimmed[0])
     assert kept[0] > kept[1] > kept[2]
@@ -260,7 +261,7 @@ def test_rooms_and_short_proposals_are_kept_to() -> None:
     rows = [certain(0.9, controller) for _ in range(3)]
     asked = controller.choose(rows, [0, 3, 100], 3)
     assert asked[:2] == [0, 3]
-    assert 3 < asked[2] <= LIMIT
+    assert 3 < asked[2] <= MAX_GAMMA
     assert controller.trim(rows, asked, [[], [4], [4, 4, 4]], 3) == [0, 1, 3]
 
 
@@ -272,7 +273,7 @@ def test_a_draft_that_cannot_say_how_sure_it_is_stays_whole() -> None:
 
 
 def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
-    latency = LatencyModel(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
+    latency = CostModel(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
     for _ in range(50):
         for width in (1, 5, 9, 13, 17):
             latency.observe(1, width, None, 0, 0.0, PLAIN_S * (1 + 0.2 * (width - 1)))
@@ -295,26 +296,26 @@ def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     for row in rows:
         for _ in range(40):
             row.observe(VerifiedDraft([0] * 4, 3))
-    cheap, dear = controller.choose(rows, [LIMIT, LIMIT], 2)
+    cheap, dear = controller.choose(rows, [MAX_GAMMA, MAX_GAMMA], 2)
     assert cheap > dear > 0
 
 
 def test_no_adaptive_row_in_the_batch() -> None:
-    controller = GammaController(LatencyModel())
+    controller = GammaController(CostModel())
     assert controller.choose([], [], 2) == []
     assert controller.trim([], [], [], 2) == []
     controller.observe([], [])
 
 
 def test_survival_is_equation_1_averaged_over_what_is_believed() -> None:
-    acceptance = GammaController(LatencyModel()).acceptance("ngram", (2, 4))
+    acceptance = GammaController(CostModel()).acceptance("ngram", (2, 4))
     single = acceptance.survival([4])[0]
     assert acceptance.survival([4, 4])[1] > single**2, "one unknown rate for both, not two"
     assert acceptance.survival([4, 2])[1] == pytest.approx(single**2), "two unknown rates"
 
 
 def test_only_tested_tokens_teach() -> None:
-    controller = GammaController(LatencyModel())
+    controller = GammaController(CostModel())
     rejected, full, behind = (controller.acceptance(name, (2, 4)) for name in ("a", "b", "c"))
     before = full.survival([2])[0]
     rejected.observe(VerifiedDraft([4, 2], 1))
@@ -334,11 +335,11 @@ def offers(gamma: int) -> tuple[list[int], Tree]:
 
 def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1) -> list[tuple[int, int]]:
     """γ and verified tokens of each round of a drafter that offers trees; the rank kept is drawn with these rates."""
-    later = [bucket for bucket in range(8) if bucket % 4]
-    acceptance = world.gamma.acceptance("tree", range(8), later, offers)
+    expected = {bucket: 0.06 for bucket in range(8) if bucket % 4}
+    acceptance = world.gamma.acceptance("tree", range(8), expected, offers)
     played = []
     for _ in range(rounds):
-        asked = world.gamma.choose([acceptance] * rows, [LIMIT] * rows, rows)[0]
+        asked = world.gamma.choose([acceptance] * rows, [MAX_GAMMA] * rows, rows)[0]
         buckets, tree = offers(asked) if asked else ([], chain(0))
         kept = world.gamma.trim([acceptance] * rows, [asked] * rows, [buckets] * rows, rows, [tree] * rows)[0]
         tree, end = tree.first(kept), 0
@@ -351,8 +352,8 @@ def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1
         world.gamma.observe([acceptance], [VerifiedDraft(buckets[:kept], len(path), tree, path)])
         verify_s = world.noisy(world.verify(rows * (kept + 1)))
         draft_s = world.noisy(asked * world.c * PLAIN_S)
-        world.latency.observe(rows, kept + 1, "tree", asked, draft_s, verify_s)
-        world.latency.observe_rest(rows, kept > 0, REST_S)
+        world.costs.observe(rows, kept + 1, "tree", asked, draft_s, verify_s)
+        world.costs.observe_part(kept > 0, rows, REST_S)
         played.append((asked, kept))
     return played
 
@@ -373,7 +374,7 @@ def test_a_tree_has_the_tokens_that_pay() -> None:
 
 def test_a_tree_teaches_each_rank_by_itself() -> None:
     tree = tree_of(1)
-    acceptance = GammaController(LatencyModel()).acceptance("tree", range(8), (1, 2, 3))
+    acceptance = GammaController(CostModel()).acceptance("tree", range(8), {1: 0.06, 2: 0.06, 3: 0.06})
     before = acceptance.survival([0, 1, 2, 3], tree)
     for _ in range(20):
         acceptance.observe(VerifiedDraft([0, 1, 2, 3], 1, tree, [2]))

@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.controller import LIMIT, GammaController
-from specchat.engine.decoding.gamma.latency_model import LatencyModel
+from specchat.engine.decoding.gamma.controller import GammaController
+from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.tree import LONGEST, chain
 from specchat.engine.drafters.tree_growth import EXPECTED, Growth, Node, going_on
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 
 _TOKENS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 65)
@@ -61,11 +62,11 @@ class Machine:
 
     def __init__(self, rows: int, step_s: Callable[[int], float], seed: int) -> None:
         self.rows, self.step_s, self.random = rows, step_s, random.Random(seed)
-        self.latency = LatencyModel(ragged=True)
-        self.gamma = GammaController(self.latency)
+        self.costs = CostModel(ragged=True)
+        self.gamma = GammaController(self.costs)
         for width in TIMED_WIDTHS:
             for _ in range(2):
-                self.latency.observe_pass(1, width, self.noisy(pass_s(1, width - 1)))
+                self.costs.observe_pass(1, width, self.noisy(pass_s(1, width - 1)))
         self.round = 0
         self.all, self.warm = Spent(), Spent()
 
@@ -84,8 +85,8 @@ class Machine:
         """A round has been run."""
         drafted, rows = sum(lengths), self.rows
         draft_s, verify_s = steps * self.step_s(rows), pass_s(rows, drafted)
-        self.latency.observe(rows, rows + drafted, "drafter", steps, self.noisy(draft_s), self.noisy(verify_s))
-        self.latency.observe_rest(rows, drafted > 0, self.noisy(REST_S))
+        self.costs.observe(rows, rows + drafted, "drafter", steps, self.noisy(draft_s), self.noisy(verify_s))
+        self.costs.observe_part(drafted > 0, rows, self.noisy(REST_S))
         self.round += 1
         for spent in (self.all, self.warm) if self.round > COLD else (self.all,):
             spent.tokens += tokens
@@ -96,7 +97,7 @@ class Machine:
         if any(each.buckets for each in judged) or (steps and models[0].growing):
             self.gamma.observe(models, judged)
         else:
-            self.gamma.observe_plain(models)
+            self.gamma.observe(models)
 
 
 def chains(machine: Machine, rate: float, replies: int, buckets: Sequence[int] = (), reply: int = REPLY) -> None:
@@ -105,7 +106,7 @@ def chains(machine: Machine, rate: float, replies: int, buckets: Sequence[int] =
         models = [machine.gamma.acceptance("drafter", buckets) for _ in range(machine.rows)]
         left = [reply] * machine.rows
         while min(left) > 0:
-            rooms = [max(0, min(LIMIT, each - 1)) for each in left]
+            rooms = [max(0, min(MAX_GAMMA, each - 1)) for each in left]
             asked = machine.gamma.choose(models, rooms, machine.rows)
             proposed = [
                 [bucket] * gamma for gamma, bucket in zip(asked, [*buckets[:1], 0] * machine.rows, strict=False)
@@ -132,12 +133,11 @@ def growing(machine: Machine, sure: float, replies: int, truth: float = 1.0, rep
     """
     for _ in range(replies):
         models = [
-            machine.gamma.acceptance("drafter", tuple(EXPECTED), (), None, EXPECTED, growing=True)
-            for _ in range(machine.rows)
+            machine.gamma.acceptance("drafter", tuple(EXPECTED), EXPECTED, growing=True) for _ in range(machine.rows)
         ]
         left = [reply] * machine.rows
         while min(left) > 0:
-            asked = machine.gamma.choose(models, [LIMIT] * machine.rows, machine.rows)
+            asked = machine.gamma.choose(models, [MAX_GAMMA] * machine.rows, machine.rows)
             drafts, steps, tokens = _grown(machine, models, asked, sure, truth)
             kept = machine.gamma.trim(
                 models,
@@ -220,7 +220,7 @@ def best_fixed(rows: int, rate: float, step_s: Callable[[int], float]) -> float:
                 left = [each - 1 - machine.accepted(rate, count) for each, count in zip(left, kept, strict=True)]
         return spent.tokens / spent.seconds
 
-    return max(map(speed, range(LIMIT + 1)))
+    return max(map(speed, range(MAX_GAMMA + 1)))
 
 
 def speeds(rows: int, step_s: Callable[[int], float], play: Callable[[Machine], None], seeds: int = 5) -> list[float]:
@@ -259,7 +259,7 @@ def test_a_first_reply_that_drafts_would_slow_down_by_5_percent_loses_3_at_most(
     assert slowed == pytest.approx(0.95, abs=0.003)
     machines = [Machine(1, head_step, seed) for seed in range(16)]
     for machine in machines:
-        machine.latency.observe_step("drafter", 1, machine.noisy(head_step(1)))  # as the planner does of a head
+        machine.costs.observe_part("drafter", 1, machine.noisy(head_step(1)))  # as the planner does of a head
         play(machine)
     assert mean(machine.all.tokens / machine.all.seconds for machine in machines) > plain(1) / 1.03
 

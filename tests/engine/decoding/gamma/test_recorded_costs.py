@@ -14,9 +14,9 @@ from statistics import mean
 import pytest
 
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
-from specchat.engine.decoding.gamma.controller import LIMIT
 from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
 from specchat.engine.drafters.tree_growth import EXPECTED, Growth, Node
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 from tests.engine.decoding.gamma.test_controller import Pass, World, offers
 
@@ -72,7 +72,7 @@ def chains(world: World, rate: float) -> list[float]:
     acceptance = world.gamma.acceptance("model")
     tokens = seconds = 0.0
     for number in range(ROUNDS):
-        asked = world.gamma.choose([acceptance], [LIMIT], 1)[0]
+        asked = world.gamma.choose([acceptance], [MAX_GAMMA], 1)[0]
         kept = world.gamma.trim([acceptance], [asked], [[0] * asked], 1)[0]
         accepted = 0
         while accepted < kept and world.random.random() < rate:
@@ -87,11 +87,11 @@ def chains(world: World, rate: float) -> list[float]:
 
 def trees(world: World, rates: Sequence[float]) -> list[float]:
     """The same of a drafter that offers trees."""
-    later = [bucket for bucket in range(8) if bucket % 4]
-    acceptance = world.gamma.acceptance("tree", range(8), later, offers)
+    expected = {bucket: 0.06 for bucket in range(8) if bucket % 4}
+    acceptance = world.gamma.acceptance("tree", range(8), expected, offers)
     tokens = seconds = 0.0
     for number in range(ROUNDS):
-        asked = world.gamma.choose([acceptance], [LIMIT], 1)[0]
+        asked = world.gamma.choose([acceptance], [MAX_GAMMA], 1)[0]
         buckets, tree = offers(asked) if asked else ([], chain(0))
         kept = world.gamma.trim([acceptance], [asked], [buckets], 1, [tree])[0]
         tree, end = tree.first(kept), 0
@@ -113,10 +113,10 @@ def trees(world: World, rates: Sequence[float]) -> list[float]:
 
 def growing(world: World, first: int = COLD, last: int = 2 * ROUNDS) -> list[float]:
     """Speed from round `first` on of a drafter whose trees grow by confidence: its shares are its tokens' chances."""
-    acceptance = world.gamma.acceptance("head", tuple(EXPECTED), (), None, EXPECTED, growing=True)
+    acceptance = world.gamma.acceptance("head", tuple(EXPECTED), EXPECTED, growing=True)
     tokens = seconds = 0.0
     for number in range(last):
-        asked = world.gamma.choose([acceptance], [LIMIT], 1)[0]
+        asked = world.gamma.choose([acceptance], [MAX_GAMMA], 1)[0]
         steps, buckets, tree, accepted = 0, list[int](), chain(0), list[int]()
         if asked:
             growth = Growth(world.gamma.budget(acceptance, 1), LONGEST, drawn=False)
@@ -154,8 +154,8 @@ def _shares(world: World) -> list[float]:
 def _time(world: World, drafter: str, asked: int, kept: int) -> None:
     draft_s = world.noisy(asked * STEP * world.verify(1))
     verify_s, rest_s = world.noisy(world.verify(kept + 1)), world.noisy(REST)
-    world.latency.observe(1, kept + 1, drafter, asked, draft_s, verify_s)
-    world.latency.observe_rest(1, kept > 0, rest_s)
+    world.costs.observe(1, kept + 1, drafter, asked, draft_s, verify_s)
+    world.costs.observe_part(kept > 0, 1, rest_s)
 
 
 def reached(play: Callable[[World], list[float]], verify: Pass, best: float) -> float:
@@ -166,7 +166,7 @@ def reached(play: Callable[[World], list[float]], verify: Pass, best: float) -> 
 @MACHINES
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_chains_reach_95_percent_of_the_best_fixed_gamma(verify: Pass, rate: float) -> None:
-    best = max(speed_of(verify, n, n, chain_tokens(rate, n)) for n in range(LIMIT + 1))
+    best = max(speed_of(verify, n, n, chain_tokens(rate, n)) for n in range(MAX_GAMMA + 1))
     assert reached(lambda world: chains(world, rate), verify, best) > 0.95
 
 
@@ -195,8 +195,8 @@ def test_the_first_reply_of_a_start_gains_by_drafts(verify: Pass) -> None:
     def first_reply(world: World) -> list[float]:
         for width in TIMED_WIDTHS:
             for _ in range(2):
-                world.latency.observe_pass(1, width, world.noisy(verify(width)))
-        world.latency.observe_step("head", 1, world.noisy(STEP * verify(1)))
+                world.costs.observe_pass(1, width, world.noisy(verify(width)))
+        world.costs.observe_part("head", 1, world.noisy(STEP * verify(1)))
         return growing(world, 0, 20)
 
     assert reached(first_reply, verify, speed_of(verify, 0, 0, 1.0)) > 1.3
