@@ -110,6 +110,8 @@ class PackedBackend(Backend):
             fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
         )
         likeliest = [each[0] for each in best] if greedy else []
+        if len(rows) == 1:  # slices of tensors take a while next to a short pass
+            return PackedScores([logits], [likeliest], None if tapped is None else [tapped])
         cuts = list(pairwise([0, *accumulate(len(tree) + 1 for tree in proposal.trees)]))
         return PackedScores(
             [logits[first:end] for first, end in cuts],

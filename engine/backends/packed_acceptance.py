@@ -71,7 +71,7 @@ def accept_packed(
         kind.append(i)
     drafted, trees = proposal.on_host, proposal.trees
     seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
-    u = uniforms(seeds, rounds, Stream.ACCEPT, max(1, *proposal.lengths) * BRANCHES).reshape(len(rows), -1, BRANCHES)
+    u = uniforms(seeds, rounds, Stream.ACCEPT, max(proposal.lengths) * BRANCHES).reshape(len(rows), -1, BRANCHES)
     verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
     if sampled:
         verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, u), strict=True)

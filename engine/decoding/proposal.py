@@ -151,7 +151,7 @@ class Proposal:
         """[B, K], int64, on the device; 0 beyond a row's length."""
         return self.drafted if isinstance(self.drafted, Tensor) else _padded(self.drafted, _HOST)
 
-    @property
+    @cached_property
     def on_host(self) -> list[list[int]]:
         """Each row's tokens."""
         if isinstance(self.drafted, list):

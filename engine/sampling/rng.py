@@ -10,12 +10,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_DRAWS_PER_ROUND = np.uint64(1 << 16)
+_DRAWS_PER_ROUND = 1 << 16
+_COUNTERS = np.arange(1, _DRAWS_PER_ROUND, dtype=np.uint64) * _GOLDEN
+_MASK = (1 << 64) - 1
 
 
 class Stream(IntEnum):
@@ -43,13 +46,20 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
     """
     if count == 0:
         return np.empty((len(seeds), 0))
-    with np.errstate(over="ignore"):
-        seed = np.array([s & 0xFFFFFFFFFFFFFFFF for s in seeds], dtype=np.uint64)
-        key = _mix(_mix(seed + _GOLDEN) + np.uint64(stream) * _GOLDEN)
-        first = np.array(rounds, dtype=np.uint64) * _DRAWS_PER_ROUND
-        counter = first[:, None] + np.arange(1, count + 1, dtype=np.uint64)
-        bits = (key[:, None] + counter * _GOLDEN).astype(np.uint64)
-        return (_mix(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    # Sums of Python's integers and of arrays: a short pass notices every call of NumPy.
+    origins = [
+        (_key(seed & _MASK, stream) + number * _DRAWS_PER_ROUND * int(_GOLDEN)) & _MASK
+        for seed, number in zip(seeds, rounds, strict=True)
+    ]
+    bits = np.array(origins, dtype=np.uint64)[:, None] + _COUNTERS[:count]
+    return (_mix(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@lru_cache(maxsize=256)
+def _key(seed: int, stream: Stream) -> int:
+    """Hash of a seed and a stream."""
+    first = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN)
+    return int(_mix(first + np.array([int(stream) * int(_GOLDEN) & _MASK], dtype=np.uint64))[0])
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
