@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
@@ -19,7 +18,7 @@ from specchat.engine.decoding.outcome import Outcome, outcome_of
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
-from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.rng import Stream, uniform, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -70,11 +69,9 @@ def accept_packed(
         kind = special if _is_special(row, proposal.trees[i]) else greedy if row.request.sampling.greedy else sampled
         kind.append(i)
     drafted, trees = proposal.on_host, proposal.trees
-    seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
-    u = uniforms(seeds, rounds, Stream.ACCEPT, max(proposal.lengths) * BRANCHES).reshape(len(rows), -1, BRANCHES)
     verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
     if sampled:
-        verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, u), strict=True)
+        verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits), strict=True)
     outcomes = {
         i: outcome_of(
             gammas[i],
@@ -82,7 +79,7 @@ def accept_packed(
             trees[i],
             made.path,
             zip(made.p, made.q, strict=True),
-            u[i],
+            partial(_uniform, rows[i]),
             made.beta,
             made.last,
             broken=made.last < 0,
@@ -119,15 +116,20 @@ def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> Sampled
     return SampledVerdict(path, best[end] if min(best) >= 0 else -1, p, [1.0] * len(p), beta)
 
 
+def _uniform(row: SequenceState, place: int, rank: int) -> float:
+    """The uniform of a position and a candidate's rank in a row's round."""
+    return uniform(row.seed, row.rounds, Stream.ACCEPT, place * BRANCHES + rank)
+
+
 def _judge_sampled(
     mine: Sequence[int],
     rows: Sequence[SequenceState],
     proposal: Proposal,
     logits: Sequence[Tensor],
-    u: NDArray[np.float64],
 ) -> list[SampledVerdict]:
     """Verdicts of the sampled rows `mine`, in their order, by one call of the kernels."""
-    u_last = uniforms([rows[i].seed for i in mine], [rows[i].rounds for i in mine], Stream.LAST, 1)[:, 0].tolist()
+    seeds, rounds = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
+    u = uniforms(seeds, rounds, Stream.ACCEPT, max(proposal.lengths) * BRANCHES).reshape(len(mine), -1, BRANCHES)
     q, drawn, drafted = proposal.q, proposal.drawn, proposal.on_host
     sampled = [
         SampledRow(
@@ -137,10 +139,10 @@ def _judge_sampled(
             parents=proposal.trees[i].parents,
             q=q[i] if q is not None and drawn and drawn[i] and drafted[i] else None,
             by_overlap=not proposal.trees[i].branches,
-            u=u[i],
-            u_last=last,
+            u=own,
+            u_last=uniform(rows[i].seed, rows[i].rounds, Stream.LAST, 0),
         )
-        for i, last in zip(mine, u_last, strict=True)
+        for i, own in zip(mine, u, strict=True)
     ]
     support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
     return judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())

@@ -206,7 +206,7 @@ class TensorVerdict:
                     tree,
                     path,
                     _tested_chances(tree, path, reals[b], depth),
-                    self.u[b],
+                    lambda place, rank, own=self.u[b]: float(own[place, rank]),  # type: ignore[misc]
                     reals[b][2 * depth * BRANCHES :],
                     last,
                     broken=bool(is_broken),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from specchat.engine.decoding.tree import Tree
 
@@ -61,7 +58,7 @@ def outcome_of(
     tree: Tree,
     path: Sequence[int],
     chances: Iterable[tuple[float, float]],
-    u: NDArray[np.float64],
+    u: Callable[[int, int], float],
     beta: Sequence[float],
     last: int,
     *,
@@ -76,7 +73,7 @@ def outcome_of(
         tree: layout of the K tokens.
         path: nodes of the accepted tokens.
         chances: p(x) and q(x) of every tested candidate, in order (`tested_candidates`).
-        u: [γ, branches], uniforms by position and by a candidate's rank.
+        u: the uniform of a position and a candidate's rank.
         beta: per tested position.
         last: correction, bonus or plain token.
         broken: whether a logit was not a number.
@@ -88,7 +85,7 @@ def outcome_of(
     for place, count in enumerate(tested_candidates(tree, path)):
         node = path[place - 1] if place else 0
         candidates = tree.candidates[node][:count]
-        offers = [(drafted[each.node - 1], *next(left), float(u[place, rank])) for rank, each in enumerate(candidates)]
+        offers = [(drafted[each.node - 1], *next(left), u(place, rank)) for rank, each in enumerate(candidates)]
         decisive = count - 1 if place < len(path) else 0
         decided.append(offers[decisive])
         # q = 0 marks a candidate for which the drafter had no token left.

@@ -15,9 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = 0x9E3779B97F4A7C15
+_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _DRAWS_PER_ROUND = 1 << 16
-_COUNTERS = np.arange(1, _DRAWS_PER_ROUND, dtype=np.uint64) * _GOLDEN
+_COUNTERS = np.arange(1, _DRAWS_PER_ROUND, dtype=np.uint64) * np.uint64(_GOLDEN)
 _MASK = (1 << 64) - 1
 
 
@@ -46,23 +47,33 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
     """
     if count == 0:
         return np.empty((len(seeds), 0))
-    # Sums of Python's integers and of arrays: a short pass notices every call of NumPy.
     origins = [
-        (_key(seed & _MASK, stream) + number * _DRAWS_PER_ROUND * int(_GOLDEN)) & _MASK
+        (_key(seed & _MASK, stream) + number * _DRAWS_PER_ROUND * _GOLDEN) & _MASK
         for seed, number in zip(seeds, rounds, strict=True)
     ]
     bits = np.array(origins, dtype=np.uint64)[:, None] + _COUNTERS[:count]
-    return (_mix(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (_mix_all(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def uniform(seed: int, number: int, stream: Stream, index: int) -> float:
+    """One draw of `uniforms`; in plain Python, as few of a round's draws are asked for one by one."""
+    counter = number * _DRAWS_PER_ROUND + index + 1
+    return float(_mix((_key(seed & _MASK, stream) + counter * _GOLDEN) & _MASK) >> 11) * 2.0**-53
 
 
 @lru_cache(maxsize=256)
 def _key(seed: int, stream: Stream) -> int:
     """Hash of a seed and a stream."""
-    first = _mix(np.array([seed], dtype=np.uint64) + _GOLDEN)
-    return int(_mix(first + np.array([int(stream) * int(_GOLDEN) & _MASK], dtype=np.uint64))[0])
+    return _mix((_mix((seed + _GOLDEN) & _MASK) + stream * _GOLDEN) & _MASK)
 
 
-def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+def _mix(z: int) -> int:
+    z = ((z ^ (z >> 30)) * _FACTORS[0]) & _MASK
+    z = ((z ^ (z >> 27)) * _FACTORS[1]) & _MASK
+    return z ^ (z >> 31)
+
+
+def _mix_all(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(_FACTORS[0])
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(_FACTORS[1])
     return z ^ (z >> np.uint64(31))
