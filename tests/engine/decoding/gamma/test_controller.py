@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import mul
 from statistics import mean
 
@@ -177,15 +177,6 @@ def test_copied_text_is_recognised_within_a_few_rounds(replies_before: int) -> N
         assert mean(waits) <= few, (buckets, c, waits)
 
 
-def test_an_expensive_draft_model_is_tried_again_as_often_as_the_budget_allows() -> None:
-    played = World(cpu, 0.3, 1).reply(always(0.0))
-    tries = [i for i, p in enumerate(played) if p.asked]
-    late = [i for i in tries if i > 50]
-    assert late
-    assert all(p.asked <= 1 for p in played[50:])
-    assert min(b - a for a, b in pairwise(late)) > 20
-
-
 BUCKET_RATES = {2: 0.1, 3: 0.4, 4: 0.8}
 
 
@@ -265,13 +256,6 @@ def test_rooms_and_short_proposals_are_kept_to() -> None:
     assert controller.trim(rows, asked, [[], [4], [4, 4, 4]], 3) == [0, 1, 3]
 
 
-def test_a_draft_that_cannot_say_how_sure_it_is_stays_whole() -> None:
-    """Beside it, the tokens of other rows are verified at no further cost."""
-    controller = GammaController(measured(2, cpu))
-    rows = [controller.acceptance("model"), certain(0.02, controller)]
-    assert controller.trim(rows, [4, 8], [[0] * 4, [4] * 8], 2) == [4, 4]
-
-
 def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
     latency = CostModel(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
     for _ in range(50):
@@ -298,32 +282,6 @@ def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
             row.observe(VerifiedDraft([0] * 4, 3))
     cheap, dear = controller.choose(rows, [MAX_GAMMA, MAX_GAMMA], 2)
     assert cheap > dear > 0
-
-
-def test_no_adaptive_row_in_the_batch() -> None:
-    controller = GammaController(CostModel())
-    assert controller.choose([], [], 2) == []
-    assert controller.trim([], [], [], 2) == []
-    controller.observe([], [])
-
-
-def test_survival_is_equation_1_averaged_over_what_is_believed() -> None:
-    acceptance = GammaController(CostModel()).acceptance("ngram", (2, 4))
-    single = acceptance.survival([4])[0]
-    assert acceptance.survival([4, 4])[1] > single**2, "one unknown rate for both, not two"
-    assert acceptance.survival([4, 2])[1] == pytest.approx(single**2), "two unknown rates"
-
-
-def test_only_tested_tokens_teach() -> None:
-    controller = GammaController(CostModel())
-    rejected, full, behind = (controller.acceptance(name, (2, 4)) for name in ("a", "b", "c"))
-    before = full.survival([2])[0]
-    rejected.observe(VerifiedDraft([4, 2], 1))
-    full.observe(VerifiedDraft([4], 1))
-    behind.observe(VerifiedDraft([4, 2], 0))
-    assert rejected.survival([2])[0] < before
-    assert full.survival([2])[0] == behind.survival([2])[0] == pytest.approx(before)
-    assert full.survival([4])[0] == rejected.survival([4])[0] > before > behind.survival([4])[0]
 
 
 def offers(gamma: int) -> tuple[list[int], Tree]:
@@ -370,18 +328,3 @@ def test_a_tree_has_the_tokens_that_pay() -> None:
     refused = tree_rounds(World(cpu, 0.05, seed=1), (0.0, 0.0, 0.0, 0.0), 400)[200:]
     lost = mean(round_s(cpu, 0.05, asked, kept) for asked, kept in refused) / round_s(cpu, 0.05, 0, 0) - 1
     assert lost < 0.03
-
-
-def test_a_tree_teaches_each_rank_by_itself() -> None:
-    tree = tree_of(1)
-    acceptance = GammaController(CostModel()).acceptance("tree", range(8), {1: 0.06, 2: 0.06, 3: 0.06})
-    before = acceptance.survival([0, 1, 2, 3], tree)
-    for _ in range(20):
-        acceptance.observe(VerifiedDraft([0, 1, 2, 3], 1, tree, [2]))
-    first, second, third, _ = acceptance.survival([0, 1, 2, 3], tree)
-    assert first < before[0], "something else took its place"
-    assert second > before[1]
-    assert third < before[2]
-    ranks, deeper = offers(2)
-    chances = acceptance.survival(ranks, deeper)
-    assert all(chances[child - 1] < chances[parent - 1] for child, parent in enumerate(deeper.parents, 1) if parent)

@@ -36,12 +36,6 @@ def feed(costs: CostModel, scale: float, passes: int, chance: random.Random, row
         costs.observe_part(steps > 0, rows, 0.001 * jitter(chance))
 
 
-def test_before_any_measurement_drafts_seem_worth_a_try() -> None:
-    costs = CostModel().of_batch(1)
-    assert 0 <= costs.verifying(4) < 0.5
-    assert 0 < costs.step("draft") < 0.5
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_averages_out(seed: int) -> None:
     costs = CostModel()
@@ -51,15 +45,6 @@ def test_noise_averages_out(seed: int) -> None:
     batch = costs.of_batch(1)
     assert batch.plain_s == pytest.approx((cpu(1) + 0.001) * MEDIAN, rel=0.15)
     assert batch.step("draft") * batch.plain_s == pytest.approx(0.002 * MEDIAN, rel=0.25)
-
-
-def test_a_pass_never_gets_cheaper_with_more_tokens() -> None:
-    costs = CostModel()
-    for _ in range(50):
-        costs.observe(1, 1, None, 0, 0.0, 0.010)
-        costs.observe(1, 9, None, 0, 0.0, 0.008)
-    times = costs.verify_up_to(1, 17)
-    assert times == sorted(times)
 
 
 def test_a_held_up_first_pass_is_forgotten() -> None:
@@ -78,37 +63,3 @@ def test_the_machine_may_change_its_speed(scale: float) -> None:
     feed(costs, scale, 100, chance)
     assert costs.verify_up_to(1, 1)[0] == pytest.approx(scale * cpu(1), rel=0.2)
     assert ratio(costs, 9) == pytest.approx(cpu(9) / cpu(1), rel=0.1)
-
-
-def test_a_step_from_one_token_to_two_is_seen() -> None:
-    costs, chance = CostModel(), random.Random(2)
-    for _ in range(60):
-        costs.observe(1, 1, None, 0, 0.0, 0.010 * jitter(chance))
-        costs.observe(1, 2, None, 0, 0.0, 0.014 * jitter(chance))
-    assert ratio(costs, 2) == pytest.approx(1.4, rel=0.1)
-
-
-def test_plain_passes_are_asked_for_the_less_often_the_more_there_were() -> None:
-    """Also where every round drafts: else nobody would notice that plain rounds have become faster."""
-    costs, plain = CostModel(), list[int]()
-    for number in range(1000):
-        lacks = costs.lacks_plain(1)
-        plain += [number] * lacks
-        costs.observe(1, 1 if lacks else 5, None, 0, 0.0, 0.036)
-    assert 5 < len([number for number in plain if number < 300]) < 12
-    assert len([number for number in plain if number >= 700]) < 4
-
-
-def test_an_unseen_batch_size_is_like_the_nearest_one() -> None:
-    costs, chance = CostModel(), random.Random(4)
-    feed(costs, 1.0, 100, chance, rows=1)
-    feed(costs, 3.0, 100, chance, rows=8)
-    assert costs.verify_up_to(7, 5) == costs.verify_up_to(8, 5)
-    assert costs.verify_up_to(2, 5) == costs.verify_up_to(1, 5)
-    assert costs.of_batch(6).step("draft") == costs.of_batch(8).step("draft")
-
-
-def test_drafting_that_nobody_can_be_charged_with_is_not_learnt() -> None:
-    costs = CostModel()
-    costs.observe(1, 1, None, 0, 5.0, 0.036)
-    assert costs.of_batch(1).step("draft") < 1
