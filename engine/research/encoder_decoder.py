@@ -202,9 +202,8 @@ class EncoderDecoderBackend(TensorBackend):
         written = torch.where(positions < first, self.cache.columns - 1, positions + 1)
         known, longest = torch.arange(min(lengths) - 1, end, device=self.device), max(lengths)
         bias = self._bias(positions.maximum(first), known, first, tree)
-        visible = (
-            None if min(lengths) == longest else (torch.arange(longest, device=self.device) <= first)[:, None, None]
-        )
+        of_source = torch.arange(longest, device=self.device) <= first
+        visible = None if min(lengths) == longest else of_source[:, None, None]
         together = list(slots) == list(range(slots[0], slots[0] + len(slots)))
         read = slice(slots[0], slots[-1] + 1) if together else rows
 
@@ -239,11 +238,8 @@ class EncoderDecoderBackend(TensorBackend):
             seen = tree.visibility(positions, known, None)
             positions = tree.positions(positions)
         distances = (positions[:, :, None] - keys[:, None, :]).clamp_(0, len(self._biases) - 1)
-        return (
-            self._biases[distances]
-            .permute(0, 3, 1, 2)
-            .masked_fill(~(seen & (known >= first)[:, None, None]), -torch.inf)
-        )
+        hidden = ~(seen & (known >= first)[:, None, None])
+        return self._biases[distances].permute(0, 3, 1, 2).masked_fill(hidden, -torch.inf)
 
     def _score(self, states: Tensor) -> Tensor:
         """Logits [..., V] of normed hidden states [..., d]."""
