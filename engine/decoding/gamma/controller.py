@@ -27,7 +27,7 @@ _LENGTHS = (*range(1, LONGEST + 1), 12, MAX_GAMMA)
 """Draft lengths to choose from."""
 _SPEED = 1 / 24
 """Weight of a round in λ."""
-_EXPLORATION = 0.007
+_EXPLORATION = 0.008
 """Share of the time that may be lost on trials of drafts that do not seem to pay."""
 _MOST_SAVED = 0.75
 """Time for trials that can be saved up; also what is there at the start."""
