@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,8 +32,7 @@ class RowDrafters:
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """One chunk for the first row's drafter, of the rows that it drafts for."""
         mine = [row for row in rows if row.drafter == rows[0].drafter]
-        with self._faults_of(mine):
-            self.of(rows[0]).prefill(mine)
+        self._call(mine, self.of(rows[0]).prefill, mine)
 
     def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
         """How many of a row's first `length` tokens, which slot `source` holds, may be copied from there."""
@@ -62,19 +61,16 @@ class RowDrafters:
                     states[to_device(mine, states.device)] if isinstance(states, Tensor) else [states[i] for i in mine]
                 )
             own = [rows[i] for i in mine]
-            with self._faults_of(own):
-                self.by_name[name].on_hidden_states(own, part, lengths and [lengths[i] for i in mine])
+            self._call(own, self.by_name[name].on_hidden_states, own, part, lengths and [lengths[i] for i in mine])
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """A round has added `emitted` to `row.tokens`."""
-        with self._faults_of([row]):
-            self.of(row).on_accepted(row, emitted)
+        self._call([row], self.of(row).on_accepted, row, emitted)
 
-    @contextmanager
-    def _faults_of(self, rows: Sequence[SequenceState]) -> Iterator[None]:
-        """Whatever a drafter raises, but for a lack of memory, costs these rows their drafts only."""
+    def _call(self, rows: Sequence[SequenceState], hook: Callable[..., None], *arguments: Any) -> None:
+        """Call a hook; whatever it raises, but for a lack of memory, costs these rows their drafts only."""
         try:
-            yield
+            hook(*arguments)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
