@@ -18,7 +18,7 @@ class Pump:
 
     Args:
         timers: The app or the screen whose timers it runs on; it stops with them.
-        drain: Hands records to the replies they belong to; gives those that concern the engine as a whole.
+        drain: Hands records to the replies they belong to; returns the records that concern the engine as a whole.
         stage: The stage of the running reply that has got furthest; None where none runs.
         handle: Called with each record that concerns the engine as a whole.
         draw: Called once the records of a frame are taken in.

@@ -43,7 +43,7 @@ class _Chain:
     length: int
     """Tokens that are wanted."""
     u: NDArray[np.float64]
-    """[2 x `MAX_GAMMA`]: uniforms that judge each position's token, then those that draw one after a pass."""
+    """[2 x `MAX_GAMMA`]: uniforms that judge each position's token, then uniforms that draw a token after a pass."""
     tokens: list[int] = field(default_factory=list)
 
 

@@ -5,7 +5,7 @@
 continuation of a context, the latest seen if several are.
 
 `copy`, the simplest of its kind (Leviathan et al. 2023, section 3.6: "an approximation model that simply copies tokens
-from the context in case we find a matching prefix"): goes on as the text did where the last tokens stood before.
+from the context in case we find a matching prefix"): continues as the text did after the last tokens occurred before.
 """
 
 from __future__ import annotations

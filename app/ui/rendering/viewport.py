@@ -39,7 +39,7 @@ class Viewport:
         self._scrolling = False
         """Whether this class scrolls, not the user."""
         self._selected_lines: tuple[int, int] | None = None
-        """Those that were selected by key: from an anchor to the line that the last key reached."""
+        """The lines selected by key: from an anchor to the line that the last key reached."""
 
     @property
     def place(self) -> Place:

@@ -41,7 +41,7 @@ _ORDINALS = "first", "second", "third"
 
 
 class AlignedTokens(ScrollView, can_focus=True):
-    """Running text with a cursor on one token; arrows move it, and letters go on to what one drafter alone had."""
+    """Text with a cursor on one token; arrows move it, and letters jump to tokens that one drafter alone had."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = HAD_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = named(

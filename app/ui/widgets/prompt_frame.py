@@ -97,7 +97,7 @@ class HintLines(Widget):
         self.display = False
 
     def show_these(self, *shown: Any) -> None:
-        """Show other lines; nothing is laid out where they are the same, which would be felt with every key."""
+        """Show other lines; no layout where they are the same, as it would slow down every key."""
         if shown != self._shown:
             self._shown = shown
             self.display = any(shown)

@@ -43,7 +43,7 @@ class VerifiedDraft:
     """The accepted tokens of a tree."""
 
     def tested(self) -> tuple[list[int], list[int]]:
-        """Buckets of the accepted tokens, and of those that were rejected: their parents were accepted."""
+        """Buckets of the accepted tokens, and of the rejected ones, whose parents were accepted."""
         if self.tree is None:
             return list(self.buckets[: self.accepted]), list(self.buckets[self.accepted : self.accepted + 1])
         children = {child for token in (0, *self.path) for child in self.tree.children[token]}
@@ -170,7 +170,7 @@ class AcceptanceModel:
 
 
 def _around(rate: float | None) -> list[float]:
-    """Belief for an expected rate; uniform if there is none."""
+    """Belief for an expected rate; uniform for None."""
     hits, misses = (0.0, 0.0) if rate is None else (_STRENGTH * rate, _STRENGTH * (1 - rate))
     return _normalised([each**hits * (1 - each) ** misses for each in _RATES])
 

@@ -30,7 +30,7 @@ _SPEED = 1 / 24
 _EXPLORATION = 0.008
 """Share of the time that may be lost on trials of drafts that do not seem to pay."""
 _MOST_SAVED = 0.75
-"""Time for trials that can be saved up; also what is there at the start."""
+"""Maximum of the time saved for trials, in plain rounds; also its initial value."""
 _HELD = 4
 """Rounds for which the choice not to draft holds: choosing takes some hundredths of a short pass."""
 _GAIN = 1 / 12

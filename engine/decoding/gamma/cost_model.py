@@ -40,6 +40,8 @@ _WAITING = 32
 """Passes after which the curves are updated at the latest: together they take less time than one by one."""
 _REFRESH = 1 / 32, 48
 """Measurements after which `RoundCosts` are computed again: a share of all so far, and the maximum."""
+_RARITY = 6
+"""Of n passes √(n / this) have to be plain: seldom enough to cost little, and ever more seldom."""
 _TOKENS = 64
 """Drafted tokens of a batch up to which costs are computed; costs of more are extrapolated."""
 
@@ -150,8 +152,8 @@ class CostModel:
         return rows if self.ragged else 1
 
     def lacks_plain(self, rows: int) -> bool:
-        """Whether plain passes are few, compared with those that had drafts: then these may be slower unnoticed."""
-        return self._plain[rows] ** 2 * 6 < self._passes[rows]
+        """Whether plain passes are too few to notice that drafts have become slower than them."""
+        return self._plain[rows] ** 2 * _RARITY < self._passes[rows]
 
     def verify_up_to(self, rows: int, width: int) -> list[float]:
         """Time of a pass over `rows` rows, for widths 1 … `width`."""
@@ -223,7 +225,7 @@ def _windows() -> dict[int, deque[float]]:
 
 @lru_cache(maxsize=1024)
 def _place(width: int) -> tuple[int, float]:
-    """The last knot before a width, and how far on the way to the next one it is."""
+    """Index of the last knot before a width, and the share of the distance to the next knot."""
     left = min(bisect_right(_KNOTS, width), len(_KNOTS) - 1) - 1
     return left, min((width - _KNOTS[left]) / (_KNOTS[left + 1] - _KNOTS[left]), 1.0)
 
