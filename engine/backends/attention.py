@@ -173,10 +173,12 @@ class AttentionMasks:
         window, types = getattr(config, "sliding_window", None), set(getattr(config, "layer_types", None) or ())
         self._window: int | None = None if types and "sliding_attention" not in types else window
         self._by_type = bool(types)
+        self._recurrent = types - {"full_attention", "sliding_attention"}
+        """Layer types without a mask, or with one beside that of their attention."""
 
     def of(
         self, written: Tensor, view: CacheView | StaticView | CacheProbe, tree_mask: TreeMask | TreePart | None = None
-    ) -> Mask | dict[str, Mask]:
+    ) -> Mask | dict[str, Mask | None]:
         """The mask of tokens written to columns [B, T], for the S columns of a view."""
         columns = torch.arange(view.length, device=self._device)
 
@@ -192,9 +194,10 @@ class AttentionMasks:
             cache = view.cache
             return block_mask(seen(window), written[:, -1] + 1, view.slots, cache.columns, cache.slots)
 
-        if self._window is None or not self._by_type:
+        if not self._by_type or (self._window is None and not self._recurrent):
             return shaped(self._window)
-        return {"full_attention": shaped(None), "sliding_attention": shaped(self._window)}
+        sliding = {} if self._window is None else {"sliding_attention": shaped(self._window)}
+        return {"full_attention": shaped(None), **sliding, **dict.fromkeys(("linear_attention", "conv"))}
 
     def _shaped(self, mask: Tensor) -> Tensor:
         if self._folded > 0:

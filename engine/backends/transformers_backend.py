@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,9 +14,12 @@ from specchat.engine.backends import attention
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.longrope import fix_longrope
+from specchat.engine.backends.recurrent_layers import record_states
+from specchat.engine.backends.tensor_acceptance import TensorVerdict
 from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.cache_probe import CacheProbe
 from specchat.engine.cache.kv_cache import CacheView, KVCache
+from specchat.engine.cache.recurrent_states import RecurrentStates
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.proposal import Support
@@ -27,6 +31,7 @@ from specchat.engine.device.padding import CAPTURED, captured_width, padded_widt
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sequence.sequence import SequenceState
 
 
 def build(
@@ -63,7 +68,6 @@ class TransformersBackend(TensorBackend):
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
         on_gpu = self.device.type == "cuda"
-        self.capabilities = Capabilities(trees=not exact, captured=on_gpu)
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
@@ -71,17 +75,22 @@ class TransformersBackend(TensorBackend):
         folded = _use_slot_attention(model, self.config)
         self._masks = attention.AttentionMasks(self.config, folded, model.dtype, self.device)
         probe = _probed(model, self._masks)
+        states = RecurrentStates(probe.states, slots, self.device) if probe.states else None
+        captures = on_gpu and states is None
+        self.capabilities = Capabilities(trees=not exact and states is None, captured=captures)
         self._gathers = not probe.attention_alone_reads
         """Whether attention takes keys and values by row."""
-        self.flex = folded > 0 and not exact and not self._gathers and attention.has_block_kernels(model)
+        self.flex = (
+            folded > 0 and not exact and not self._gathers and states is None and attention.has_block_kernels(model)
+        )
         """Whether passes of fixed shape attend by `engine.backends.attention.block_mask`."""
         self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
         columns = -(-columns // attention.BLOCK) * attention.BLOCK if self.flex else columns
-        shapes = [shape for _, shape in sorted(probe.shapes.items())]
-        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, paged=self.flex)
-        pool = GraphPool(self.device, capture=True) if on_gpu else None
+        shapes = [probe.shapes.get(layer, (0, 0, 0, 0)) for layer in range(max(probe.shapes, default=-1) + 1)]
+        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, paged=self.flex, states=states)
+        pool = GraphPool(self.device, capture=True) if captures else None
         self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
         if pool is not None:
@@ -98,6 +107,9 @@ class TransformersBackend(TensorBackend):
             "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
             "its attention cannot be compiled": self._not_flex,
             "its layers cannot be compiled": passes and passes.not_compiled,
+            "its passes are not captured as CUDA graphs": self.device.type == "cuda"
+            and self.cache.states
+            and "its recurrent layers store a state per token",
         }
         return [f"{clause} ({reason})" for clause, reason in reasons.items() if reason]
 
@@ -108,7 +120,7 @@ class TransformersBackend(TensorBackend):
 
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` tokens is padded to."""
-        if self._invariant:
+        if self._invariant or self.cache.states:
             return length
         return captured_width(length) if self.captured else padded_width(length)
 
@@ -126,8 +138,27 @@ class TransformersBackend(TensorBackend):
         lengths: Sequence[int] | None = None,
     ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
-        del lengths  # padding is computed too
+        if self.cache.states:
+            return self._prefill_states(tokens, slots, starts, lengths or [tokens.shape[1]] * len(slots))
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
+
+    def _prefill_states(
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
+    ) -> Tensor | None:
+        """As `prefill`; rows of one length are read together, as padding would change a recurrent state."""
+        assert self.cache.states
+        tapped: dict[int, Tensor] = {}
+        for length in sorted(set(lengths)):
+            rows = [row for row, own in enumerate(lengths) if own == length]
+            mine, froms = [slots[row] for row in rows], [starts[row] for row in rows]
+            found = self._tapped(self._run(self.model.base_model, tokens[rows, :length], mine, froms), length)
+            for i, (row, slot, start) in enumerate(zip(rows, mine, froms, strict=True)):
+                self.cache.states.snapshot(slot, start + length)
+                if found is not None:
+                    tapped[row] = found[i]
+        if not tapped:
+            return None
+        return torch.nn.utils.rnn.pad_sequence([tapped[row] for row in range(len(slots))], batch_first=True)
 
     @torch.inference_mode()
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
@@ -157,6 +188,13 @@ class TransformersBackend(TensorBackend):
         assert passes is not None
         passes.capture()
         self._acceptance.capture(logits, supports if self.capabilities.trees else ())
+
+    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+        """Move keys and values of accepted branches to consecutive columns; forget states before the round."""
+        super().keep(rows, verdict)
+        if self.cache.states:
+            for row in rows:
+                self.cache.states.settle(row.slot, row.cached)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
@@ -205,6 +243,8 @@ class TransformersBackend(TensorBackend):
         tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
         width = padded_width(inputs.shape[1]) if tree_mask is None else tree_mask.width
+        if self.cache.states:  # each token costs its recurrence
+            width = inputs.shape[1]
         room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
         inputs = functional.pad(inputs, (*[0, 0] * (inputs.dim() - 2), 0, min(width, room) - inputs.shape[1]))
         first = to_device(starts, self.device)
@@ -243,14 +283,19 @@ class TransformersBackend(TensorBackend):
         """Run the model on tokens [B, T], or on what its first layer reads [B, T, d], written to columns [B, T]; for
         chains these are the positions."""
         positions = columns if tree_mask is None else tree_mask.positions(columns)
-        return model(
+        run = partial(
+            model,
             **{"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs},
             position_ids=positions.clamp(max=self.context - 1),
             attention_mask=self._masks.of(columns, view, tree_mask),
-            past_key_values=view,
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
+        if self.cache.states is None:
+            return run(past_key_values=view)
+        slots, starts = view.slots.tolist(), columns[:, 0].tolist()
+        with self.cache.states.reading(slots, starts, columns.shape[1], view) as states:
+            return run(past_key_values=states)
 
 
 def _use_slot_attention(model: Any, config: Any) -> int:
@@ -270,7 +315,7 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
     """KV cache shape of each layer and what reads from it, observed by feeding one token.
 
     Raises:
-        EngineError: the model cannot run with a cache.
+        EngineError: the model cannot run with a cache, or has states that cannot be taken back.
     """
     probe, token = CacheProbe(), torch.zeros(1, 1, dtype=torch.long, device=model.device)
     try:
@@ -284,4 +329,11 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
     except Exception as error:  # this call runs modelling code of any kind
         kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
         raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): choose another") from error
+    unknown = record_states(model, {layer for layer, state in probe.states if state == "recurrent"})
+    if unknown:
+        kind = model.config.get_text_config().model_type
+        raise EngineError(
+            f"models of type {kind} keep a recurrent state (layer {min(unknown)}) that cannot be taken back with a "
+            "rejected token: choose another"
+        )
     return probe

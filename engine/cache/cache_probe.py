@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from specchat.engine.cache.recurrent_states import Key, StateShape
+
 _OF_NO_SLOT = frozenset(
     [getattr(Tensor, name).__get__ for name in ("device", "dtype", "is_cuda", "ndim", "requires_grad", "shape")]
     + [Tensor.dim, Tensor.is_floating_point, Tensor.size]
@@ -59,6 +61,8 @@ class CacheProbe:
     def __init__(self) -> None:
         self.shapes: dict[int, tuple[int, int, int, int]] = {}
         """Of each layer (see `KVCache`)."""
+        self.states: dict[Key, StateShape] = {}
+        """Of recurrent layers (see `RecurrentStates`)."""
         self._handed_out: list[HandedOut] = []
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -67,6 +71,25 @@ class CacheProbe:
         keys, values = HandedOut.of(key), HandedOut.of(value)
         self._handed_out += [keys, values]
         return keys, values
+
+    def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002
+        """As `StatePass`."""
+        return True
+
+    def get_conv_state(self, *_: object, **__: object) -> None:
+        """None: nothing has been read."""
+
+    get_recurrent_state = get_conv_state
+
+    def update_conv_state(self, inputs: Tensor, layer_idx: int, *, conv_kernel_size: int, **_: object) -> Tensor:
+        """Note the shape of the last inputs of a convolution."""
+        self.states[layer_idx, "conv"] = StateShape((inputs.shape[1], conv_kernel_size), inputs.dtype)
+        return inputs
+
+    def update_recurrent_state(self, state: Tensor, layer_idx: int, **_: object) -> Tensor:
+        """Note the shape of a state [B, …]."""
+        self.states[layer_idx, "recurrent"] = StateShape(tuple(state.shape[1:]), state.dtype)
+        return state
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         """Tokens before this pass."""

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.cache.recurrent_states import RecurrentStates
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
 
@@ -26,7 +27,7 @@ def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
     Raises:
         MemoryError: the system does not give that much.
     """
-    if device.type != "cpu":
+    if device.type != "cpu" or not prod(shape):
         return torch.zeros(*shape, device=device, dtype=dtype)
     try:
         pages = mmap(-1, prod(shape) * dtype.itemsize)
@@ -39,12 +40,13 @@ class KVCache:
     """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
 
     Args:
-        shapes: (G, D of keys, G, D of values) of each layer.
+        shapes: (G, D of keys, G, D of values) of each layer; zeros for a layer without keys and values.
         slots: sequences that fit at once.
         columns: positions per slot.
         device: of the tensors.
         dtype: of keys and values.
         paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
+        states: of recurrent layers, if any.
 
     Raises:
         EngineError: it does not fit into memory.
@@ -59,8 +61,9 @@ class KVCache:
         dtype: torch.dtype,
         *,
         paged: bool = False,
+        states: RecurrentStates | None = None,
     ) -> None:
-        self.slots, self.columns = slots, columns
+        self.slots, self.columns, self.states = slots, columns, states
 
         def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
@@ -86,8 +89,17 @@ class KVCache:
 
     @property
     def bytes(self) -> int:
-        """Memory of all slots."""
-        return sum(block.nbytes for block in self._blocks)
+        """Memory of all slots, each with one recurrent state."""
+        return sum(block.nbytes for block in self._blocks) + self.slots * self.state_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
+        return self.states.bytes if self.states else 0
+
+    def reusable(self, slot: int, length: int) -> int:
+        """How many of a slot's first `length` tokens a prompt may go on from."""
+        return self.states.reusable(slot, length) if self.states else length
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of slot `source` to slot `target`.
@@ -97,11 +109,15 @@ class KVCache:
         for block in self._blocks:
             slots: Any = _as_array(block) if block.device.type == "cpu" else block
             slots[:, target, :, :length] = slots[:, source, :, :length]
+        if self.states:
+            self.states.copy(source, target, length)
 
     def clear(self, slot: int) -> None:
         """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""
         for block in self._blocks:
             block[:, slot] = 0
+        if self.states:
+            self.states.clear(slot)
 
     @torch.inference_mode()
     def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
@@ -163,12 +179,12 @@ class CacheView:
         self._positions = positions
         self.length = max(starts) + positions.shape[1]
         """S: columns the pass attends over."""
-        self._index = to_device(slots, positions.device)
+        self.slots = to_device(slots, positions.device)
         places = [slot - min(slots) for slot in slots]
         scattered = places != list(range(len(slots)))
         self.places = places if scattered and not gathers else []
         """Where each row is among what is handed out, if that has more slots than the pass has rows."""
-        self._rows: slice | Tensor = self._index if scattered and gathers else slice(min(slots), max(slots) + 1)
+        self._rows: slice | Tensor = self.slots if scattered and gathers else slice(min(slots), max(slots) + 1)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Write this pass's keys and values [B, G, T, D] of one layer; return S columns of the rows, or
@@ -179,7 +195,7 @@ class CacheView:
         if self._start is not None:  # one row
             stored[self._rows, :, self._start : self._start + new.shape[2]] = new
         else:
-            stored[self._index[:, None], :, self._positions] = new.transpose(1, 2)
+            stored[self.slots[:, None], :, self._positions] = new.transpose(1, 2)
         return stored[self._rows, :, : self.length]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002

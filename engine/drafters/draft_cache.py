@@ -37,7 +37,7 @@ class DraftCache:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         self._model.admit(row)
         known = self._content[row.slot] if self._model.capabilities.prefixes else []
-        self._cached[row.request.request_id] = common_prefix(known, row.tokens)
+        self._cached[row.request.request_id] = self._model.cache.reusable(row.slot, common_prefix(known, row.tokens))
         self.update(row)
 
     def release(self, row: SequenceState) -> None:
@@ -96,6 +96,10 @@ class DraftCache:
 
     def _feed(self, rows: Sequence[SequenceState], lead: int) -> None:
         """Feed a chunk of each row that lacks some, in one pass."""
+        if self._model.cache.states and len(rows) > 1:  # none may be fed again from an earlier place
+            for row in rows:
+                self._feed([row], lead)
+            return
         starts = [self._cached[row.request.request_id] for row in rows]
         ends = [min(s + self._chunk, len(r.tokens) - lead) for s, r in zip(starts, rows, strict=True)]
         length = max(end - start for start, end in zip(starts, ends, strict=True))

@@ -16,7 +16,7 @@ from specchat.engine.events import FinishReason, Ready
 from specchat.engine.lanes.clock import LaneClock, Order, next_lane
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request
-from specchat.engine.sequence.scheduler import Placement, Scheduler
+from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assemble, Assembly
 from specchat.engine.worker.worker import Worker
@@ -34,16 +34,19 @@ class LaneScheduler(Scheduler[Submit]):
         slots: slots of the KV cache.
         chunk: tokens per prefill chunk.
         prefixes: as for the base class.
+        reusable: as for the base class.
     """
 
-    def __init__(self, slots: int, chunk: int, *, prefixes: bool) -> None:
-        super().__init__(slots, prefixes=prefixes)
+    def __init__(self, slots: int, chunk: int, *, prefixes: bool, reusable: Callable[[int, int], int]) -> None:
+        super().__init__(slots, prefixes=prefixes, reusable=reusable)
         self._chunk = chunk
 
-    def place(self, prompt: list[int]) -> Placement:
-        """As the base class, rounded down to whole chunks."""
-        found = super().place(prompt)
-        return replace(found, length=found.length - found.length % self._chunk)
+    def reusable(self, slot: int, length: int) -> int:
+        """As the base class, in whole chunks."""
+        known = length
+        while known and (known := super().reusable(slot, known - known % self._chunk)) % self._chunk:
+            pass
+        return known
 
     def longer_prefix(self, row: SequenceState) -> None:
         """None: every lane prefills its own prompt."""
@@ -92,8 +95,8 @@ class LaneWorker(Worker):
         return self._load(assemble)
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
-        prefixes = made.target.capabilities.prefixes
-        return LaneScheduler(made.target.cache.slots, self._config.prefill_chunk, prefixes=prefixes)
+        cache, prefixes = made.target.cache, made.target.capabilities.prefixes
+        return LaneScheduler(cache.slots, self._config.prefill_chunk, prefixes=prefixes, reusable=cache.reusable)
 
     def warm_up(self) -> None:
         """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""

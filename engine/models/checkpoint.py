@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
-_ROLLBACK_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
-"""Layer types whose only state is keys and values by position, so that a rollback is a shorter length."""
+_ROLLBACK_LAYERS = {
+    *("full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"),
+    *("linear_attention", "conv", "hybrid"),  # with recurrent states (`engine.cache.recurrent_states`)
+}
+"""Layer types whose drafted tokens can be taken back."""
 _NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
 
 
@@ -201,8 +204,7 @@ def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     refusal = _unsupported_state(network, config)
     if refusal:
         raise EngineError(
-            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: "
-            "choose a model with plain attention"
+            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: choose another model"
         )
 
 
@@ -216,8 +218,8 @@ def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig)
     text = config.get_text_config()
     others = sorted(set(getattr(text, "layer_types", None) or ()) - _ROLLBACK_LAYERS)
     if others:
-        return f"layers ({', '.join(others)}) are not plain attention"
-    if network._is_stateful:
+        return f"layers are of an unknown type ({', '.join(others)})"
+    if network._is_stateful and not getattr(text, "layer_types", None):
         return "layers keep a recurrent state"
     lacking = sorted(_NEEDED_ARGUMENTS - set(inspect.signature(network.forward).parameters))
     if lacking or getattr(text, "alibi", False):

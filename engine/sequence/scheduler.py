@@ -56,10 +56,13 @@ class Scheduler(Generic[Waiting]):
     Args:
         slots: of the cache.
         prefixes: whether cached prefixes can be reused (`Capabilities.prefixes`).
+        reusable: how many of a slot's first tokens a prompt may go on from (`KVCache.reusable`).
     """
 
-    def __init__(self, slots: int, *, prefixes: bool = True) -> None:
-        self._prefixes = prefixes
+    def __init__(
+        self, slots: int, *, prefixes: bool = True, reusable: Callable[[int, int], int] = lambda _, length: length
+    ) -> None:
+        self._prefixes, self._reusable = prefixes, reusable
         self.waiting: deque[Waiting] = deque()
         self._slots = [Slot() for _ in range(slots)]
         self._clock = 0
@@ -101,8 +104,14 @@ class Scheduler(Generic[Waiting]):
         return Placement(self._least_useful(), source, length)
 
     def _shared(self, tokens: list[int]) -> list[int]:
-        """Per slot, how many of these tokens it holds."""
-        return [common_prefix(slot.content, tokens) if self._prefixes else 0 for slot in self._slots]
+        """Per slot, how many of these tokens can be reused from it."""
+        if not self._prefixes:
+            return [0] * len(self._slots)
+        return [self.reusable(i, common_prefix(slot.content, tokens)) for i, slot in enumerate(self._slots)]
+
+    def reusable(self, slot: int, length: int) -> int:
+        """How many of a slot's first `length` tokens a prompt may go on from."""
+        return self._reusable(slot, length)
 
     def _least_useful(self) -> int:
         """An empty free slot, else the least recently used one."""

@@ -93,9 +93,10 @@ class Prefill:
     def _borrow(self, row: SequenceState) -> None:
         """Copy the prefix of the row's prompt that another slot has read since admission."""
         lent = self._scheduler.longer_prefix(row)
-        if (
-            lent is not None
-            and (length := self._planner.drafters.reuse_prefix(row, lent.source, lent.length)) > row.cached
-        ):
+        if lent is None:
+            return
+        known = self._planner.drafters.reuse_prefix(row, lent.source, lent.length)
+        length = self._target.cache.reusable(lent.source, known)
+        if length > row.cached:
             self._target.cache.copy(lent.source, lent.slot, length)
             row.cached = length

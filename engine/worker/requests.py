@@ -103,6 +103,7 @@ class OpenRequests:
             target.cache.copy(place.source, place.slot, place.length)
         self._scheduler.admit(row)
         self._planner.admit(row)
+        row.cached = target.cache.reusable(row.slot, row.cached)  # a drafter may know less of the prompt
         if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
             self._notices.tell([UNREPEATABLE.format(dtype=model.format)])
         row.outbox.put(

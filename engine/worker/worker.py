@@ -159,7 +159,8 @@ class Worker:
         self._loaded = True
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
-        return Scheduler(made.target.cache.slots, prefixes=made.target.capabilities.prefixes)
+        target = made.target
+        return Scheduler(target.cache.slots, prefixes=target.capabilities.prefixes, reusable=target.cache.reusable)
 
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""

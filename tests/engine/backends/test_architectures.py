@@ -134,6 +134,8 @@ def test_ragged_chains_and_trees_are_those_of_passes_without_a_cache(kind: str, 
         found = runner.forward(chains, slots, LENGTHS)
         off = float((found - expected_chains).abs().max()) / spread
         assert off < 2e-3, f"chains, static: {static}"
+        if not runner.capabilities.trees:  # a recurrent state has no branches, and no graph records it
+            return
         found, _ = scored(runner, trees.tolist(), slots, LENGTHS, [TREE] * 3)
         off = float((found - expected_trees).abs().max()) / spread
         assert off < 2e-3, f"trees, static: {static}"

@@ -1,0 +1,117 @@
+"""Recurrent layers of transformers' modelling code, made to store a state per token (`engine.cache.recurrent_states`).
+
+The modelling code has an operator over many tokens, which gives the last state only, and one over a single token.
+Where states are recorded, the first is replaced by the second, token by token; projections, convolutions and all else
+of a layer still run over all tokens at once. The operators are the gated delta rule (Yang et al. 2024, "Gated Delta
+Networks") and the state space model of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs").
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from specchat.engine.cache.recurrent_states import stepwise
+
+_DELTA_RULE, _DELTA_STEP = "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"
+_SCAN, _SCAN_STEP = "mamba2_chunk_scan", "mamba2_selective_state_update"
+Step = Callable[..., tuple[Tensor, Tensor]]
+
+
+def record_states(network: nn.Module, layers: set[int]) -> set[int]:
+    """Make the recurrent layers of a network record their states.
+
+    Args:
+        network: of transformers.
+        layers: indices of those that keep a recurrent state.
+
+    Returns:
+        Those of them whose operator is not known, so that drafted tokens cannot be taken back.
+    """
+    known = set()
+    for part in network.modules():
+        module = sys.modules[type(part).__module__]
+        index = getattr(part, "layer_idx", None)
+        if index in layers and hasattr(part, "A_log") and _made_stepwise(module):
+            known.add(index)
+    return layers - known
+
+
+def _made_stepwise(module: ModuleType) -> bool:
+    """Replace the operators of a file of modelling code; whether it has any."""
+    pairs: tuple[tuple[str, str, Callable[[Any], Step]], ...] = (
+        (_DELTA_RULE, _DELTA_STEP, _delta_step),
+        (_SCAN, _SCAN_STEP, _scan_step),
+    )
+    found = False
+    for name, single, step in pairs:
+        whole = getattr(module, name, None)
+        if whole is None or not hasattr(module, single):
+            continue
+        found = True
+        if not hasattr(whole, "whole"):
+            setattr(module, name, stepwise(whole, step(getattr(module, single))))
+    return found
+
+
+def _delta_step(single: Any) -> Step:
+    """The gated delta rule for token t: queries, keys and values [B, T, heads, size], gates g and β [B, T, heads]."""
+
+    def step(
+        t: int,
+        state: Tensor | None,
+        *qkv: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        initial_state: Tensor | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor]:
+        now = slice(t, t + 1)
+        before = initial_state if state is None else state
+        found: tuple[Tensor, Tensor] = single(
+            *(each[:, now] for each in qkv), g=g[:, now], beta=beta[:, now], initial_state=before, **options
+        )
+        return found
+
+    return step
+
+
+def _scan_step(single: Any) -> Step:
+    """The state space model for token t: inputs [B, T, heads, size], dt [B, T, heads], B and C [B, T, groups, n]."""
+
+    def step(
+        t: int,
+        state: Tensor | None,
+        inputs: Tensor,
+        dt: Tensor,
+        decay: Tensor,
+        enter: Tensor,
+        leave: Tensor,
+        *,
+        initial_states: Tensor,
+        D: Tensor,  # noqa: N803 the modelling code's name
+        dt_bias: Tensor,
+        **_: Any,
+    ) -> tuple[Tensor, Tensor]:
+        heads, size = inputs.shape[2:]
+        after = (initial_states if state is None else state).clone()  # overwritten
+        spread = after.shape[-1]
+        output = single(
+            after,
+            inputs[:, t],
+            dt[:, t, :, None].expand(-1, -1, size),
+            decay[:, None, None].expand(-1, size, spread),
+            enter[:, t],
+            leave[:, t],
+            D[:, None].expand(-1, size),
+            z=None,
+            dt_bias=dt_bias[:, None].expand(-1, size),
+            dt_softplus=True,
+        )
+        return output.view(-1, 1, heads, size), after
+
+    return step

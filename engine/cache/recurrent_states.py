@@ -1,0 +1,256 @@
+"""States of recurrent layers by the length of the text they have read, so that a rollback is a length here too.
+
+A recurrent state cannot be cropped: the state after n tokens does not contain the one after n - 1. A pass over few
+tokens therefore stores the state after each of them. The round leaves `SequenceState.cached` at the last accepted
+token, and the next pass starts from the state of that length; those of rejected tokens are dropped. Nothing is
+computed again. States at the ends of prefill passes stay as snapshots, from which another prompt with the same
+beginning goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from specchat.engine.request import MAX_GAMMA
+
+SNAPSHOTS = 4
+"""States per slot that are kept for other prompts, the latest ones."""
+_ROLLBACK = MAX_GAMMA + 3
+"""Tokens that can be taken back: a draft model feeds a whole draft, and its last two tokens again."""
+RECORDED = MAX_GAMMA + 1
+"""Longest pass that stores a state per token; longer ones are prompts and store the last."""
+
+
+class StateShape(NamedTuple):
+    """Shape and dtype of one state of one row."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Memory of it."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+    def zeros(self, rows: int, device: torch.device) -> Tensor:
+        """States of rows that have read nothing."""
+        return torch.zeros(rows, *self.shape, dtype=self.dtype, device=device)
+
+
+Key = tuple[int, str]
+"""Layer, and which of its states: "conv", the last inputs of its convolution [channels, kernel size]; "recurrent"."""
+State = Mapping[Key, Tensor]
+"""Of one row, after some length."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """Known states of a slot, by length."""
+
+    recent: dict[int, State] = field(default_factory=dict)
+    """After each token of the latest passes."""
+    snapshots: dict[int, State] = field(default_factory=dict)
+
+    def at(self, length: int) -> State | None:
+        return self.recent.get(length) or self.snapshots.get(length)
+
+    def drop(self, start: int) -> None:
+        """A pass overwrites the slot from `start` on."""
+        self.recent = {n: state for n, state in self.recent.items() if start - _ROLLBACK <= n <= start}
+        self.snapshots = {n: state for n, state in self.snapshots.items() if n <= start}
+
+
+class RecurrentStates:
+    """States of all slots.
+
+    Args:
+        shapes: of every state of a row.
+        slots: sequences that fit at once.
+        device: of the states.
+    """
+
+    def __init__(self, shapes: Mapping[Key, StateShape], slots: int, device: torch.device) -> None:
+        self.shapes, self.device = dict(shapes), device
+        self._slots = [_Slot() for _ in range(slots)]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of one state of one slot."""
+        return sum(shape.bytes for shape in self.shapes.values())
+
+    def reusable(self, slot: int, length: int) -> int:
+        """Longest length up to `length` whose state is known."""
+        known = self._slots[slot]
+        return max((n for n in (*known.recent, *known.snapshots) if n <= length), default=0)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let slot `target` know what `source` knows up to `length`: both share states, which are never written to."""
+        known = self._slots[source]
+        kept = {n: state for n in (*known.snapshots, length) if n <= length and (state := known.at(n))}
+        self._slots[target] = _Slot(snapshots=dict(sorted(kept.items())[-SNAPSHOTS:]))
+
+    def clear(self, slot: int) -> None:
+        """Forget a slot."""
+        self._slots[slot] = _Slot()
+
+    def settle(self, slot: int, length: int) -> None:
+        """No pass of this slot will start before `length` again, but for a prompt that goes on from a snapshot."""
+        known = self._slots[slot].recent
+        self._slots[slot].recent = {n: state for n, state in known.items() if n >= length}
+
+    def snapshot(self, slot: int, length: int) -> None:
+        """Keep the state after `length` tokens until it is overwritten."""
+        known = self._slots[slot]
+        if (state := known.at(length)) is not None:
+            known.snapshots = dict([*known.snapshots.items(), (length, state)][-SNAPSHOTS:])
+
+    @contextmanager
+    def reading(
+        self, slots: Sequence[int], starts: Sequence[int], tokens: int, attention: KeyValues
+    ) -> Iterator[StatePass]:
+        """A pass of rows in these slots over `tokens` tokens each, from these lengths on, whose states are stored.
+
+        Args:
+            slots: [B].
+            starts: [B].
+            tokens: T.
+            attention: keys and values that the pass reads and writes.
+        """
+        befores: list[State | None] = []
+        for slot, start in zip(slots, starts, strict=True):
+            before = self._slots[slot].at(start)
+            assert before is not None or not start, f"the state of slot {slot} after {start} tokens is not known"
+            befores.append(before)
+        made = StatePass(self, befores, tokens, attention)
+        with made.recording():
+            yield made
+        for row, (slot, start) in enumerate(zip(slots, starts, strict=True)):
+            self._slots[slot].drop(start)
+            self._slots[slot].recent |= {start + n: state for n, state in made.states_of(row)}
+
+
+class KeyValues(Protocol):
+    """View of a KV cache for one pass (`engine.cache.kv_cache.CacheView`)."""
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Write and return those of a layer."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens before the pass."""
+
+
+class StatePass:
+    """Cache of one pass of a network with recurrent layers, passed to transformers as `past_key_values`.
+
+    Args:
+        states: those that the pass starts from, and where it leaves its own.
+        befores: [B], what each row starts from; None where it has read nothing.
+        tokens: T, per row.
+        attention: keys and values.
+    """
+
+    is_compileable = False
+
+    def __init__(
+        self, states: RecurrentStates, befores: Sequence[State | None], tokens: int, attention: KeyValues
+    ) -> None:
+        self.update, self.get_seq_length = attention.update, attention.get_seq_length
+        self._states, self._befores, self._tokens = states, befores, tokens
+        self._records = tokens <= RECORDED
+        self._handed: dict[Key, Tensor] = {}
+        self._after: dict[Key, Callable[[int, int], Tensor]] = {}
+        """By state: the one of a row after so many tokens of the pass."""
+        self._steps: list[Tensor] = []
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Let `stepwise` operators called in here store the state after each token, unless the pass is long."""
+        token = _steps.set(self._steps if self._records else None)
+        try:
+            yield
+        finally:
+            _steps.reset(token)
+
+    def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002
+        """Whether convolutions must be given all their inputs, also for one token: they would overwrite their state."""
+        return True
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:  # noqa: ARG002
+        """Last inputs of a convolution [B, channels, kernel size]."""
+        return self._before((layer_idx, "conv"))
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:  # noqa: ARG002
+        """State [B, …] of a layer, which the layer may overwrite."""
+        return self._before((layer_idx, "recurrent"))
+
+    def update_conv_state(self, inputs: Tensor, layer_idx: int, **_: object) -> Tensor:
+        """The inputs of this pass [B, channels, T] behind those before it [B, channels, kernel size + T]."""
+        key = layer_idx, "conv"
+        before = self._before(key)
+        size, inputs = before.shape[-1], torch.cat([before, inputs], dim=-1)
+        self._after[key] = lambda row, count: inputs[row, :, count : count + size]
+        return inputs
+
+    def update_recurrent_state(self, state: Tensor, layer_idx: int, **_: object) -> Tensor:
+        """The state [B, …] that the pass leaves; `stepwise` operators have stored those of the tokens before."""
+        key = layer_idx, "recurrent"
+        states, dtype = [*self._steps] or [state], self._states.shapes[key].dtype
+        self._steps.clear()
+        self._after[key] = lambda row, count: states[count - 1 if len(states) > 1 else 0][row].to(dtype)
+        return state
+
+    def states_of(self, row: int) -> Iterator[tuple[int, State]]:
+        """A row's states after numbers of tokens of this pass."""
+        for key, tensor in self._handed.items():  # a layer that read one token has overwritten what it was handed
+            if key not in self._after:
+                self._after[key] = partial(_row, tensor)
+        for count in range(1 if self._records else self._tokens, self._tokens + 1):
+            yield count, {key: after(row, count) for key, after in self._after.items()}
+
+    def _before(self, key: Key) -> Tensor:
+        if key not in self._handed:
+            blank = self._states.shapes[key].zeros(1, self._states.device)[0]
+            self._handed[key] = torch.stack([blank if state is None else state[key] for state in self._befores])
+        return self._handed[key]
+
+
+def _row(state: Tensor, row: int, _: int) -> Tensor:
+    return state[row]
+
+
+_steps: ContextVar[list[Tensor] | None] = ContextVar("steps", default=None)
+
+
+def stepwise(
+    whole: Callable[..., tuple[Tensor, Tensor]], step: Callable[..., tuple[Tensor, Tensor]]
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """An operator over T tokens that runs token by token where states are recorded.
+
+    Args:
+        whole: the operator over all tokens at once.
+        step: the operator over token t; its arguments are t, the state before (None at first), and those of `whole`.
+    """
+
+    def run(*args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+        steps = _steps.get()
+        if steps is None:
+            return whole(*args, **kwargs)
+        first = args[0]
+        assert isinstance(first, Tensor)
+        outputs: list[Tensor] = []
+        for t in range(first.shape[1]):
+            output, state = step(t, steps[-1] if steps else None, *args, **kwargs)
+            outputs.append(output)
+            steps.append(state)
+        return torch.cat(outputs, dim=1), steps[-1]
+
+    run.whole = whole  # type: ignore[attr-defined]
+    return run

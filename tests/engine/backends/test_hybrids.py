@@ -1,0 +1,124 @@
+"""Networks with recurrent layers: after every rollback their state is that of a text without the rejected tokens."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specchat.engine import Admitted, Message, Request
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.errors import EngineError
+from tests.engine.hybrids import HYBRIDS, hybrid
+from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, text_of, tiny_engine
+
+ALL = pytest.mark.parametrize("kind", HYBRIDS)
+LENGTHS, SLOTS = (40, 13, 27), (3, 0, 2)
+TEXTS = ("one two one two one", "a b a b a b a b", "speculative decoding")
+
+
+def texts(more: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, VOCABULARY - 4, (length + more,), generator=generator) for length in LENGTHS]
+
+
+@torch.inference_mode()
+def uncached(network: Any, tokens: torch.Tensor, count: int) -> torch.Tensor:
+    """Logits [count, V] after the last tokens of a text, in one pass of transformers without a cache."""
+    logits: torch.Tensor = network(input_ids=tokens[None], use_cache=False).logits[0, -count:]
+    return logits
+
+
+@ALL
+def test_logits_after_any_rollback_are_those_of_transformers(kind: str) -> None:
+    network = hybrid(kind).model
+    reference = copy.deepcopy(network)
+    reference.set_attn_implementation("eager")
+    backend = TransformersBackend(network, 4, 96, 17)
+    prompts = texts(9)
+    for text, slot, length in zip(prompts, SLOTS, LENGTHS, strict=True):  # in two chunks
+        for first, end in ((0, length - 5), (length - 5, length)):
+            backend.prefill(text[None, first:end], [slot], [first])
+    for kept in (5, 3, 1, 0):  # a pass over five tokens, of which so many are kept, and one over what follows
+        passed = torch.stack([text[length : length + 5] for text, length in zip(prompts, LENGTHS, strict=True)])
+        backend.forward(passed, SLOTS, LENGTHS)
+        others = [torch.cat([text[: length + kept], text[:4]]) for text, length in zip(prompts, LENGTHS, strict=True)]
+        found = backend.forward(
+            torch.stack([other[-4:] for other in others]), SLOTS, [length + kept for length in LENGTHS]
+        )
+        for row, other in zip(found, others, strict=True):
+            torch.testing.assert_close(row, uncached(reference, other, 4), rtol=2e-3, atol=2e-3)
+
+
+@ALL
+def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None:
+    backend = TransformersBackend(hybrid(kind).model, 2, 96, 17)
+    text = texts(9)[0]
+    backend.prefill(text[None, :40], [0], [0])
+    backend.cache.copy(0, 1, 40)
+    backend.forward(text[None, 40:45], [0], [40])
+    backend.forward(torch.cat([text[40:42], text[:3]])[None], [1], [40])  # as many tokens, of which two are the same
+    states = backend.cache.states
+    assert states is not None
+    assert states.shapes
+    known = [states._slots[slot].at(42) for slot in (0, 1)]
+    assert known[0] is not None
+    assert known[1] is not None
+    # The experts of transformers round differently where other tokens choose them too.
+    off = 1e-5 if "num_experts" in HYBRIDS[kind] else 0.0
+    for key in states.shapes:
+        torch.testing.assert_close(known[0][key], known[1][key], rtol=off, atol=off)
+
+
+@ALL
+def test_greedy_replies_are_the_same_for_all_drafters_and_batches(kind: str) -> None:
+    target = hybrid(kind)
+    with tiny_engine(target, hybrid(kind, seed=1), slots=4, chunk=8) as engine:
+        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in TEXTS]
+        assert len({tuple(reply) for reply in plain}) > 1
+        for drafter in ("suffix", "ngram", "random", "model", "hierarchical"):
+            requests = [
+                ask(text, f"{drafter}{i}", drafter=drafter, gamma=4, max_tokens=40) for i, text in enumerate(TEXTS)
+            ]
+            assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
+
+
+def test_prompts_go_on_from_a_snapshot() -> None:
+    """A second turn, the same prompt again, and a prompt with another ending: what is reused changes no token."""
+    target = hybrid("qwen3_5_text")
+    first = Message("user", "What is a river? " * 4)
+    with tiny_engine(target, slots=2, chunk=16) as engine:
+        reply = list(engine.stream(Request("a", (first,), max_tokens=20)))
+        talk = (first, Message("assistant", text_of(reply)), Message("user", "And a lake?"))
+        for name, messages in (
+            ("next", talk),
+            ("again", (first,)),
+            ("edited", (Message("user", first.content + "!"),)),
+        ):
+            events = list(engine.stream(Request(name, messages, max_tokens=20)))
+            admitted = next(event for event in events if isinstance(event, Admitted))
+            assert 0 < admitted.reused_tokens < admitted.prompt_tokens
+            with tiny_engine(target, slots=1, chunk=32) as fresh:
+                assert ids_of(events) == ids_of(list(fresh.stream(Request(name, messages, max_tokens=20)))), name
+
+
+def test_rows_that_share_a_prompt_read_it_once() -> None:
+    target = hybrid("granitemoehybrid")
+    with tiny_engine(target, slots=4, chunk=16) as engine:
+        requests = [ask("a long prompt, " * 8, f"r{i}", max_tokens=16) for i in range(3)]
+        together = run_together(engine, requests)
+        assert len({tuple(ids_of(events)) for events in together}) == 1
+        alone = ids_of(list(engine.stream(ask("a long prompt, " * 8, "alone", max_tokens=16, drafter="none"))))
+        assert ids_of(together[0]) == alone
+
+
+@pytest.mark.parametrize("kind", ["jamba"])
+def test_states_that_cannot_be_taken_back_are_refused_by_name(kind: str) -> None:
+    network = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=2)
+    )
+    with pytest.raises(EngineError, match=f"models of type {kind} keep a recurrent state"):
+        TransformersBackend(network.eval(), 1, 64, 17)

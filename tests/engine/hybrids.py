@@ -1,0 +1,99 @@
+"""Tiny random networks of families with recurrent layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.progress import silence_transformers
+from tests.engine.tiny import EOS, VOCABULARY, tiny_tokenizer
+
+_MOST: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "eos_token_id": EOS,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+}
+_LINEAR = ["linear_attention", "full_attention"] * 2
+_CONV = ["conv", "full_attention"] * 2
+_DELTA = {
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": _LINEAR,
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+_MAMBA = {
+    "mamba_d_state": 8,
+    "mamba_d_head": 16,
+    "mamba_n_heads": 4,
+    "mamba_n_groups": 1,
+    "mamba_d_ssm": 64,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 8,
+}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": _DELTA | _EXPERTS,
+    "qwen3_next": _DELTA | _EXPERTS,
+    "lfm2": {"layer_types": _CONV, "conv_L_cache": 3, "block_auto_adjust_ff_dim": False},
+    "lfm3": {"layer_types": _CONV, "conv_L_cache": 3} | _EXPERTS,
+    "granitemoehybrid": {"layer_types": _LINEAR, "shared_intermediate_size": 32} | _MAMBA | _EXPERTS,
+    "falcon_h1": _MAMBA,
+    "nemotron_h": {
+        "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe"],
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 16,
+        "ssm_state_size": 8,
+        "n_groups": 1,
+        "chunk_size": 8,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_shared_expert_intermediate_size": 32,
+    }
+    | _EXPERTS,
+}
+"""Model type to what is special about its configuration."""
+
+
+def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0) -> LoadedModel:
+    """A network of this kind; `sharpness` spreads its logits so that its choices are clear."""
+    silence_transformers()
+    config: Any = AutoConfig.for_model(kind, **_MOST | HYBRIDS[kind])
+    torch.manual_seed(seed)
+    auto: Any = AutoModelForCausalLM
+    network = auto.from_config(config).float().eval().requires_grad_(False)
+    for name, weight in network.named_parameters():  # gates that open, states that matter
+        if "embed" not in name and "norm" not in name:
+            weight.normal_(0.0, 0.1 if weight.ndim > 1 else 0.5)
+    network.get_output_embeddings().weight = torch.nn.Parameter(
+        sharpness * network.get_output_embeddings().weight, requires_grad=False
+    )
+    return LoadedModel(
+        model=network,
+        tokenizer=tiny_tokenizer(),
+        name=kind,
+        eos_ids=frozenset({EOS}),
+        context=512,
+        vocab_size=VOCABULARY,
+        weight_bytes=sum(weight.nbytes for weight in network.parameters()),
+        has_chat_template=True,
+    )
