@@ -153,7 +153,7 @@ class TransformersBackend(TensorBackend):
             mine, froms = [slots[row] for row in rows], [starts[row] for row in rows]
             found = self._tapped(self._run(self.model.base_model, tokens[rows, :length], mine, froms), length)
             for i, (row, slot, start) in enumerate(zip(rows, mine, froms, strict=True)):
-                self.cache.states.snapshot(slot, start + length)
+                self.cache.states.snapshot(slot, start, start + length)
                 if found is not None:
                     tapped[row] = found[i]
         if not tapped:

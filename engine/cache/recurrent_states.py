@@ -3,8 +3,8 @@
 A recurrent state cannot be cropped: the state after n tokens does not contain the one after n - 1. A pass over few
 tokens therefore stores the state after each of them. The round leaves `SequenceState.cached` at the last accepted
 token, and the next pass starts from the state of that length; those of rejected tokens are dropped. Nothing is
-computed again. States at the ends of prefill passes stay as snapshots, from which another prompt with the same
-beginning goes on.
+computed again. States at the ends of prompts and replies stay as snapshots, from which another prompt with the
+same beginning goes on.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class _Slot:
     recent: dict[int, State] = field(default_factory=dict)
     """After each token of the latest passes."""
     snapshots: dict[int, State] = field(default_factory=dict)
+    reading: int | None = None
+    """End of the latest chunk of a prompt that is being read."""
 
     def at(self, length: int) -> State | None:
         return self.recent.get(length) or self.snapshots.get(length)
@@ -102,15 +104,19 @@ class RecurrentStates:
         self._slots[slot] = _Slot()
 
     def settle(self, slot: int, length: int) -> None:
-        """No pass of this slot will start before `length` again, but for a prompt that goes on from a snapshot."""
-        known = self._slots[slot].recent
-        self._slots[slot].recent = {n: state for n, state in known.items() if n >= length}
-
-    def snapshot(self, slot: int, length: int) -> None:
-        """Keep the state after `length` tokens until it is overwritten."""
+        """A round has begun at `length`: the slot goes on from there, or another prompt from a snapshot."""
         known = self._slots[slot]
-        if (state := known.at(length)) is not None:
-            known.snapshots = dict([*known.snapshots.items(), (length, state)][-SNAPSHOTS:])
+        known.reading = None
+        known.recent = {n: state for n, state in known.recent.items() if n >= length}
+
+    def snapshot(self, slot: int, start: int, end: int) -> None:
+        """A chunk of a prompt has been read: keep what it went on from, and its end until the next chunk is read."""
+        known = self._slots[slot]
+        if start == known.reading:
+            known.snapshots.pop(start)
+        kept = {n: state for n in (start, end) if n != known.reading and (state := known.at(n))}
+        known.snapshots = dict([*(known.snapshots | kept).items()][-SNAPSHOTS:])
+        known.reading = end
 
     @contextmanager
     def reading(
