@@ -16,6 +16,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.drafters.datastore import Datastore
+from specchat.engine.models.checkpoint import MTP, read_json, tensor_names
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
@@ -218,6 +219,19 @@ def load_part(spec: str, model: LoadedModel | PackedModel, store: ModelStore, pr
     if kind.needs:
         require_decoder_only(model, f"{spec} {kind.needs}")
     return {kind.part: getattr(import_module(kind.module), kind.loader)(folder, model)}
+
+
+def load_own_part(folder: Path, model: LoadedModel | PackedModel) -> dict[str, Any]:
+    """A part that the folder of the target contains; empty if it states none.
+
+    Raises:
+        EngineError: it is stated, and missing or broken.
+    """
+    config = read_json(folder / "config.json")
+    stated = dict(config.get("text_config") or config).get("mtp_num_hidden_layers")
+    if not stated and not any(name.startswith(MTP) for name in tensor_names(folder)):
+        return {}
+    return {"head": import_module(f"{_CORE}.published.mtp").load_mtp(folder, model)}
 
 
 def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[_Kind, Path] | None:

@@ -23,6 +23,8 @@ _ROLLBACK_LAYERS = {
     *("linear_attention", "conv", "hybrid"),  # with recurrent states (`engine.cache.recurrent_states`)
 }
 """Layer types whose drafted tokens can be taken back."""
+MTP = "mtp."
+"""Beginning of the names of multi-token-prediction layers."""
 _NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
 
 
@@ -109,6 +111,17 @@ def weight_files(folder: Path) -> list[Path]:
             "convert them to safetensors, or choose a model that has them"
         )
     raise EngineError(f"{folder} has no weights ({_SINGLE}): fetch the model again")
+
+
+def tensor_names(folder: Path) -> list[str]:
+    """Names of all weights of a model folder."""
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in weight_files(folder):
+        with safe_open(file, framework="numpy") as opened:
+            names += opened.keys()
+    return names
 
 
 def _read_header(file: Path) -> tuple[int, set[str]]:

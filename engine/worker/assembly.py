@@ -16,8 +16,9 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
-from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_part
+from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
 from specchat.engine.errors import EngineError
+from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -102,23 +103,29 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         EngineError: a model is unavailable, or cannot be loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
-    parts = _load_parts(config, target.model, progress)
+    parts, more_notices = _load_parts(config, target.model, progress)
     if parts or not config.draft:
-        return put_together(config, target.model, notices=target.notices, **parts)
+        return put_together(config, target.model, notices=[*target.notices, *more_notices], **parts)
     draft, *more = obtain_drafts(config, target.model, progress)
     notices = [notice for each in (target, draft, *more) for notice in each.notices]
     return put_together(config, target.model, draft.model, notices=notices, more=[each.model for each in more])
 
 
-def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> dict[str, Any]:
-    """What `--draft` names besides draft models; by default a head made for the target, if any."""
+def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple[dict[str, Any], list[str]]:
+    """What `--draft` names besides draft models, by default a head made for the target or in it; and notices."""
     store = ModelStore(config.models)
     if len(config.drafts) > 1:
-        return {}
+        return {}, []
     if config.draft:
-        return load_part(config.draft, model, store, progress)
-    folder = find_head(config.heads, model)
-    return load_part(str(folder), model, store, progress) if folder else {}
+        return load_part(config.draft, model, store, progress), []
+    if folder := find_head(config.heads, model):
+        return load_part(str(folder), model, store, progress), []
+    if is_gguf(config.target, store):
+        return {}, []
+    try:
+        return load_own_part(resolve(config.target, store, progress), model), []
+    except EngineError as error:
+        return {}, [f"{error}. Until then drafts come from repeated text alone"]
 
 
 def put_together(

@@ -13,6 +13,9 @@ from specchat.engine.decoding.tree_mask import tree_visibility
 from specchat.engine.device.padding import padded_width
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 
+LONGEST_LOOK = 2048
+"""Places that a published head looks back: as far as their authors train them."""
+
 
 class TorchLayer(HeadLayer):
     """States, keys and values [slots, columns] of a head, and the passes over them.
@@ -117,16 +120,33 @@ class TorchLayer(HeadLayer):
             seen: [B, S], columns that keys and values are taken from.
             mask: [B, 1, T, S], bool, which of them.
         """
-        own, seen = slots[:, None], seen.clamp(max=self.states.shape[1] - 1)
-        stream = self._head.enter(state, embedded)
-        rotation = self._cosine[positions][:, None], self._sine[positions][:, None]
-        query, key, value = self._head.read(stream, rotation)
-        self._keys[own, :, columns] = key.transpose(1, 2)
-        self._values[own, :, columns] = value.transpose(1, 2)
-        keys, values = (stored[own, :, seen].transpose(1, 2) for stored in (self._keys, self._values))
+        places = slots[:, None], columns, seen.clamp(max=self.states.shape[1] - 1)
+        rotation = self._cosine[positions], self._sine[positions]
+        return self._run(self._head.enter(state, embedded), rotation, places, mask)
+
+    def _run(
+        self, stream: Tensor, rotation: tuple[Tensor, Tensor], places: tuple[Tensor, Tensor, Tensor], mask: Tensor
+    ) -> Tensor:
+        """Output [B, T, d] of the layer for its input; cosine and sine are [B, T, head size]."""
+        query, key, value = self._head.read(stream, (rotation[0][:, None], rotation[1][:, None]))
+        keys, values = self.stored(places, key, value)
         attended = functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
         scored: Tensor = self._head.finish(stream, attended)
         return scored
+
+    def stored(self, places: tuple[Tensor, Tensor, Tensor], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values [B, G, T, D]; return those that the pass sees [B, G, S, D].
+
+        Args:
+            places: slots [B, 1], columns to write [B, T], and columns that are seen [B, S].
+            key: of the pass.
+            value: of the pass.
+        """
+        own, columns, seen = places
+        self._keys[own, :, columns] = key.transpose(1, 2)
+        self._values[own, :, columns] = value.transpose(1, 2)
+        keys, values = (stored[own, :, seen].transpose(1, 2) for stored in (self._keys, self._values))
+        return keys, values
 
 
 def _columns(lows: Tensor, count: int) -> Tensor:

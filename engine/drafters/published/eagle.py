@@ -20,7 +20,7 @@ from torch.nn import functional
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
 from specchat.engine.drafters.head.network import Norm, rotate
-from specchat.engine.drafters.head.torch_layer import TorchLayer
+from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.errors import EngineError
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,8 +29,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
 }
 _SPECULATORS = "eagle3"
-_LONGEST_LOOK = 2048
-"""Places that a head looks back: as far as their authors train them."""
 
 
 def unfit(folder: Path, reason: str) -> EngineError:
@@ -152,7 +150,7 @@ class EagleHead(LayeredHead):
             output, size = target_output(target, vocabulary, self.layer.mlp["up_proj"])
         else:
             output, size = self.lm_head, 0
-        window = min(columns, self.shape.window or _LONGEST_LOOK)
+        window = min(columns, self.shape.window or LONGEST_LOOK)
         embed = self.embed_tokens or target.embedding_rows
 
         def score(outcome: Tensor) -> Tensor:

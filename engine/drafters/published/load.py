@@ -67,7 +67,7 @@ def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[Lay
         with torch.device("meta"):
             head = EagleHead(shape, taps, rotary)
         published, ours = shape.prefix, "layer."
-    _fill(folder, head, tensors, published, ours)
+    fill(folder, head, tensors, published, ours)
     return head, vocabulary
 
 
@@ -197,7 +197,7 @@ def _rotary(folder: Path, shape: EagleShape) -> tuple[Tensor, float]:
         ) from None
 
 
-def _fill(folder: Path, head: LayeredHead, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
+def fill(folder: Path, head: LayeredHead, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
     """Give a network its weights.
 
     Args:

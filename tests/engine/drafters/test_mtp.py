@@ -1,0 +1,187 @@
+"""Multi-token-prediction layers in a target's own files: every logit is that of the definition."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+
+from specchat.engine import Engine, EngineConfig, Notice
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.decoding.tree import chain
+from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.head.layer import LayeredHead
+from specchat.engine.drafters.published.mtp import load_mtp
+from specchat.engine.models.load import LoadedModel
+from tests.engine.drafters.heads import row_in, scores_along
+from tests.engine.hybrids import hybrid
+from tests.engine.tiny import ask, ids_of, run_together
+
+Tensors = dict[str, Tensor]
+HIDDEN, HEADS, KEYS, SIZE, INNER, EXPERTS = 32, 4, 2, 16, 64, 4
+TURNED = SIZE // 4
+"""Entries of a head that rotary embeddings turn."""
+
+
+def mtp_tensors(*, experts: bool) -> Tensors:
+    """Random weights of the published names; experts are stored one by one."""
+    generator = torch.Generator().manual_seed(7)
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc": (HIDDEN, 2 * HIDDEN),
+        "layers.0.self_attn.q_proj": (2 * HEADS * SIZE, HIDDEN),
+        "layers.0.self_attn.k_proj": (KEYS * SIZE, HIDDEN),
+        "layers.0.self_attn.v_proj": (KEYS * SIZE, HIDDEN),
+        "layers.0.self_attn.o_proj": (HIDDEN, HEADS * SIZE),
+        **{f"layers.0.self_attn.{name}_norm": (SIZE,) for name in "qk"},
+        **dict.fromkeys(("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"), (HIDDEN,)),
+        **{f"layers.0.{name}_layernorm": (HIDDEN,) for name in ("input", "post_attention")},
+    }
+    inner = HIDDEN if experts else INNER
+    parts = ["", *(f"experts.{i}." for i in range(EXPERTS)), "shared_expert."][slice(1, None) if experts else slice(1)]
+    for part in parts:
+        shapes |= {f"layers.0.mlp.{part}{name}_proj": (inner, HIDDEN) for name in ("gate", "up")}
+        shapes[f"layers.0.mlp.{part}down_proj"] = HIDDEN, inner
+    if experts:
+        shapes |= {"layers.0.mlp.gate": (EXPERTS, HIDDEN), "layers.0.mlp.shared_expert_gate": (1, HIDDEN)}
+    return {f"mtp.{name}.weight": 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def write_target(kind: str, folder: Path, tensors: Tensors) -> LoadedModel:
+    """A tiny target whose files contain these tensors too."""
+    target = hybrid(kind)
+    target.model.config.mtp_num_hidden_layers = 1
+    target.model.save_pretrained(folder)
+    target.tokenizer.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | tensors, file, {"format": "pt"})
+    return target
+
+
+def norm(x: Tensor, weight: Tensor) -> Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * (1 + weight)
+
+
+def turned(x: Tensor, theta: float) -> Tensor:
+    """x [T, heads, size] with rotary embeddings on its first entries."""
+    angles = torch.arange(len(x))[:, None] * theta ** (-torch.arange(0, TURNED, 2) / TURNED)
+    cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
+    first, second, rest = x[..., : TURNED // 2], x[..., TURNED // 2 : TURNED], x[..., TURNED:]
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], dim=-1)
+
+
+def mlp(weight: Tensors, part: str, x: Tensor) -> Tensor:
+    gate, up = (x @ weight[f"{part}{name}_proj"].T for name in ("gate", "up"))
+    return (functional.silu(gate) * up) @ weight[f"{part}down_proj"].T
+
+
+def experts(weight: Tensors, x: Tensor) -> Tensor:
+    """The two likeliest experts of each token, weighted by their shares, and the shared one."""
+    chances, chosen = (x @ weight["gate"].T).softmax(-1).topk(2, -1)
+    chances = chances / chances.sum(-1, keepdim=True)
+    out = (x @ weight["shared_expert_gate"].T).sigmoid() * mlp(weight, "shared_expert.", x)
+    for t in range(len(x)):
+        for chance, expert in zip(chances[t], chosen[t].tolist(), strict=True):
+            out[t] += chance * mlp(weight, f"experts.{expert}.", x[t])
+    return out
+
+
+@torch.inference_mode()
+def expected_scores(tensors: Tensors, target: LoadedModel, text: list[int], drafted: list[int]) -> Tensor:
+    """Logits of what follows drafted tokens: the layer over the whole text, then over its own output."""
+    weight = {name.removeprefix("mtp.").removesuffix(".weight"): tensor for name, tensor in tensors.items()}
+    network, theta = target.model, target.model.config.rope_parameters["rope_theta"]
+    out = network(input_ids=torch.tensor([text]), output_hidden_states=True, use_cache=False)
+    states, tokens = out.hidden_states[-1][0, :-1], torch.tensor(text[1:])
+    for step in range(len(drafted) + 1):
+        embedded = network.get_input_embeddings()(tokens)
+        both = norm(embedded, weight["pre_fc_norm_embedding"]), norm(states, weight["pre_fc_norm_hidden"])
+        stream, count = torch.cat(both, -1) @ weight["fc"].T, len(tokens)
+        x = norm(stream, weight["layers.0.input_layernorm"])
+        query, gate = (x @ weight["layers.0.self_attn.q_proj"].T).view(count, HEADS, 2 * SIZE).chunk(2, -1)
+        key, value = ((x @ weight[f"layers.0.self_attn.{name}_proj"].T).view(count, KEYS, SIZE) for name in ("k", "v"))
+        query = turned(norm(query, weight["layers.0.self_attn.q_norm"]), theta)
+        key = turned(norm(key, weight["layers.0.self_attn.k_norm"]), theta)
+        key, value = (part.repeat_interleave(HEADS // KEYS, 1) for part in (key, value))
+        scores = torch.einsum("qhd,khd->hqk", query, key) / SIZE**0.5
+        scores = scores.masked_fill(torch.ones(count, count).triu(1) > 0, -torch.inf).softmax(-1)
+        attended = torch.einsum("hqk,khd->qhd", scores, value) * gate.sigmoid()
+        stream = stream + attended.flatten(1) @ weight["layers.0.self_attn.o_proj"].T
+        x = norm(stream, weight["layers.0.post_attention_layernorm"])
+        inner = {name.removeprefix("layers.0.mlp."): tensor for name, tensor in weight.items()}
+        mixed = experts(inner, x) if "gate" in inner else mlp(inner, "", x)
+        states_after = norm(stream + mixed, weight["norm"])
+        if step < len(drafted):  # what was read from the target stays, the drafted token is read from the output
+            states = torch.cat([states, states_after[-1:]])
+            tokens = torch.cat([tokens, torch.tensor(drafted[step : step + 1])])
+    return network.get_output_embeddings()(states_after[-1])
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"])
+@torch.inference_mode()
+def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> None:
+    tensors = mtp_tensors(experts=kind != "qwen3_5_text")
+    target, plain = write_target(kind, tmp_path, tensors), hybrid(kind)
+    loaded = load_mtp(tmp_path, target)
+    assert isinstance(loaded.head, LayeredHead)
+    runner = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
+    layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
+    text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
+    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
+    memory.admit(row)
+    for end in (20, 39):  # what is read at once, and what is read after a first draft
+        row.tokens = text[: end + 1]
+        tapped = runner.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
+        assert tapped is not None
+        memory.absorb([row], tapped)
+        row.cached = end
+        found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
+        for step, scores in enumerate(found):
+            expected = expected_scores(tensors, plain, row.tokens, drafted[:step])
+            torch.testing.assert_close(scores[0, 0], expected[loaded.vocabulary], rtol=1e-3, atol=1e-3)
+
+
+def engine_on(folder: Path, tmp_path: Path) -> Engine:
+    engine = Engine(EngineConfig(str(folder), tmp_path / "models", context=256, dtype="float32", slots=3))
+    engine.start()
+    engine.wait_ready(60)
+    return engine
+
+
+def test_a_target_uses_its_own_layer_and_says_the_same(tmp_path: Path) -> None:
+    write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False))
+    engine = engine_on(tmp_path / "m", tmp_path)
+    try:
+        texts = ("one two one two", "a b a b a b", "rivers")
+        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
+        for drafter in ("head", "combined"):
+            requests = [ask(text, f"{drafter}{i}", drafter=drafter, max_tokens=40) for i, text in enumerate(texts)]
+            assert [ids_of(events) for events in run_together(engine, requests)] == plain
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"mtp.fc.weight": None}, "lacks the tensor fc.weight"),
+        ({"mtp.fc.weight": torch.ones(HIDDEN, 5)}, r"fc.weight of shape \[32, 5\]"),
+        (dict.fromkeys(mtp_tensors(experts=False)), "states a multi-token-prediction layer that its files lack"),
+    ],
+)
+def test_a_layer_that_is_incomplete_is_named_and_the_target_runs(
+    change: dict[str, Tensor | None], sentence: str, tmp_path: Path
+) -> None:
+    tensors = mtp_tensors(experts=False) | change
+    write_target("qwen3_5_text", tmp_path / "m", {name: x for name, x in tensors.items() if x is not None})
+    engine = engine_on(tmp_path / "m", tmp_path)
+    try:
+        assert ids_of(list(engine.stream(ask("rivers", max_tokens=5))))
+        notices = " ".join(event.text for event in engine.drain() if isinstance(event, Notice))
+        assert re.search(sentence, notices), notices
+    finally:
+        engine.close()
