@@ -108,6 +108,10 @@ class Ready:
     """Slash commands that the chat template searches the conversation for."""
     conversations: bool = True
     """Whether requests may have messages; an encoder-decoder takes `Request.prompt` or `Request.prompt_ids` only."""
+    slot_bytes: int = 0
+    """Memory of a slot in the target's cache: keys, values and a recurrent state."""
+    state_bytes: int = 0
+    """Memory of a recurrent state, if the target has one; then drafts are chains."""
     observed: str = ""
     """Name of the server whose replies are observed; empty for specchat's engine. Facts that the server does not report
     are empty or 0: slots, context, bytes, device."""

@@ -7,7 +7,7 @@ a row's tokens, several at once (Dong et al. 2024, "Flex Attention").
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -30,12 +30,9 @@ _SMALLEST = 16
 """Head size that kernels take (`torch._inductor.kernel.flex.flex_attention`)."""
 
 
-def has_block_kernels(model: Any) -> bool:
+def has_block_kernels(device: torch.device, probe: CacheProbe) -> bool:
     """Whether these kernels are made for the device and the heads of a model."""
-    config = model.config.get_text_config()
-    heads = max(getattr(config, "num_attention_heads", 1), 1)
-    size = getattr(config, "head_dim", None) or getattr(config, "hidden_size", 0) // heads
-    return bool(model.device.type == "cuda" and size >= _SMALLEST)
+    return device.type == "cuda" and all(size >= _SMALLEST for _, size, _, _ in probe.shapes.values())
 
 
 def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int) -> BlockMask:
@@ -89,6 +86,18 @@ NAME = "slot_cache"
 
 
 _places: ContextVar[Sequence[int]] = ContextVar("places", default=())
+_observed: ContextVar[dict[int, int] | None] = ContextVar("observed", default=None)
+
+
+@contextmanager
+def observed() -> Iterator[dict[int, int]]:
+    """Query heads per key head, H / G, of each layer that attends in here."""
+    found: dict[int, int] = {}
+    token = _observed.set(found)
+    try:
+        yield found
+    finally:
+        _observed.reset(token)
 
 
 @contextmanager
@@ -102,7 +111,7 @@ def scattered(places: Sequence[int]) -> Iterator[None]:
 
 
 def slot_attention(
-    module: torch.nn.Module,  # noqa: ARG001
+    module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -130,6 +139,8 @@ def slot_attention(
         return attend(query, key, value, attention_mask, scaling).transpose(1, 2).contiguous(), None
     # Compiled layers are static ones, whose rows lie together; the compiler knows no context variables.
     places = () if torch.compiler.is_compiling() else _places.get()
+    if not torch.compiler.is_compiling() and (found := _observed.get()) is not None:
+        found[getattr(module, "layer_idx", 0)] = query.shape[1] // key.shape[1]
     key, value = _plain(key), _plain(value)
     batch, heads, length, size = query.shape
     groups = key.shape[1]
@@ -163,18 +174,26 @@ class AttentionMasks:
 
     Args:
         config: of the network.
-        folded: H / G where attention is `slot_attention`; 0 where it is the network's own.
+        folds: whether attention is `slot_attention`; else it is the network's own.
         dtype: of the network.
         device: of the network.
     """
 
-    def __init__(self, config: Any, folded: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._folded, self._dtype, self._device = folded, dtype, device
-        window, types = getattr(config, "sliding_window", None), set(getattr(config, "layer_types", None) or ())
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, *, folds: bool) -> None:
+        self._folds, self._dtype, self._device = folds, dtype, device
+        self._layer_types = getattr(config, "layer_types", None)
+        self._folded: dict[str, int] = {}
+        """H / G of each layer type, or of all; 1 while that is not known, which is right for one token."""
+        window, types = getattr(config, "sliding_window", None), set(self._layer_types or ())
         self._window: int | None = None if types and "sliding_attention" not in types else window
         self._by_type = bool(types)
         self._recurrent = types - {"full_attention", "sliding_attention"}
         """Layer types without a mask, or with one beside that of their attention."""
+
+    def learn(self, heads: Mapping[int, int]) -> None:
+        """Learn how many query heads share a key head in each layer, which may differ between layer types."""
+        for layer, count in heads.items():
+            self._folded[self._layer_types[layer] if self._layer_types else "all"] = count
 
     def of(
         self, written: Tensor, view: CacheView | StaticView | CacheProbe, tree_mask: TreeMask | TreePart | None = None
@@ -188,19 +207,20 @@ class AttentionMasks:
             before = columns <= written[:, None, :, None]
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 
-        def shaped(window: int | None) -> Mask:
+        def shaped(window: int | None, kind: str = "") -> Mask:
             if not (isinstance(view, StaticView) and view.paged):
-                return self._shaped(seen(window))
+                return self._shaped(seen(window), self._folded.get(kind) or max(self._folded.values(), default=1))
             cache = view.cache
             return block_mask(seen(window), written[:, -1] + 1, view.slots, cache.columns, cache.slots)
 
         if not self._by_type or (self._window is None and not self._recurrent):
             return shaped(self._window)
-        sliding = {} if self._window is None else {"sliding_attention": shaped(self._window)}
-        return {"full_attention": shaped(None), **sliding, **dict.fromkeys(("linear_attention", "conv"))}
+        full, near = "full_attention", "sliding_attention"
+        sliding = {} if self._window is None else {near: shaped(self._window, near)}
+        return {full: shaped(None, full), **sliding, **dict.fromkeys(("linear_attention", "conv"))}
 
-    def _shaped(self, mask: Tensor) -> Tensor:
-        if self._folded > 0:
-            return mask.repeat(1, 1, self._folded, 1) if self._folded > 1 else mask
+    def _shaped(self, mask: Tensor, folded: int) -> Tensor:
+        if self._folds:
+            return mask.repeat(1, 1, folded, 1) if folded > 1 else mask
         blocked = torch.zeros(mask.shape, dtype=self._dtype, device=self._device)
         return blocked.masked_fill_(~mask, torch.finfo(self._dtype).min)

@@ -72,17 +72,15 @@ class TransformersBackend(TensorBackend):
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
         self.context = context
         self.short_context = fix_longrope(model, context, self)
-        folded = _use_slot_attention(model, self.config)
-        self._masks = attention.AttentionMasks(self.config, folded, model.dtype, self.device)
+        folds = _use_slot_attention(model, self.config)
+        self._masks = attention.AttentionMasks(self.config, model.dtype, self.device, folds=folds)
         probe = _probed(model, self._masks)
         states = RecurrentStates(probe.states, slots, self.device) if probe.states else None
         captures = on_gpu and states is None
         self.capabilities = Capabilities(trees=not exact and states is None, captured=captures)
         self._gathers = not probe.attention_alone_reads
         """Whether attention takes keys and values by row."""
-        self.flex = (
-            folded > 0 and not exact and not self._gathers and states is None and attention.has_block_kernels(model)
-        )
+        self.flex = folds and not (exact or self._gathers or states) and attention.has_block_kernels(self.device, probe)
         """Whether passes of fixed shape attend by `engine.backends.attention.block_mask`."""
         self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
@@ -298,16 +296,14 @@ class TransformersBackend(TensorBackend):
             return run(past_key_values=states)
 
 
-def _use_slot_attention(model: Any, config: Any) -> int:
-    """Switch on `slot_attention` and return H / G; return 0 for models that need their own (eager) attention."""
-    heads = getattr(config, "num_attention_heads", 0)
-    groups = getattr(config, "num_key_value_heads", None) or heads
+def _use_slot_attention(model: Any, config: Any) -> bool:
+    """Switch on `slot_attention` if it is right for a model; others need their own (eager) attention."""
     special = any(getattr(config, name, None) for name in ("attn_logit_softcapping", "attention_chunk_size"))
     if special or not getattr(model, "_supports_sdpa", False):
         model.set_attn_implementation("eager")
-        return 0
+        return False
     model.set_attn_implementation(attention.NAME)
-    return int(heads // groups)
+    return True
 
 
 @torch.inference_mode()
@@ -319,21 +315,23 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
     """
     probe, token = CacheProbe(), torch.zeros(1, 1, dtype=torch.long, device=model.device)
     try:
-        model.base_model(
-            input_ids=token,
-            position_ids=torch.zeros_like(token),
-            attention_mask=masks.of(torch.zeros_like(token), probe),
-            past_key_values=probe,
-            use_cache=True,
-        )
+        with attention.observed() as heads:
+            model.base_model(
+                input_ids=token,
+                position_ids=torch.zeros_like(token),
+                attention_mask=masks.of(torch.zeros_like(token), probe),
+                past_key_values=probe,
+                use_cache=True,
+            )
     except Exception as error:  # this call runs modelling code of any kind
         kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
         raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): choose another") from error
     unknown = record_states(model, {layer for layer, state in probe.states if state == "recurrent"})
-    if unknown:
+    if unknown or (model._is_stateful and not probe.states):
         kind = model.config.get_text_config().model_type
         raise EngineError(
-            f"models of type {kind} keep a recurrent state (layer {min(unknown)}) that cannot be taken back with a "
-            "rejected token: choose another"
+            f"models of type {kind} keep a recurrent state that cannot be taken back with a rejected token: "
+            "choose another"
         )
+    masks.learn(heads)
     return probe

@@ -22,7 +22,7 @@ WEIGHTS = (
 )
 """File names of weights in order of preference."""
 MEDUSA = "medusa_num_heads"
-_MARKS = ("speculators_model_type", "draft_vocab_size", MEDUSA)
+_MARKS = ("speculators_model_type", "draft_vocab_size", "backbone_hidden_size", MEDUSA)
 """Keys of config.json that only heads have."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 

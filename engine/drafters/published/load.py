@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -38,6 +38,10 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
+    if read_json(folder / CONFIG).get("model_type") == "gemma4_assistant":
+        return cast(
+            "LoadedHead", import_module("specchat.engine.drafters.published.assistant").load_assistant(folder, target)
+        )
     head, vocabulary = read_published(folder, target)
     size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
@@ -49,7 +53,7 @@ def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[Lay
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    tensors = {name: tensor for name, tensor in _read_tensors(folder).items() if name not in _IGNORED}
+    tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
     config = read_json(folder / CONFIG)
     if config.get(FINGERPRINT, target.fingerprint) != target.fingerprint:
         raise unfit(
@@ -71,7 +75,7 @@ def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[Lay
     return head, vocabulary
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
+def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a head by name, from safetensors or from a pickle that can run no code.
 
     Raises:

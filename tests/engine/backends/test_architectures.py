@@ -51,8 +51,7 @@ _VARIANTS: tuple[dict[str, object], ...] = (
     {"num_experts_per_tok": 1},
     {"head_dim": None, "num_key_value_heads": 4},
 )
-"""What is tried beside; None leaves a value to the kind. Latent attention has as many key heads as query heads, some
-kinds allow one key head or one expert only."""
+"""What is tried beside; None leaves a value to the kind. Some kinds allow one key head or one expert only."""
 _NO_WINDOW = {"moshi": "its modelling code ignores the window that its configuration states, its whole context"}
 _MOST = 30_000_000
 """Parameters of what still counts as tiny."""
@@ -80,6 +79,8 @@ def network_of(kind: str, folder: Path, variant: dict[str, object]) -> Any:
     usual = CONFIG_MAPPING[kind]()
     assert usual.get_text_config() is usual, "it holds other networks beside its decoder"
     small = {**_SMALL, **variant}
+    if "kv_lora_rank" in usual.to_dict():  # latent attention has as many key heads as query heads
+        small["num_key_value_heads"] = small["num_attention_heads"]
     known = {name: value for name, value in small.items() if value is not None and name in usual.to_dict()}
     if "layer_types" in usual.to_dict():
         known["layer_types"] = None

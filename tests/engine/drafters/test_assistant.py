@@ -1,0 +1,152 @@
+"""Gemma 4 assistants: every logit is that of transformers' assistant; replies are unchanged; misfits are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma4AssistantConfig,
+    Gemma4AssistantForCausalLM,
+    Gemma4TextConfig,
+)
+
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.decoding.tree import chain
+from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.head.layer import LayeredHead
+from specchat.engine.drafters.published.find import find_published
+from specchat.engine.drafters.published.load import load_published
+from specchat.engine.errors import EngineError
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress, silence_transformers
+from tests.engine.drafters.heads import row_in, scores_along
+from tests.engine.tiny import EOS, VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_tokenizer
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "global_head_dim": 16,
+    "sliding_window": 12,
+    "max_position_embeddings": 512,
+    "eos_token_id": EOS,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_hidden_layers": 4,
+}
+ORDERED = {"use_ordered_embeddings": True, "num_centroids": 26, "centroid_intermediate_top_k": 6}
+
+
+@pytest.fixture(autouse=True)
+def _assistants_without_layers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers 5.23 cannot make the assistant of its own class: its configuration wants a layer that stores."""
+    modes = Gemma4TextConfig.kv_sharing_modes
+
+    def of(self: Gemma4TextConfig) -> Any:
+        count = self.num_hidden_layers
+        return ["reuse"] * count if self.num_kv_shared_layers == count else modes.fget(self)
+
+    monkeypatch.setattr(Gemma4TextConfig, "kv_sharing_modes", property(of))
+
+
+def target_model(hidden: int = 32) -> LoadedModel:
+    silence_transformers()
+    config = Gemma4TextConfig(
+        **_SIZES,
+        hidden_size=hidden,
+        intermediate_size=64,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCABULARY,
+    )
+    torch.manual_seed(0)
+    auto: Any = AutoModelForCausalLM
+    network = auto.from_config(config).float().eval().requires_grad_(False)
+    for name, weight in network.named_parameters():
+        if weight.ndim > 1:
+            weight.normal_(0.0, 2.0 if "embed_tokens.weight" in name else 0.2)
+    size = sum(weight.nbytes for weight in network.parameters())
+    return LoadedModel(network, tiny_tokenizer(), "gemma", frozenset({EOS}), 512, VOCABULARY, size, True)
+
+
+def write_assistant(folder: Path, **more: Any) -> Path:
+    text = Gemma4TextConfig(
+        **_SIZES,
+        hidden_size=16,
+        intermediate_size=32,
+        num_kv_shared_layers=4,
+        hidden_size_per_layer_input=0,
+        vocab_size_per_layer_input=0,
+    )
+    torch.manual_seed(1)
+    config = Gemma4AssistantConfig(text_config=text, **{"backbone_hidden_size": 32} | more)
+    network = Gemma4AssistantForCausalLM(config).float()
+    for weight in network.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, 0.0, 0.3)
+    if network.masked_embedding is not None:
+        network.masked_embedding.token_ordering.copy_(torch.randperm(VOCABULARY))
+    network.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("ordered", [{}, ORDERED], ids=["plain", "ordered"])
+@torch.inference_mode()
+def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_assistant(tmp_path / "a", **ordered)
+    assert find_published(str(folder), ModelStore(tmp_path / "models"), ignore_progress) == folder
+    target, plain = target_model(), target_model().model
+    loaded = load_published(folder, target)
+    assistant = Gemma4AssistantForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    backend = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
+    assert isinstance(loaded.head, LayeredHead)
+    layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
+    text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
+    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
+    memory.admit(row)
+    for end in (20, 39):
+        row.tokens = text[: end + 1]
+        tapped = backend.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
+        assert tapped is not None
+        memory.absorb([row], tapped)
+        row.cached = end
+        out = plain(input_ids=torch.tensor([text[:end]]), output_hidden_states=True, return_shared_kv_states=True)
+        state, last = out.hidden_states[-1][:, -1:], text[end]
+        found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
+        for scores, following in zip(found, [*drafted, 0], strict=True):
+            embedded = plain.get_input_embeddings()(torch.tensor([[last]]))
+            step = assistant(
+                inputs_embeds=torch.cat([embedded, state], -1),
+                position_ids=torch.tensor([[end]]),
+                shared_kv_states=out.shared_kv_states,
+            )
+            scored = scores[0, 0] > torch.finfo(torch.float32).min
+            assert int(scored.sum()) == (60 if ordered else VOCABULARY)
+            torch.testing.assert_close(scores[0, 0][scored], step.logits[0, 0][scored], rtol=1e-3, atol=1e-3)
+            assert int(scores[0, 0].argmax()) == int(step.logits[0, 0].argmax())
+            state, last = step.last_hidden_state, following
+
+
+def test_replies_are_the_same_with_an_assistant(tmp_path: Path) -> None:
+    target = target_model()
+    head = load_published(write_assistant(tmp_path / "a", **ORDERED), target)
+    texts = ("one two one two", "a b a b a b", "rivers")
+    with tiny_engine(target, head=head) as engine:
+        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
+        for drafter in ("head", "combined"):
+            requests = [ask(text, f"{drafter}{i}", drafter=drafter, max_tokens=40) for i, text in enumerate(texts)]
+            assert [ids_of(events) for events in run_together(engine, requests)] == plain
+
+
+def test_an_assistant_of_another_target_is_refused(tmp_path: Path) -> None:
+    folder = write_assistant(tmp_path / "a", backbone_hidden_size=48)
+    with pytest.raises(EngineError, match="was made for a target of hidden size 48 and 260 tokens, and gemma has 32"):
+        load_published(folder, target_model())
+    (folder / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(EngineError, match="is damaged or holds more"):
+        load_published(folder, target_model(hidden=48))
