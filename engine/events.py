@@ -6,10 +6,11 @@ seconds; `at` counts from the creation of the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from specchat.engine.request import Sampling
 from specchat.engine.round import Round
 
 
@@ -115,6 +116,8 @@ class Ready:
     observed: str = ""
     """Name of the server whose replies are observed; empty for specchat's engine. Facts that the server does not report
     are empty or 0: slots, context, bytes, device."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Sampling settings that the model's authors recommend; what they do not state is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +140,8 @@ class Admitted:
     """Markers around the model's thinking; None for a model without thinking."""
     left_out: tuple[int, ...] = ()
     """Indices in `Request.messages` of messages that were left out of the prompt (`Request.when_full`)."""
+    sampling: Sampling | None = None
+    """Sampling settings of the reply; None in records of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)

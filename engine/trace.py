@@ -3,9 +3,9 @@
 The first line is `{"record": "trace", "version": 4}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees), 2
 (no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) and 3 (no
-thinking, and no replies of other servers: no unknown fate, no `Totals`) are also read. `assets/trace.schema.json`
-describes every field. Reading checks every field against its declared type, so that a damaged trace fails here and not
-halfway through a replay.
+thinking, no recommended sampling, and no replies of other servers: no unknown fate, no `Totals`) are also read.
+`assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
+damaged trace fails here and not halfway through a replay.
 """
 
 from __future__ import annotations

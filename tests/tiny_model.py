@@ -98,8 +98,8 @@ def write_tiny_gguf(model_folder: Path, file: Path, rope_factors: np.ndarray | N
     writer.add_vocab_size(config["vocab_size"])
     add_tokenizer(writer, model_folder)
     for key, value in metadata.items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_string
-        add(key.replace("__", "."), value)
+        adders = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        adders[type(value)](key.replace("__", "."), value)
     for name, weight in load_file(model_folder / "model.safetensors").items():
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
         array = weight.float().numpy()

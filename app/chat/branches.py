@@ -52,12 +52,12 @@ def go_on(
         chosen: Token ids after these rounds.
         text: Text after these tokens.
     """
-    if requests.settings is None:
+    if requests.effective is None:
         return False
     if any(record.observed for record in rounds):  # tokens have no ids: continue from the text
         text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
     emitted = [token for record in rounds for token in record.emitted]
-    request = conversation.request(requests.settings, turn)
+    request = conversation.request(requests.effective, turn)
     request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text)
     return requests.request_another(conversation, turn, request, rounds)
 
@@ -92,9 +92,9 @@ def look(
     `then` gets a round with `Round.detail`, or None without an answer.
     """
     source = requests.source
-    if source is None or requests.settings is None or any(record.observed for record in rounds):
+    if source is None or requests.effective is None or any(record.observed for record in rounds):
         return False
-    request = conversation.request(requests.settings, turn)
+    request = conversation.request(requests.effective, turn)
     request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
     context = [token for record in rounds for token in record.emitted]
     return requests.questions.ask(source, Look(then), request, context) is None
@@ -104,7 +104,7 @@ def examine(requests: RequestManager, conversation: Conversation, reply: Reply, 
     """Compute the top-k lists of this size for a token of an ended reply, into `Reply.computed`."""
     turn = conversation.turn_of(reply)
     known = token in reply.computed and reply.computed[token].detail is not None
-    if turn is None or requests.session is None or requests.settings is None or known or reply.metrics.observed:
+    if turn is None or requests.session is None or requests.effective is None or known or reply.metrics.observed:
         return
     if requests.questions.asked(reply, token):
         return
@@ -112,7 +112,7 @@ def examine(requests: RequestManager, conversation: Conversation, reply: Reply, 
     if reply.model and reply.model != requests.model:
         examination.fail(f"the reply came from {reply.model}, which is not loaded")
     else:
-        settings = requests.settings.with_thinking(conversation.thinking)
+        settings = requests.effective.with_thinking(conversation.thinking)
         request = examination.request(settings, uuid4().hex, conversation.messages_of(turn, reply))
         error = requests.questions.ask(requests.session.source, examination, request, examination.context)
         if error is not None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Turn, title_of
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import clean_prompt
+from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, StoredMessage
 from specchat.engine import FinishReason, Round, from_json, to_json
@@ -77,6 +78,8 @@ def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
     quoted = "\n".join(f"> {line}".rstrip() for line in thought.splitlines()) if thinking else ""
     if len(turn.replies) > 1:
         notes.append(f"reply {turn.place} of {len(turn.replies)}")
+    if reply.sampling is not None and not reply.sampling.greedy:
+        notes.append(sampling_text(reply.sampling))
     if reply.running:
         notes.append("still being written")
     elif reply.stage is Stage.INTERRUPTED:
@@ -97,6 +100,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
         "stage": reply.stage.value,
         "reason": reply.reason.value if reply.reason else None,
         "message": reply.message,
+        **({"sampling": asdict(reply.sampling)} if reply.sampling else {}),
         **({"left_out": list(reply.left_out)} if reply.left_out else {}),
         "figures": {
             "rounds": s.rounds,

@@ -18,6 +18,7 @@ from specchat.engine import (
     Prefilled,
     Record,
     Round,
+    Sampling,
     Token,
     Totals,
     from_json,
@@ -82,6 +83,7 @@ class Reply:
         self.computed: dict[int, Computed] = {}
         """Top-k lists that were computed after the end, by the numbers of `starts`."""
         self._left_out: tuple[int, ...] = ()
+        self._sampling: Sampling | None = None
         self._baseline = baseline or Baseline()
         self._rounds = ReplyRounds(self._baseline)
         self._unread: tuple[str, Callable[[], Sequence[str]]] | None = None
@@ -196,6 +198,12 @@ class Reply:
         return self._left_out
 
     @property
+    def sampling(self) -> Sampling | None:
+        """The settings that it was drawn with; None if unknown."""
+        self._load()
+        return self._sampling
+
+    @property
     def running(self) -> bool:
         """Whether more rounds may follow."""
         return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
@@ -219,7 +227,7 @@ class Reply:
             case Admitted():
                 self.stage = Stage.READING
                 self.prefilled = (record.reused_tokens, record.prompt_tokens)
-                self._left_out = record.left_out
+                self._left_out, self._sampling = record.left_out, record.sampling
                 self._rounds.begin(self.request_id, record)
             case Prefilled():
                 self.prefilled = (record.done, record.total)

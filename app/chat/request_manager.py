@@ -21,7 +21,7 @@ from specchat.app.chat.tray import Unsent
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Source
 from specchat.app.storage.attachments import Attachment
-from specchat.engine import EngineError, Event, Finished, FinishReason, Message, Ready, Record, Request, Round
+from specchat.engine import EngineError, Event, Finished, FinishReason, Message, Ready, Record, Request, Round, Sampling
 
 if TYPE_CHECKING:
     from specchat.app.storage.store import Store
@@ -71,6 +71,7 @@ class RequestManager:
         self._ready = False
         self._target = ""
         """The answering model, as the source names it."""
+        self._own = Sampling()
         self._failure = ""
         self.questions = Questions()
         self._arrivals = Arrivals()
@@ -92,15 +93,15 @@ class RequestManager:
         assert self.session is not None
         assert not self.replies
         self.questions.end("another model has been loaded since")
-        self._ready, self._failure = False, ""
+        self._ready, self._failure, self._own = False, "", Sampling()
         self.running.forget()
         self.running.source = source or NoSource()
         self.session = replace(self.session, source=self.running.source)
         self.settings = settings
 
-    def ready(self, target: str = "") -> None:
-        """Send waiting prompts: the models are loaded, and the source calls its target so."""
-        self._ready, self._target = True, target
+    def ready(self, target: str = "", own: Sampling | None = None) -> None:
+        """Send waiting prompts: the models are loaded; the source's name of its target, and that one's own settings."""
+        self._ready, self._target, self._own = True, target, own or Sampling()
         for conversation in self.active:
             self._next(conversation)
 
@@ -139,6 +140,11 @@ class RequestManager:
         if self.session is not None and self.session.attached:
             return self._target
         return self.settings.target if self.settings is not None else ""
+
+    @property
+    def effective(self) -> Settings | None:
+        """The settings of the next request, with the model's own sampling where they have none."""
+        return self.settings and self.settings.with_model(self._own)
 
     @property
     def waiting(self) -> bool:
@@ -224,13 +230,13 @@ class RequestManager:
                 return
 
     def _request(self, conversation: Conversation, turn: Turn) -> None:
-        if self.source is None or self.settings is None:
+        if self.source is None or (settings := self.effective) is None:
             failed = Reply(uuid4().hex)
             failed.fail(self._failure or STARTING)
             turn.replies, turn.wanted = [failed], 1
             conversation.begin_reply(turn, failed)
             return
-        requests = conversation.requests(self.settings, turn)
+        requests = conversation.requests(settings, turn)
         turn.replies = [self.running.make(request) for request in requests]
         conversation.begin_reply(turn, turn.replies[0])
         self._begin(conversation, turn, requests, turn.replies)

@@ -116,7 +116,7 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
         raise UsageError(
             "drafts are compared by an engine, and it is not here but at the server: chat without --attach"
         )
-    if requests.settings is None:
+    if requests.effective is None:
         raise UsageError("drafts are compared by an engine, and this is a replay: open the chat itself")
     source = session.source
     if isinstance(source, Stepper):
@@ -127,11 +127,13 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
         raise UsageError("drafts are compared by an engine, and no model is loaded: /model loads one")
     if source.ready is None:
         raise UsageError("the models are still being loaded: compare drafts when that is done")
-    return source, requests.settings
+    return source, requests.effective
 
 
 def _sampling(reply: Reply, now: Sampling) -> Sampling:
-    """How the reply was sampled, as far as its rounds show: greedily, or by the current settings."""
+    """How the reply was sampled, as recorded; else greedily, if its rounds show it, or by the current settings."""
+    if reply.sampling is not None:
+        return replace(reply.sampling, seed=0, lenience=1.0)
     tested = [p for record in reply.rounds for p in record.p]
     greedy = now.greedy or (bool(tested) and all(p in (0, 1) for p in tested))
     return Sampling() if greedy else replace(now, seed=0, lenience=1.0)

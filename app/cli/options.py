@@ -94,13 +94,14 @@ SETTINGS: Mapping[str, Any] = {
     ),
     **table(
         SAMPLING,
-        temperature=(float, "T", "0 is greedy."),
+        temperature=(float, "T", "0 is greedy; default, as for the others: the model's own."),
         top_k=(int, "N", "Keep the N likeliest tokens; 0 keeps all."),
         top_p=(float, "P", "Keep the likeliest tokens that make up P."),
         min_p=(float, "P", "Drop tokens below this share of the likeliest."),
         seed=(int, "N", "Repeat the same random draws."),
         repetition_penalty=(float, "F", "Above 1: tokens of prompt and reply become less likely."),
         presence_penalty=(float, "F", "Above 0: tokens of the reply become less likely."),
+        frequency_penalty=(float, "F", "Above 0: tokens of the reply become less likely with each occurrence."),
         max_tokens=(int, "N", "End the reply after N tokens."),
     ),
     **table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from io import TextIOWrapper
 from typing import TextIO
 
@@ -154,6 +155,8 @@ class JsonPrinter:
         unknown = figures.unknown and not figures.tested
         accepted = figures.totals.accepted if figures.totals else None
         markers = next((each.thinking for each in events if isinstance(each, Admitted)), None)
+        used = next((each.sampling for each in events if isinstance(each, Admitted) and each.sampling), None)
+        sampling = used or self._settings.sampling()
         thought, answer = Thought(markers).split("".join(record.text for record in rounds) + event.tail)
         values = {
             "text": answer,
@@ -169,7 +172,8 @@ class JsonPrinter:
             "time_to_first_token_s": figures.time_to_first_token_s,
             "seconds": figures.seconds,
             **self._drafting(figures),
-            "lossless": self._settings.sampling().lossless,
+            "sampling": asdict(sampling),
+            "lossless": sampling.lossless,
             "device": self._ready.device,
             "dtype": self._ready.dtype,
         }

@@ -65,7 +65,7 @@ class Service:
         self.ready: Ready = engine.wait_ready()
         self.calls = Calls(engine, loop, limits.queue, limits.seconds)
         self._engine = engine
-        self._defaults = Defaults(engine, settings, self.ready.context)
+        self._defaults = Defaults(engine, settings.with_model(self.ready.sampling), self.ready.context)
         self._names = {self.ready.target, settings.target}
         self._created = int(time.time())
         self._largest = max(LEAST_BODY, BODY_BYTES_PER_TOKEN * self.ready.context)

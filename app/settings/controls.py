@@ -8,7 +8,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, THINKING, Settings
-from specchat.engine import WHEN_FULL
+from specchat.engine import WHEN_FULL, Sampling
 
 Value = str | int | float | None
 OFF = "off"
@@ -39,9 +39,11 @@ class Control:
     """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
     chat."""
 
-    def text(self, settings: Settings) -> str:
-        """Its current value as text."""
+    def text(self, settings: Settings | Sampling, own: Sampling | None = None) -> str:
+        """Its current value as text; with the model's own value, if that is used."""
         value: Value = getattr(settings, self.name)
+        if value is None and own is not None and hasattr(own, self.name) and (None, AUTO) in self.words:
+            return f"{AUTO} ({self.text(own)})"
         word = dict(self.words).get(value)
         number = f"{value:g}" if isinstance(value, float) else str(value)
         return word if word in (AUTO, OFF) else f"{number} {word}" if word else number
@@ -94,20 +96,23 @@ CONTROLS: tuple[Control, ...] = (
         str, DRAFTERS, live=True,
     ),
     Control(
-        "temperature", "temperature", "temp", "a number from 0 (greedy) on", "0 always takes the likeliest token",
-        float, (0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), ((0.0, "greedy"),),
+        "temperature", "temperature", "temp", "a number from 0 (greedy) on, or auto",
+        "0 is greedy, auto the model's own",
+        float, (None, 0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), ((None, AUTO), (0.0, "greedy")),
     ),
     Control(
-        "top_k", "top-k", "top-k", "a whole number, or off", "keep the N likeliest tokens",
-        int, (0, 1, 5, 10, 20, 40, 50, 100, 200), ((0, OFF),),
+        "top_k", "top-k", "top-k", "a whole number, off or auto", "keep the N likeliest tokens",
+        int, (None, 0, 1, 5, 10, 20, 40, 50, 100, 200), ((None, AUTO), (0, OFF)),
     ),
     Control(
-        "top_p", "top-p", "top-p", "a number above 0 and at most 1, or off", "keep the likeliest tokens that make up P",
-        float, (1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), ((1.0, OFF),),
+        "top_p", "top-p", "top-p", "a number above 0 and at most 1, off or auto",
+        "keep the likeliest tokens that make up P",
+        float, (None, 1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), ((None, AUTO), (1.0, OFF)),
     ),
     Control(
-        "min_p", "min-p", "min-p", "a number from 0 to below 1, or off", "drop tokens below this share of the best",
-        float, (0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((0.0, OFF),),
+        "min_p", "min-p", "min-p", "a number from 0 to below 1, off or auto",
+        "drop tokens below this share of the best",
+        float, (None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((None, AUTO), (0.0, OFF)),
     ),
     Control(
         "seed", "seed", "seed", "a whole number, or off for another one each time", "repeats the same random draws",
@@ -138,3 +143,15 @@ BY_NAME = {control.name: control for control in CONTROLS}
 BY_COMMAND = {control.command: control for control in CONTROLS if not control.by_template} | {
     "temperature": BY_NAME["temperature"]
 }
+
+
+def sampling_text(sampling: Sampling) -> str:
+    """The sampling settings that are not off: temperature 0.6 · top-k 20; greedy, where they are."""
+    names = ("temperature",) if sampling.greedy else ("temperature", "top_k", "top_p", "min_p")
+    said = [f"{BY_NAME[name].label} {BY_NAME[name].text(sampling)}" for name in names]
+    said += [
+        f"{name.replace('_', ' ')} {getattr(sampling, name):g}"
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
+        if getattr(sampling, name) != getattr(Sampling(), name)
+    ]
+    return " · ".join([*(["greedy"] if sampling.greedy else said[:1]), *(text for text in said[1:] if OFF not in text)])

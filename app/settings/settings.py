@@ -60,13 +60,15 @@ class Settings:
     """auto is the draft model if given, else the engine's best drafter."""
     gamma: int | None = None
     """Requested draft length per round; None, written auto, adapts it."""
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
+    temperature: float | None = None
+    """Here and below, None, written auto, is the model's own value (`Ready.sampling`)."""
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
     seed: int | None = None
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     lenience: float = 1.0
     """Below 1, more drafted tokens are accepted than is lossless."""
     max_tokens: int = 1024
@@ -119,9 +121,14 @@ class Settings:
         """The settings with thinking on or off; None changes nothing."""
         return self if thinking is None else replace(self, thinking="on" if thinking else "off")
 
+    def with_model(self, own: Sampling) -> Settings:
+        """The settings with a model's own sampling settings where they have none."""
+        shared = self._shared_with(Sampling).items()
+        return replace(self, **{name: getattr(own, name) for name, value in shared if value is None})
+
     def sampling(self) -> Sampling:
-        """Sampling options of requests."""
-        return Sampling(**self._shared_with(Sampling))
+        """Sampling options of requests; the engine's defaults where a value is the model's own."""
+        return Sampling(**{name: value for name, value in self._shared_with(Sampling).items() if value is not None})
 
     def request(self, request_id: str, messages: tuple[Message, ...], stop: tuple[str, ...] = ()) -> Request:
         """A request for the next turn of a conversation."""

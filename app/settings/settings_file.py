@@ -16,7 +16,9 @@ from specchat.engine import make_private
 TABLE = "keys"
 """Table of key bindings in the settings file."""
 _KINDS = {field.name: field.type for field in fields(Settings)}
-_WORDS = {"str": "a text", "int": "a whole number", "int | None": "a whole number", "float": "a number"}
+_WORDS = {"str": "a text", "int": "a whole number", "float": "a number"}
+_AUTO = {name for name, kind in _KINDS.items() if str(kind).endswith("None") and name != "seed"}
+"""Settings that may be auto, which is None."""
 
 
 def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tuple[Settings, str | None]:
@@ -103,25 +105,25 @@ def _renamed(values: dict[str, Any]) -> dict[str, Any]:
 
 def _typed(name: str, value: object) -> Any:
     """Check the type of a value; whole numbers are also valid floats."""
-    kind = _KINDS[name]
-    if name == "gamma" and value == AUTO:
+    kind = str(_KINDS[name])
+    if name in _AUTO and value == AUTO:
         return None
-    if kind == "float" and type(value) is int and abs(value) < 1 << 53:
+    if kind.startswith("float") and type(value) is int and abs(value) < 1 << 53:
         return float(value)
-    if type(value).__name__ != str(kind).split(" ", 1)[0]:
+    if type(value).__name__ != kind.split(" ", 1)[0]:
         raise SettingsError(f"{name} is {value!r}: it must be {_words(name)}")
     return value
 
 
 def _parsed(name: str, text: str) -> Any:
     """Parse the value of an environment variable."""
-    if name == "gamma" and text == AUTO:
+    if name in _AUTO and text == AUTO:
         return None
     try:
-        match _KINDS[name]:
+        match str(_KINDS[name]).split(" ", 1)[0]:
             case "float":
                 return float(text)
-            case "int" | "int | None":
+            case "int":
                 return int(text)
     except ValueError:
         raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
@@ -129,8 +131,8 @@ def _parsed(name: str, text: str) -> Any:
 
 
 def _words(name: str) -> str:
-    words = _WORDS[str(_KINDS[name])]
-    return f"{words} or {AUTO}" if name == "gamma" else words
+    words = _WORDS[str(_KINDS[name]).split(" ", 1)[0]]
+    return f"{words} or {AUTO}" if name in _AUTO else words
 
 
 def changed_keys(path: Path) -> tuple[dict[str, str], list[str]]:

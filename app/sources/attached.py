@@ -195,7 +195,7 @@ class AttachedEngine:
             reader = server.reader(stream.request_id, self._clock)
             omitted = self._left_out(request, server.ready.context)
             fitting = replace(request, messages=without(request.messages, omitted))
-            self._read(stream, server.call(fitting, self._connection.ask), reader, omitted)
+            self._read(stream, server.call(fitting, self._connection.ask), reader, fitting, omitted)
         except EngineError as error:
             message = str(error)
         except LOST as error:
@@ -215,8 +215,8 @@ class AttachedEngine:
                 del self._streams[stream.request_id]
         stream.put(finished)
 
-    def _read(self, stream: _Stream, call: Call, reader: Reader, omitted: range) -> None:
-        """Read the chunks of one reply, whose request leaves out the messages with the indices `omitted`.
+    def _read(self, stream: _Stream, call: Call, reader: Reader, request: Request, omitted: range) -> None:
+        """Read the chunks of the reply to a request that leaves out the messages with the indices `omitted`.
 
         Raises:
             EngineError: the server refuses, or sends something else.
@@ -230,7 +230,9 @@ class AttachedEngine:
                 raise EngineError(complaint(reply.read(), reply.status_code))
             for chunk in chunks(reply):
                 for event in reader.read(chunk):
-                    stream.put(replace(event, left_out=tuple(omitted)) if isinstance(event, Admitted) else event)
+                    if isinstance(event, Admitted):
+                        event = replace(event, left_out=tuple(omitted), sampling=request.sampling)
+                    stream.put(event)
 
 
 class _Stream:

@@ -75,8 +75,9 @@ class Action:
                 show = False
 
 
-_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T", "top-k": "N", "top-p": "P", "min-p": "P", "seed": "N|off",
-          "lenience": "L", "max-tokens": "N", "rejected": "|".join(REJECTED)}  # fmt: skip
+_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T|auto", "top-k": "N|auto", "top-p": "P|auto",
+          "min-p": "P|auto", "seed": "N|off", "lenience": "L", "max-tokens": "N",
+          "rejected": "|".join(REJECTED)}  # fmt: skip
 
 _CONTROLS = tuple(
     Action(
@@ -98,6 +99,8 @@ _SETTINGS = (
            slash="unload"),
     Action(name="controls", run="views.controls", about="controls: γ, drafter, sampling, presets", place=CHAT,
            keys="ctrl+o,f9", key_display="^o", footer=16, title="Controls", slash="controls"),
+    Action(name="greedy", run="controls.toggle_greedy", about="temperature 0, or back to what it was", place=CHAT,
+           priority="alt+g", keys="g", title="Greedy"),
     Action(name="preset", run="controls.use_preset", about="set all controls as saved", place=CHAT,
            title="Preset", each=True, slash="preset", takes="NAME", needs=True),
     Action(name="save-preset", run="controls.save_preset", about="save all controls as a preset",

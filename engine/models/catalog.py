@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from specchat.engine.request import Sampling
 
 BYTES_PER_PARAMETER = 2
 """bfloat16, the default precision of stored and running models."""
@@ -36,6 +38,8 @@ class Preset:
     """Preset of the draft model; None for small models."""
     note: str = ""
     """Hint for choosing, in a few words."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """Settings that its authors recommend, if its files state none."""
 
     @property
     def memory_bytes(self) -> int:
@@ -61,6 +65,7 @@ def hub_folder(hub_id: str) -> str:
 
 _LLAMA = "Llama 3.2 Community License"
 _GATED = "accept the licence on the hub first"
+_LLAMA3, _QWEN3 = Sampling(0.6, top_p=0.9), Sampling(0.6, top_k=20, top_p=0.95)
 
 _ALL = (
     Preset(
@@ -80,14 +85,17 @@ _ALL = (
     ),
     Preset("smollm2-360m", "HuggingFaceTB/SmolLM2-360M-Instruct", 361_821_120, "Apache-2.0", draft="smollm2-135m"),
     Preset("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B-Instruct", 1_711_376_384, "Apache-2.0", draft="smollm2-135m"),
-    Preset("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400, _LLAMA, note=_GATED),
+    Preset("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400, _LLAMA, note=_GATED, sampling=_LLAMA3),
     Preset(
-        "llama-3.2-3b", "meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824, _LLAMA, draft="llama-3.2-1b", note=_GATED
+        *("llama-3.2-3b", "meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824, _LLAMA),
+        draft="llama-3.2-1b",
+        note=_GATED,
+        sampling=_LLAMA3,
     ),
-    Preset("qwen3-0.6b", "Qwen/Qwen3-0.6B", 596_049_920, "Apache-2.0"),
-    Preset("qwen3-1.7b", "Qwen/Qwen3-1.7B", 1_720_574_976, "Apache-2.0", draft="qwen3-0.6b"),
-    Preset("qwen3-4b", "Qwen/Qwen3-4B", 4_022_468_096, "Apache-2.0", draft="qwen3-0.6b"),
-    Preset("qwen3-8b", "Qwen/Qwen3-8B", 8_190_735_360, "Apache-2.0", draft="qwen3-0.6b"),
+    Preset("qwen3-0.6b", "Qwen/Qwen3-0.6B", 596_049_920, "Apache-2.0", sampling=_QWEN3),
+    Preset("qwen3-1.7b", "Qwen/Qwen3-1.7B", 1_720_574_976, "Apache-2.0", draft="qwen3-0.6b", sampling=_QWEN3),
+    Preset("qwen3-4b", "Qwen/Qwen3-4B", 4_022_468_096, "Apache-2.0", draft="qwen3-0.6b", sampling=_QWEN3),
+    Preset("qwen3-8b", "Qwen/Qwen3-8B", 8_190_735_360, "Apache-2.0", draft="qwen3-0.6b", sampling=_QWEN3),
 )
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}

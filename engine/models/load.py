@@ -7,7 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.prepacked_linear import pack
+from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class LoadedModel:
     """Module whose `build` makes its backend."""
     quantized: str | None = None
     """Display name of the format of its linear layers, if that is not `dtype`."""
+    recommended: Recommendation = field(default_factory=Recommendation)
+    """Sampling settings that its authors recommend."""
 
     @property
     def device(self) -> torch.device:
@@ -125,6 +128,7 @@ def load_model(
         # Tied weights are one parameter under two names; parameters() yields it once.
         weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
         has_chat_template=bool(tokenizer.chat_template),
+        recommended=recommended_sampling(folder),
         **described,
     )
 

@@ -57,6 +57,8 @@ def notices_of(
         notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
     if not model.has_chat_template and model.start is None:
         notices.append(f"{model.name} has no chat template: using a plain one")
+    if model.recommended.notice:
+        notices.append(f"{model.name}: {model.recommended.notice}")
     notices += [
         f"the draft {draft.name} ({draft.weight_bytes / 1e9:.2f} GB) is not smaller than the target {model.name} "
         f"({model.weight_bytes / 1e9:.2f} GB): drafting with it cannot pay"

@@ -116,6 +116,7 @@ class OpenRequests:
                 tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
                 around,
                 fitted.left_out,
+                request.sampling,
             )
         )
 

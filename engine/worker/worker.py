@@ -29,8 +29,9 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
+from specchat.engine.models.catalog import PRESETS
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
+from specchat.engine.request import Request, Sampling
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -133,6 +134,7 @@ class Worker:
                 thinking_switch=switch_of(template) is not None,
                 template_words=words_of(template),
                 conversations=made.model.start is None,
+                sampling=_recommended(made, self._config.target),
             ),
             made,
         )
@@ -237,3 +239,9 @@ class Worker:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
         self._planner.give_up(row)
+
+
+def _recommended(made: Assembly, target: str) -> Sampling:
+    """Sampling settings that the target's authors recommend: in its files, or else of the preset."""
+    stated = made.model.recommended.sampling
+    return PRESETS[target].sampling if stated == Sampling() and target in PRESETS else stated

@@ -66,7 +66,7 @@ def answer(
         messages = turn.messages(prompt, attachments)
         if options.get("thinking") is None:
             settings = settings.with_thinking(turn.thinking)
-    request = question.request(settings, messages)
+    question.request(settings, messages)  # refused before the models are loaded
     with TraceWriter(trace) if trace else nullcontext() as writer:
         engine = attached(attach, options.get("target")) if attach else Engine(settings.engine_config(models_folder()))
         try:
@@ -77,6 +77,8 @@ def answer(
                 trace.unlink()  # it is empty, and would block the same command next time
             raise
         try:
+            settings = settings.with_model(ready.sampling)
+            request = question.request(settings, messages)
             if not ready.conversations:
                 request = as_text(request, ready.target)
             if writer:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from specchat.app.chat import branches
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Alternative, TokenFork
 from specchat.app.errors import UsageError
-from specchat.app.settings.controls import BY_COMMAND
+from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
@@ -40,9 +41,9 @@ def why_greedy(settings: Settings) -> str:
     return f"would be the same: {why}, which always takes the likeliest token."
 
 
-def warmed(settings: Settings) -> Settings:
-    """Greedy settings changed so that replies differ."""
-    return replace(settings, temperature=WARM, top_k=0 if settings.top_k == 1 else settings.top_k)
+def warmed(settings: Settings) -> dict[str, Any]:
+    """Changes to greedy settings so that replies differ."""
+    return {"temperature": WARM} | ({"top_k": 0} if settings.top_k == 1 else {})
 
 
 @dataclass(eq=False)
@@ -139,9 +140,9 @@ class MessageActions(ActionGroup):
 
     @in_background("asking")
     async def _regenerate(self, turn: Turn) -> None:
-        settings: Settings | None = self._scope.settings
-        if self._scope.settings.sampling().greedy and turn.reply is not None and turn.reply.has_text:
-            settings = await self._warmer(self._scope.settings)
+        settings: Settings | None = self._scope.effective
+        if self._scope.effective.sampling().greedy and turn.reply is not None and turn.reply.has_text:
+            settings = await self._warmer(self._scope.effective)
         if settings is not None and turn in self._scope.conversation.turns:
             self._started(branches.regenerate(self._scope.requests, self._scope.conversation, turn, settings))
 
@@ -152,7 +153,7 @@ class MessageActions(ActionGroup):
             ("the same settings", "the same tokens, if the model is the same"),
         ]
         chosen = await self._scope.choose("another reply", options, f"The reply {why_greedy(settings)}")
-        return None if chosen is None else warmed(settings) if chosen == 0 else settings
+        return None if chosen is None else replace(settings, **warmed(settings)) if chosen == 0 else settings
 
     def _continue(self, turn: Turn) -> None:
         reply = turn.reply
@@ -262,7 +263,7 @@ class CandidateActions(ActionGroup):
         number, _, prompt = argument.partition(" ")
         if not number.isdecimal() or not 2 <= int(number) <= MAX_CANDIDATES or not prompt.strip():
             raise UsageError(f"/candidates takes a number from 2 to {MAX_CANDIDATES} followed by a prompt")
-        self._ask(int(number), prompt.strip(), self._scope.settings)
+        self._ask(int(number), prompt.strip(), self._scope.effective)
 
     def begin(self) -> None:
         """Put the command in front of the unsent prompt."""
@@ -288,10 +289,10 @@ class CandidateActions(ActionGroup):
             if chosen is None:
                 self._scope.screen.put(line)
                 return
-            changed = [BY_COMMAND["temp"], BY_COMMAND["top-k"]][: 2 if settings.top_k == 1 else 1]
+            changes = warmed(settings)
             if chosen == 1:
                 count = 1
-            elif not self._controls.use(warmed(settings), changed):
+            elif not self._controls.use(replace(self._scope.settings, **changes), [BY_NAME[name] for name in changes]):
                 return
         if not self._messages.ask(prompt, count):
             self._scope.screen.put(line)

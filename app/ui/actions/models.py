@@ -217,7 +217,7 @@ class ModelActions(ActionGroup):
             case Died():
                 self.fail(record.message)
             case Request():
-                self._controls.show_drafting(record.drafter, record.gamma, lossless=record.sampling.lossless)
+                self._controls.show_drafting(record.drafter, record.gamma, record.sampling)
                 self._scope.requests.running.follow(self._scope.conversation, record)
 
     def fail(self, sentence: str) -> None:
@@ -230,9 +230,12 @@ class ModelActions(ActionGroup):
     def _become_ready(self, ready: Ready) -> None:
         slots = ready.slots or self._scope.loaded.slots  # another server may not say
         self._scope.loaded = replace(ready, slots=slots)
-        self._controls.show_drafting()
+        if self._scope.requests.settings is None:
+            self._controls.show_drafting()
+        else:
+            self._controls.show(self._scope.requests.settings)
         self._scope.screen.widgets.show_ready(ready)
-        self._scope.requests.ready(ready.target)
+        self._scope.requests.ready(ready.target, ready.sampling)
         self._scope.screen.writing.gauge.begin(ready.context)
 
 

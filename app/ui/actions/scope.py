@@ -90,6 +90,11 @@ class ActionScope:
             raise UnavailableError(STILL_STARTING)
         return self.requests.settings
 
+    @property
+    def effective(self) -> Settings:
+        """The same with the model's own sampling where they have none."""
+        return self.settings.with_model(self.loaded.sampling)
+
     def say(self, sentence: str, severity: SeverityLevel = "information") -> None:
         """Show a notice."""
         say(self.app, sentence, severity)

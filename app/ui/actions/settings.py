@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specchat.app.errors import AppError
-from specchat.app.settings.controls import BY_COMMAND, CONTROLS, Control
+from specchat.app.settings.controls import BY_COMMAND, BY_NAME, CONTROLS, Control
 from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, THINKING, Settings
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
-from specchat.engine import EngineError
+from specchat.engine import EngineError, Sampling
 
 NOT_KEPT = "presets are not kept here"
 
@@ -20,13 +20,20 @@ class SettingsActions(ActionGroup):
     Methods that return a bool show a notice and return False if the change is invalid.
     """
 
-    _drafting: tuple[str, int | None, bool] = ("", 0, True)
-    """Drafter, γ and whether replies are exact, as last shown."""
+    _drafting: tuple[str, int | None, Sampling] = ("", 0, Sampling())
+    """Drafter, γ and sampling, as last shown."""
+    _temperature: float | None = None
+    """The setting before `toggle_greedy`."""
 
     @property
     def settings(self) -> Settings | None:
         """The settings of the next reply; None until the app is ready for prompts."""
         return self._scope.requests.settings
+
+    @property
+    def own(self) -> Sampling:
+        """The model's own sampling settings."""
+        return self._scope.loaded.sampling
 
     @property
     def controls(self) -> Sequence[Control]:
@@ -52,6 +59,13 @@ class SettingsActions(ActionGroup):
             value = control.step(getattr(self.settings, control.name), by, self._scope.loaded.drafters)
             self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
 
+    def toggle_greedy(self) -> None:
+        """Set the temperature to 0, or back to what it was; the model's own if it was 0 from the start."""
+        before = self._scope.settings.temperature
+        after, self._temperature = (self._temperature, None) if before == 0 else (0.0, before)
+        control = BY_NAME["temperature"]
+        self._apply(lambda settings: control.put(settings, after), (control,))
+
     def use(self, settings: Settings, controls: Sequence[Control]) -> bool:
         """Use these settings, in which these controls have changed."""
         return self._apply(lambda _: settings, controls)
@@ -72,17 +86,19 @@ class SettingsActions(ActionGroup):
         return True
 
     def show(self, settings: Settings) -> None:
-        """Show models, drafter and γ in the header."""
-        self.show_drafting(settings.drafter, settings.gamma, lossless=settings.sampling().lossless)
+        """Show models, drafter, γ and sampling in the header."""
+        self.show_drafting(settings.drafter, settings.gamma, settings.with_model(self.own).sampling())
 
-    def show_drafting(self, drafter: str | None = None, gamma: int | None = None, *, lossless: bool = True) -> None:
+    def show_drafting(
+        self, drafter: str | None = None, gamma: int | None = None, sampling: Sampling | None = None
+    ) -> None:
         """Show recorded values in the header; without a drafter, the last shown values."""
         if drafter is not None:
-            self._drafting = (drafter, gamma, lossless)
-        drafter, gamma, lossless = self._drafting
+            self._drafting = (drafter, gamma, sampling or Sampling())
+        drafter, gamma, sampling = self._drafting
         if drafter == AUTO and self._scope.loaded.drafters:
             drafter = self._scope.loaded.drafters[0]
-        self._scope.screen.widgets.show_models(self._scope.loaded.target, drafter, gamma, lossless=lossless)
+        self._scope.screen.widgets.show_models(self._scope.loaded.target, drafter, gamma, sampling)
 
     def _apply(
         self,
@@ -113,7 +129,7 @@ class SettingsActions(ActionGroup):
             kept = next(word for word, value in THINKING.items() if value is own)
             self._scope.say(f"this chat keeps its own setting, thinking {kept}: /thinking auto removes it")
         elif not quiet:
-            self._scope.say(notice or _sentence(controls[0], after, running=running))
+            self._scope.say(notice or _sentence(controls[0], after, self.own, running=running))
         return True
 
     def _check_drafter(self, drafter: str) -> None:
@@ -128,7 +144,7 @@ class SettingsActions(ActionGroup):
         return self._scope.preferences
 
 
-def _sentence(control: Control, settings: Settings, *, running: bool) -> str:
+def _sentence(control: Control, settings: Settings, own: Sampling, *, running: bool) -> str:
     """The change, and when it takes effect."""
     if control.look:
         return f"{control.label} {control.text(settings)}"
@@ -136,4 +152,4 @@ def _sentence(control: Control, settings: Settings, *, running: bool) -> str:
     kept = " · the running reply keeps its settings" if running and not control.live else ""
     idle = control.name == "gamma" and settings.gamma != 0 and settings.drafter == "none"
     nothing = " · but the drafter is none, which drafts nothing: /drafter auto" if idle else ""
-    return f"{control.label} {control.text(settings)} · from the next {when} on{kept}{nothing}"
+    return f"{control.label} {control.text(settings, own)} · from the next {when} on{kept}{nothing}"

@@ -179,7 +179,7 @@ class ComparisonActions(ActionGroup):
         """Open the side-by-side mode, unless a reply is being written: that would slow both lanes."""
         if self._scope.make_duet is None or self._duet is not None:
             return
-        settings = self._scope.settings
+        settings = self._scope.effective
         if self._scope.requests.replies:
             raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
         try:

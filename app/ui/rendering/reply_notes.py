@@ -10,6 +10,7 @@ from rich.style import Style
 
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.controls import sampling_text
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
@@ -38,6 +39,8 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
     figures = summary(reply.figures.metrics, width - LEAD)
+    if reply.sampling is not None and not reply.sampling.greedy:
+        figures.append(sampling_text(reply.sampling))
     if reply.names_model:
         figures.insert(0, escape_controls(Path(reply.model).name))
     if reply.running and reply.stopping:

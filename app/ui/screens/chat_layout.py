@@ -27,7 +27,7 @@ from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint, PromptFrame
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Loading, Ready, gamma_text
+from specchat.engine import Loading, Ready, Sampling, gamma_text
 
 PANES = ("chat", "chats", "panel", "rounds")
 
@@ -104,10 +104,10 @@ class ChatLayout:
         self.welcome.show(state, failed=failed)
         self.show_frame()
 
-    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
-        """Show target, drafter and γ in the header."""
+    def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:
+        """Show target, drafter, γ and sampling in the header."""
         self.no_reply.drafter, self.no_reply.gamma = drafter, gamma_text(gamma)
-        self.masthead.show_models(target, drafter, gamma, lossless=lossless)
+        self.masthead.show_models(target, drafter, gamma, sampling)
 
     def show_ready(self, ready: Ready) -> None:
         """The models are loaded."""

@@ -17,6 +17,7 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.control_list import ControlList
+from specchat.engine import Sampling
 
 
 class Controlled(Protocol):
@@ -25,6 +26,10 @@ class Controlled(Protocol):
     @property
     def settings(self) -> Settings | None:
         """The settings; None until the app is ready."""
+
+    @property
+    def own(self) -> Sampling:
+        """The model's own sampling settings."""
 
     @property
     def controls(self) -> Sequence[Control]:
@@ -123,4 +128,4 @@ class ControlsScreen(ModalScreen[None]):
 
     def _show(self) -> None:
         if self._actions.settings is not None:
-            self._list.show(self._actions.settings, self._actions.controls, self._actions.presets)
+            self._list.show(self._actions.settings, self._actions.own, self._actions.controls, self._actions.presets)

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
+from specchat.engine import Sampling
 
 LABEL = 14
 NOW, LIVE, LATER, PRESETS = "at once", "from the next round on", "from the next reply on", "presets"
@@ -65,13 +66,13 @@ class ControlList(Widget, can_focus=True):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._settings = Settings()
+        self._settings, self._own = Settings(), Sampling()
         self._entries: list[Entry] = [None]
         self._at = 0
 
-    def show(self, settings: Settings, controls: Sequence[Control], presets: list[str]) -> None:
-        """Show the values of these controls."""
-        self._settings = settings
+    def show(self, settings: Settings, own: Sampling, controls: Sequence[Control], presets: list[str]) -> None:
+        """Show the values of these controls, for a model with its own sampling settings."""
+        self._settings, self._own = settings, own
         self._entries = [*controls, *presets, None]
         self._at = min(self._at, len(self._entries) - 1)
         self.refresh(layout=True)
@@ -154,7 +155,7 @@ class ControlList(Widget, can_focus=True):
             line = Text.assemble(mark, (entry or SAVE, self._style("value" if entry else "label")))
         else:
             changed = getattr(self._settings, entry.name) != getattr(Settings(), entry.name)
-            value = Text(entry.text(self._settings), self._style("changed" if changed else "value"))
+            value = Text(entry.text(self._settings, self._own), self._style("changed" if changed else "value"))
             if chosen:
                 arrow = self._style("arrow")
                 value = Text.assemble(("◂ ", arrow), value, (" ▸", arrow))

@@ -12,6 +12,7 @@ from textual.events import Resize
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Computed
+from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering.figures import cut, duration
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
@@ -187,6 +188,7 @@ class PlaceCard(SpotCard):
             self.row("round", f"{record.number + 1} · {place}"),
             self.row("position", f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
             self.row("drafter", f"{record.drafter} · γ {record.gamma}"),
+            *([self.row("sampling", sampling_text(reply.sampling))] if reply.sampling is not None else []),
             *(self.row("proposed by", name) for name in record.proposed_by(token)),
         ]
         if token.place < record.tested and not record.observed:

@@ -18,7 +18,7 @@ from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.rendering.figures import FATES, machine, meter
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
-from specchat.engine import Fate, Loading, Ready, gamma_text
+from specchat.engine import Fate, Loading, Ready, Sampling, gamma_text
 
 WIDE = 140
 """Assumed width in cells before the first layout."""
@@ -53,13 +53,14 @@ class Masthead(Horizontal):
         self.query_one("#name", Static).update(f" {name} ")
         self._show()
 
-    def show_models(self, target: str, drafter: str, gamma: int | None, *, lossless: bool = True) -> None:
-        """Show target, drafter and γ; γ is None where it adapts."""
+    def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:
+        """Show target, drafter, γ (None where it adapts), and the temperature if replies are sampled."""
         drafts = drafter not in ("", "none") and gamma != 0
         length = ("" if drafter == OBSERVED else f"  γ {gamma_text(gamma)}", "dim")
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
-        warning = Content("") if lossless else Content.assemble("  ", (" lossy ", "reverse"))
-        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "dim"), draft, warning)
+        drawn = Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("dim")
+        warning = Content("") if sampling.lossless else Content.assemble("  ", (" lossy ", "reverse"))
+        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "dim"), draft, drawn, warning)
         self._show()
 
     def show_targets(self, targets: str, note: str) -> None:

@@ -18,6 +18,7 @@ from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.recommendation import add_gguf_sampling
 from specchat.engine.progress import Progress, ReportingBar, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def _write(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, header: G
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(folder)
+    add_gguf_sampling(folder, header.metadata)
     if header.metadata.get("tokenizer.ggml.pre") in _DIGITS_APART:
         from tokenizers import pre_tokenizers
 

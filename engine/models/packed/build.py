@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,7 @@ from specchat.engine.models.packed.decoder_description import (
 )
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
 from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
+from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.tokenizer import FILE, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers
 
@@ -96,6 +98,8 @@ def _pack(
                     writer.vector(name, weight)
             index = writer.index(about)
         tokenizer.backend_tokenizer.save(str(folder / FILE))
+        if (model / GENERATION).is_file():
+            shutil.copyfile(model / GENERATION, folder / GENERATION)
         (folder / INDEX).write_text(index, encoding="utf-8")
     progress("convert", f"Packed {model.name}", 1.0)
 
@@ -103,7 +107,7 @@ def _pack(
 def _generation(model: Path) -> GenerationConfig | None:
     from transformers import GenerationConfig
 
-    if not (model / "generation_config.json").is_file():
+    if not (model / GENERATION).is_file():
         return None
     settings: GenerationConfig = GenerationConfig.from_pretrained(model, local_files_only=True)
     return settings

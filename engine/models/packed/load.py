@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from specchat.engine.models.packed.decoder_description import (
     DecoderDescription,
 )
 from specchat.engine.models.packed.file import PackedWeights
+from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
 
@@ -46,6 +47,8 @@ class PackedModel:
     """Display name of the format of the weights."""
     fingerprint: str
     """Fingerprint of the network that was packed (`engine.models.load.fingerprint`)."""
+    recommended: Recommendation = field(default_factory=Recommendation)
+    """Sampling settings that its authors recommend."""
 
     start: ClassVar[None] = None
     """The model is decoder-only."""
@@ -155,6 +158,7 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
                 vocab_size=described.shape.vocabulary,
                 weight_bytes=weights.bytes,
                 has_chat_template=bool(tokenizer.chat_template),
+                recommended=recommended_sampling(folder),
                 **{fact: index[fact] for fact in ("context", "format", "fingerprint")},
             )
         except (KeyError, TypeError) as error:

@@ -11,7 +11,7 @@ import pytest
 from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Engine, Request
+from specchat.engine import Engine, Request, Sampling
 from tests.engine.tiny import ids_of, tiny_engine
 from tests.engine.tiny_t5 import tiny_t5, tiny_t5_tokenizer
 
@@ -38,6 +38,14 @@ def test_a_prompt_is_read_with_thinking_as_the_body_or_else_the_settings_say(
     asked = parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}], **body}).encode())
     requests_of(asked, "c", Defaults(engine, Settings(thinking=setting), 100))
     assert [request.thinking for request in engine.asked] == [expected]
+
+
+def test_a_value_that_the_body_lacks_is_that_of_the_defaults() -> None:
+    engine: Any = ReadingEngine()
+    settings = Settings(top_k=5).with_model(Sampling(0.6, 20, 0.9))
+    body = {"messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}
+    (request,) = requests_of(parse(ChatBody, json.dumps(body).encode()), "c", Defaults(engine, settings, 100))
+    assert request.sampling == Sampling(0.6, 5, 0.5)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import REJECTED, Settings
 from specchat.app.settings.settings_file import load_settings, save_settings
+from specchat.engine import Sampling
 
 
 @pytest.fixture
@@ -44,8 +45,11 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
     monkeypatch.setenv("SPECCHAT_TEMPERATURE", "0.5")
     settings, notice = load_settings(written, {"gamma": 8, "seed": None})
     assert notice is None
-    assert (settings.gamma, settings.temperature, settings.theme, settings.top_k) == (8, 0.5, "nord", 0)
+    assert (settings.gamma, settings.temperature, settings.theme, settings.top_k) == (8, 0.5, "nord", None)
     assert load_settings(written)[0].gamma == 7
+    own = Sampling(0.7, 20, frequency_penalty=0.5, seed=1)
+    assert settings.with_model(own).sampling() == replace(own, temperature=0.5)
+    assert settings.sampling() == Sampling(0.5)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +64,8 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
         ("theme", "", ""),
         ("gamma", "", None),
         ("gamma", "auto", None),
+        ("top_k", "auto", None),
+        ("min_p", "auto", None),
     ],
 )
 def test_variables_are_read_by_type(

@@ -75,7 +75,7 @@ WRONG = {
     "/gamma": "/gamma needs a value; usage: /gamma N|auto",
     "/gama 4": "/gama is no command (/gamma?): begin with // to send a text that starts with a slash",
     "/usr/bin": "/usr/bin is no command (/help lists them): begin with // to send a text that starts with a slash",
-    "/temp hot": "temp 'hot' is not understood: it takes a number from 0 (greedy) on",
+    "/temp hot": "temp 'hot' is not understood: it takes a number from 0 (greedy) on, or auto",
     "/temp -1": "temperature is -1: it must be 0 (greedy) or more",
     "/temp nan": "temperature is nan: it must be 0 (greedy) or more",
     "/top-p 2": "top-p is 2: it must be above 0 and at most 1",
@@ -160,10 +160,10 @@ async def test_presets(stage: Stage, tmp_path: Path) -> None:
         assert stage.said[-1] == "preset warm"
         settings = stage.app.requests.settings
         assert settings is not None
-        assert (settings.temperature, settings.top_k, settings.gamma) == (0.7, 0, 3)
+        assert (settings.temperature, settings.top_k, settings.gamma) == (0.7, None, 3)
         file.write_text("temperature = 'hot'\n")
         await stage.send(pilot, "/preset warm")
-        assert stage.said[-1] == "temperature is 'hot': it must be a number"
+        assert stage.said[-1] == "temperature is 'hot': it must be a number or auto"
         assert stage.app.requests.settings is settings
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,17 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from specchat.app.chat.exchange import as_json
 from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
+from specchat.app.ui.rendering.reply_notes import note_lines
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.masthead import Masthead
-from tests.app.recorded import RecordedEngine
+from specchat.engine import Admitted, Ready, Sampling
+from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
 from tests.app.thinking import thinking_trace
 from tests.app.views import Replay
@@ -72,9 +77,8 @@ async def test_the_mouse_steps(stage: Stage) -> None:
         await stage.settle(pilot)
         x = shown(stage)[y].index("▸", 4)
         await pilot.click(offset=(left + x, top + y))
-        await pilot.click(offset=(left + x, top + y))
         await stage.settle(pilot)
-        assert settings(stage).temperature > 0
+        assert settings(stage).temperature == 0
 
 
 async def test_values_are_typed(stage: Stage) -> None:
@@ -84,7 +88,7 @@ async def test_values_are_typed(stage: Stage) -> None:
         assert field.has_focus
         field.value = "warm"
         await stage.press(pilot, "enter")
-        assert stage.said[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) on"
+        assert stage.said[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) on, or auto"
         assert field.has_focus
         field.value = "0.65"
         await stage.press(pilot, "enter")
@@ -93,6 +97,33 @@ async def test_values_are_typed(stage: Stage) -> None:
         assert any("temperature   ◂ 0.65" in line for line in shown(stage))
         await stage.press(pilot, "enter", "escape")
         assert isinstance(stage.app.screen, ControlsScreen)
+
+
+async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(stage: Stage) -> None:
+    own = Sampling(0.6, 20, frequency_penalty=0.5)
+    changes = {Ready: own, Admitted: own}
+    records = [replace(r, sampling=changes[type(r)]) if type(r) in changes else r for r in trace()]
+    stage.engine = RecordedEngine(records)
+    async with stage.started(SIZE) as pilot:
+        header = stage.app.chat_screen.query_one(Masthead).query_one("#models")
+        for key, said, title, expected in (
+            ("", "", "T 0.6", own),
+            ("alt+g", "temperature 0 greedy · ", "", replace(own, temperature=0.0)),
+            ("alt+g", "temperature auto (0.6) · ", "T 0.6", own),
+        ):
+            if key:
+                await stage.press(pilot, key)
+                assert stage.said[-1].startswith(said)
+            await stage.answer(pilot)
+            assert stage.engine.submitted[-1].sampling == expected
+            assert ("T 0.6" in str(header.render())) is bool(title)
+        reply = stage.app.chat_screen.reply
+        assert "temperature 0.6 · top-k 20 · frequency penalty 0.5" in note_lines(reply, 200)[0][0]
+        await stage.send(pilot, "/temp 0.9")
+        await stage.answer(pilot)
+        assert stage.engine.submitted[-1].sampling == replace(own, temperature=0.9)
+        exported = json.loads(as_json(stage.app.chat_screen.conversation, ""))
+        assert exported["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
 
 
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:

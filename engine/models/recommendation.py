@@ -1,0 +1,66 @@
+"""Sampling settings that the authors of a model recommend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specchat.engine.errors import EngineError
+from specchat.engine.models.checkpoint import read_json
+from specchat.engine.request import Sampling
+
+FILE = "generation_config.json"
+_NAMES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_GGUF = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
+"""Names in a GGUF header that differ, below `general.sampling` (llama.cpp)."""
+
+
+class Recommendation(NamedTuple):
+    """Recommended sampling settings of a model."""
+
+    sampling: Sampling = Sampling()
+    """The settings; a value that is not stated is the default."""
+    notice: str = ""
+    """A sentence about invalid values, which are ignored; empty if there are none."""
+
+
+def recommended_sampling(folder: Path) -> Recommendation:
+    """The recommendation of a model folder (`generation_config.json`, as transformers reads it).
+
+    `do_sample` false is greedy; true without a temperature is temperature 1.
+    """
+    if not (folder / FILE).is_file():
+        return Recommendation()
+    try:
+        stated = read_json(folder / FILE)
+    except EngineError as error:
+        return Recommendation(notice=str(error))
+    valid: dict[str, Any] = {"temperature": 1.0} if stated.get("do_sample") is True else {}
+    invalid = []
+    for name in _NAMES:
+        if (value := stated.get(name)) is None:
+            continue
+        try:
+            if type(value) not in ((int,) if name == "top_k" else (int, float)):
+                raise EngineError("not a number")
+            Sampling(**{name: value})
+        except EngineError:
+            invalid.append(f"{name} {json.dumps(value)}")
+        else:
+            valid[name] = value if name == "top_k" else float(value)
+    if stated.get("do_sample") is False:
+        valid["temperature"] = 0.0
+    notice = f"invalid sampling settings in {FILE} are ignored: {', '.join(invalid)}"
+    return Recommendation(Sampling(**valid), notice if invalid else "")
+
+
+def add_gguf_sampling(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Add the recommendation in a GGUF file's metadata (`general.sampling.*`) to a model folder's."""
+    stated = {name: metadata.get(f"general.sampling.{_GGUF.get(name, name)}") for name in _NAMES}
+    found = {name: value for name, value in stated.items() if value is not None}
+    if found:
+        # The file has float32: 0.6 is 0.6000000238418579 there.
+        found = {name: round(value, 6) if isinstance(value, float) else value for name, value in found.items()}
+        (folder / FILE).write_text(json.dumps(read_json(folder / FILE) | found, indent=2) + "\n", encoding="utf-8")
