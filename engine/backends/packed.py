@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
+from specchat.engine.cache.convolution_inputs import ConvolutionInputs
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
@@ -62,8 +64,14 @@ class PackedBackend(Backend):
 
     def __init__(self, model: PackedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
-        shapes = [(model.shape.key_heads, model.shape.head_size) * 2] * model.layers
-        self.cache = KVCache(shapes, slots, columns, CPU, torch.float16)
+        shape, convolutions = model.shape, model.described.convolutions
+        attention, none = (shape.key_heads, shape.head_size) * 2, (0, 0, 0, 0)
+        shapes = [none if layer in convolutions else attention for layer in range(model.layers)]
+        self._inputs = None
+        if convolutions:
+            self._inputs = ConvolutionInputs(model.layers, convolutions, slots, shape.taps, shape.hidden)
+            self.capabilities = replace(self.capabilities, trees=False)
+        self.cache = KVCache(shapes, slots, columns, CPU, torch.float16, states=self._inputs)
         self._decoder = model.decoder(context, columns)
         self._embedding = self.packed_embedding = model.embedding
         self._output = model.output
@@ -71,6 +79,8 @@ class PackedBackend(Backend):
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
         self._decoder.attach(self.cache.keys, self.cache.values)
+        if self._inputs:
+            self._decoder.attach_rings(self._inputs.rings)
         self.penalties = Penalties(slots, context, CPU)
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
@@ -87,6 +97,7 @@ class PackedBackend(Backend):
         embeddings = inputs.flatten(0, 1) if inputs.is_floating_point() else None
         ids = [0] * (rows * width) if embeddings is not None else inputs.flatten().tolist()
         layout = TokenLayout.chains(slots, starts, [width] * rows)
+        self._begin(slots, starts, [width] * rows)
         logits, tapped = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), self.taps, embeddings)
         return logits.view(rows, width, -1), None if tapped is None else tapped.view(rows, width, -1)
 
@@ -104,7 +115,9 @@ class PackedBackend(Backend):
         """Scores of each row's last token and its draft."""
         drafted = proposal.on_host
         fed = [token for row, tokens in zip(rows, drafted, strict=True) for token in (row.tokens[-1], *tokens)]
-        layout = _layout(proposal.trees, [row.slot for row in rows], [row.cached for row in rows])
+        slots, starts = [row.slot for row in rows], [row.cached for row in rows]
+        layout = _layout(proposal.trees, slots, starts)
+        self._begin(slots, starts, [len(tree) + 1 for tree in proposal.trees])
         greedy = any(row.request.sampling.greedy for row in rows)
         logits, best, tapped = self._decoder.run_all(
             fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
@@ -144,8 +157,17 @@ class PackedBackend(Backend):
         counts = [width] * rows if lengths is None else list(lengths)
         flat = [token for row, count in zip(tokens.tolist(), counts, strict=True) for token in row[:count]]
         layout = TokenLayout.chains(slots, starts, counts)
+        self._begin(slots, starts, counts, prompt=True)
         _, tapped = self._decoder.run(flat, layout, (), torch.get_num_threads(), self.taps)
         return None if tapped is None else _by_row(tapped, counts, width)
+
+    def _begin(
+        self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int], *, prompt: bool = False
+    ) -> None:
+        """Prepare the inputs of short convolutions, if there are any, for a pass over these chains."""
+        if self._inputs:
+            for slot, start, count in zip(slots, starts, counts, strict=True):
+                self._inputs.begin(slot, start, count, prompt=prompt)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""

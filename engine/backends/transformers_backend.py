@@ -75,19 +75,22 @@ class TransformersBackend(TensorBackend):
         folds = _use_slot_attention(model, self.config)
         self._masks = attention.AttentionMasks(self.config, model.dtype, self.device, folds=folds)
         probe = _probed(model, self._masks)
-        states = RecurrentStates(probe.states, slots, self.device) if probe.states else None
-        captures = on_gpu and states is None
-        self.capabilities = Capabilities(trees=not exact and states is None, captured=captures)
+        self.states = RecurrentStates(probe.states, slots, self.device) if probe.states else None
+        captures = on_gpu and self.states is None
+        self.capabilities = Capabilities(trees=not exact and self.states is None, captured=captures)
         self._gathers = not probe.attention_alone_reads
         """Whether attention takes keys and values by row."""
-        self.flex = folds and not (exact or self._gathers or states) and attention.has_block_kernels(self.device, probe)
+        exact_or_recurrent = exact or self.states is not None
+        self.flex = (
+            folds and not (exact_or_recurrent or self._gathers) and attention.has_block_kernels(self.device, probe)
+        )
         """Whether passes of fixed shape attend by `engine.backends.attention.block_mask`."""
         self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
         columns = -(-columns // attention.BLOCK) * attention.BLOCK if self.flex else columns
         shapes = [probe.shapes.get(layer, (0, 0, 0, 0)) for layer in range(max(probe.shapes, default=-1) + 1)]
-        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, paged=self.flex, states=states)
+        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, paged=self.flex, states=self.states)
         pool = GraphPool(self.device, capture=True) if captures else None
         self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
@@ -106,7 +109,7 @@ class TransformersBackend(TensorBackend):
             "its attention cannot be compiled": self._not_flex,
             "its layers cannot be compiled": passes and passes.not_compiled,
             "its passes are not captured as CUDA graphs": self.device.type == "cuda"
-            and self.cache.states
+            and self.states
             and "its recurrent layers store a state per token",
         }
         return [f"{clause} ({reason})" for clause, reason in reasons.items() if reason]
@@ -118,7 +121,7 @@ class TransformersBackend(TensorBackend):
 
     def width(self, length: int) -> int:
         """Tokens per row that a pass over `length` tokens is padded to."""
-        if self._invariant or self.cache.states:
+        if self._invariant or self.states:
             return length
         return captured_width(length) if self.captured else padded_width(length)
 
@@ -136,7 +139,7 @@ class TransformersBackend(TensorBackend):
         lengths: Sequence[int] | None = None,
     ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
-        if self.cache.states:
+        if self.states:
             return self._prefill_states(tokens, slots, starts, lengths or [tokens.shape[1]] * len(slots))
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
 
@@ -144,14 +147,14 @@ class TransformersBackend(TensorBackend):
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
     ) -> Tensor | None:
         """As `prefill`; rows of one length are read together, as padding would change a recurrent state."""
-        assert self.cache.states
+        assert self.states
         tapped: dict[int, Tensor] = {}
         for length in sorted(set(lengths)):
             rows = [row for row, own in enumerate(lengths) if own == length]
             mine, froms = [slots[row] for row in rows], [starts[row] for row in rows]
             found = self._tapped(self._run(self.model.base_model, tokens[rows, :length], mine, froms), length)
             for i, (row, slot, start) in enumerate(zip(rows, mine, froms, strict=True)):
-                self.cache.states.snapshot(slot, start, start + length)
+                self.states.snapshot(slot, start, start + length)
                 if found is not None:
                     tapped[row] = found[i]
         if not tapped:
@@ -190,9 +193,9 @@ class TransformersBackend(TensorBackend):
     def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
         """Move keys and values of accepted branches to consecutive columns; forget states before the round."""
         super().keep(rows, verdict)
-        if self.cache.states:
+        if self.states:
             for row in rows:
-                self.cache.states.settle(row.slot, row.cached)
+                self.states.settle(row.slot, row.cached)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""
@@ -241,7 +244,7 @@ class TransformersBackend(TensorBackend):
         tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
         width = padded_width(inputs.shape[1]) if tree_mask is None else tree_mask.width
-        if self.cache.states:  # each token costs its recurrence
+        if self.states:  # each token costs its recurrence
             width = inputs.shape[1]
         room = self.cache.columns - max(starts)  # the end of a prompt may be near that of the cache
         inputs = functional.pad(inputs, (*[0, 0] * (inputs.dim() - 2), 0, min(width, room) - inputs.shape[1]))
@@ -289,10 +292,10 @@ class TransformersBackend(TensorBackend):
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )
-        if self.cache.states is None:
+        if self.states is None:
             return run(past_key_values=view)
         slots, starts = view.slots.tolist(), columns[:, 0].tolist()
-        with self.cache.states.reading(slots, starts, columns.shape[1], view) as states:
+        with self.states.reading(slots, starts, columns.shape[1], view) as states:
             return run(past_key_values=states)
 
 

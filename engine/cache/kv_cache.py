@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from math import prod
 from mmap import mmap
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.cache.recurrent_states import RecurrentStates
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
 
@@ -34,6 +33,23 @@ def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
     except OSError as error:
         raise MemoryError from error
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
+
+
+class States(Protocol):
+    """What layers other than attention know of the text in each slot, besides keys and values."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of one slot."""
+
+    def reusable(self, slot: int, length: int) -> int:
+        """Longest length up to `length` from which a text can go on."""
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let slot `target` know what `source` knows up to `length`."""
+
+    def clear(self, slot: int) -> None:
+        """Forget a slot."""
 
 
 class KVCache:
@@ -61,7 +77,7 @@ class KVCache:
         dtype: torch.dtype,
         *,
         paged: bool = False,
-        states: RecurrentStates | None = None,
+        states: States | None = None,
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states
 

@@ -1,4 +1,4 @@
-"""A decoder (Llama, Mistral, SmolLM, Qwen2, Qwen3, Gemma 2 and 3, Phi-3) whose forward pass is one kernel call."""
+"""A decoder (Llama, Mistral, SmolLM, Qwen 2 and 3, Gemma 2 and 3, Phi-3, LFM2): a forward pass is one kernel call."""
 
 from __future__ import annotations
 
@@ -38,16 +38,24 @@ class Decoder:
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
-        slots, _, columns, _ = keys[0].shape
-        wanted = (slots, self.shape.key_heads, columns, self.shape.head_size)
+        slots, columns = keys[0].shape[0], keys[0].shape[2]
+        attended = (slots, self.shape.key_heads, columns, self.shape.head_size)
+        sizes = [attended if layer.convolution is None else (slots, 0, columns, 0) for layer in self.weights.layers]
         if len(keys) != len(self.weights.layers) or len(values) != len(self.weights.layers):
             raise KernelError(f"a cache of {len(keys)} layers does not fit a model of {len(self.weights.layers)}")
-        for tensor in (*keys, *values):
+        for tensor, wanted in zip((*keys, *values), sizes * 2, strict=True):
             if tensor.dtype is not torch.float16 or tensor.shape != wanted or not tensor.is_contiguous():
                 raise KernelError(f"the cache must be contiguous float16 tensors of the shape {list(wanted)}")
         self._cache = (*keys, *values)
         addresses = [(c_void_p * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (keys, values)]
         self._kernels.sk_decoder_attach(self._c, slots, columns, *addresses)
+
+    def attach_rings(self, rings: Sequence[Tensor | None]) -> None:
+        """Set the inputs of short convolutions: float32 [slots, ring, hidden], None for other layers; kept alive."""
+        self._rings = rings
+        addresses = (c_void_p * len(rings))(*(None if ring is None else ring.data_ptr() for ring in rings))
+        length = next(ring.shape[1] for ring in rings if ring is not None)
+        self._kernels.sk_decoder_attach_rings(self._c, length, addresses)
 
     def run(
         self,

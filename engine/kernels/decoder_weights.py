@@ -15,6 +15,7 @@ from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _LARGEST_HEAD = 512
+_MOST_TAPS = 16
 Floats = NDArray[np.float32]
 
 
@@ -38,15 +39,18 @@ class DecoderShape:
     logit_cap: float = 0.0
     """The same for logits."""
     embedding_scale: float = 1.0
+    taps: int = 0
+    """Inputs that a short convolution reads, the token's own included."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LayerWeights:
-    """One layer: packed matrices, float32 norms and biases."""
+    """One layer with attention or a short convolution: packed matrices, float32 norms and biases."""
 
     query: PackedMatrix
-    key: PackedMatrix
-    value: PackedMatrix
+    """Of a short convolution: [3 x hidden, hidden], gate of its input, gate of its output and its input."""
+    key: PackedMatrix | None
+    value: PackedMatrix | None
     output: PackedMatrix
     gate: PackedMatrix
     up: PackedMatrix
@@ -70,6 +74,9 @@ class LayerWeights:
     """Sliding window: positions that a token sees, itself included; 0 for all."""
     rope: int = 0
     """Index of its rotary table."""
+    convolution: Floats | None = None
+    """[taps, hidden], the oldest input first; only of a layer with a short convolution."""
+    convolution_bias: Floats | None = None
 
 
 class DecoderWeights:
@@ -117,14 +124,15 @@ class DecoderWeights:
         """`sk_model`; valid while this object lives."""
 
     def _c_layer(self, layer: LayerWeights) -> CLayer:
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = {"mixer": int(layer.convolution is not None)}
         for field in fields(layer):
             part = getattr(layer, field.name)
             if isinstance(part, PackedMatrix):
                 part = part.c
             elif isinstance(part, np.ndarray):
                 part = self._keep(part)
-            parts[field.name] = part
+            if part is not None:
+                parts[field.name] = part
         return CLayer(**parts)
 
     def _keep(self, array: Floats) -> int:
@@ -158,6 +166,8 @@ def _check(
     if shape.activation not in _ACTIVATIONS:
         raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
     check_sizes(shape.hidden, shape.head_size, shape.intermediate)
+    if shape.taps > _MOST_TAPS:
+        raise KernelError(f"the kernels have short convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
     if shape.heads % shape.key_heads:
         raise KernelError(f"{shape.heads} query heads cannot share {shape.key_heads} key heads")
     queries, keys, hidden, inner = (
@@ -180,9 +190,12 @@ def _check(
         "key_bias": (keys,),
         "value_bias": (keys,),
         "output_bias": (hidden,),
+        "convolution": (shape.taps, hidden),
+        "convolution_bias": (hidden,),
     }
+    convolution = {"query": (3 * hidden, hidden), "query_bias": (3 * hidden,), "output": (hidden, hidden)}
     for i, layer in enumerate(layers):
-        for name, size in wanted.items():
+        for name, size in (wanted if layer.convolution is None else wanted | convolution).items():
             part = getattr(layer, name)
             if part is not None and part.shape != size:
                 raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")

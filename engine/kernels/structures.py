@@ -40,7 +40,8 @@ class CLayer(Structure):
         *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         "pointer query_bias key_bias value_bias output_bias",
         "pointer attention_norm attention_out_norm mlp_norm mlp_out_norm query_norm key_norm",
-        "int32 window rope",
+        "int32 window rope mixer reserved",
+        "pointer convolution convolution_bias",
     )
 
 
@@ -54,7 +55,7 @@ class CModel(Structure):
     """`sk_model` of api.h."""
 
     _fields_ = _fields(
-        "int32 layer_count hidden heads key_heads head_size intermediate vocabulary activation rope_count",
+        "int32 layer_count hidden heads key_heads head_size intermediate vocabulary activation rope_count taps",
         "float epsilon attention_scale attention_cap logit_cap embedding_scale",
         ("embedding", CMatrix),
         ("output", CMatrix),

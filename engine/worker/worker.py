@@ -129,6 +129,8 @@ class Worker:
                 slots=target.cache.slots,
                 weight_bytes=made.weight_bytes,
                 cache_bytes=made.cache_bytes + made.graph_bytes,
+                slot_bytes=target.cache.bytes // target.cache.slots,
+                state_bytes=target.cache.state_bytes,
                 at=self._clock(),
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,

@@ -54,6 +54,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 24}),
     "phi3": ("phi3", {"sliding_window": 8, "resid_pdrop": 0.0}),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32, "conv_bias": True}),
     "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 128}),
 }
 """Name to transformers' model type and what is special about it."""

@@ -194,6 +194,8 @@ class SetUpCard(ReplyCard):
         return [
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
+            *([self.row("per slot", size(ready.slot_bytes))] if ready.slot_bytes else []),
+            *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
 
 

@@ -155,6 +155,13 @@ int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, u
     });
 }
 
+int32_t sk_decoder_attach_rings(sk_decoder* decoder, int32_t ring, float* const* rings) {
+    return guarded([&]() -> std::string {
+        decoder->decoder.attach_rings(ring, rings);
+        return "";
+    });
+}
+
 int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch) {
     return guarded([&]() -> std::string {
         std::string fault = decoder->decoder.fault(*batch);

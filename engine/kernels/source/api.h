@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 6
+#define SK_ABI 7
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -28,7 +28,8 @@ enum sk_format : int32_t {
 };
 
 enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
-enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
+enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1, SK_IDENTITY = 2 };
+enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
 struct sk_matrix {
@@ -39,7 +40,8 @@ struct sk_matrix {
     const void* data;
 };
 
-// One decoder layer. Norm weights and biases are float32; null if the model has none.
+// One decoder layer. Norm weights and biases are float32; null if the model has none. A short convolution has `query`
+// [3 · hidden, hidden], whose outputs are the gate of its input, the gate of its output and its input, and `output`.
 struct sk_layer {
     sk_matrix query, key, value, output, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *output_bias;
@@ -50,6 +52,9 @@ struct sk_layer {
     const float *query_norm, *key_norm;  // [head_size], on every head before the rotary embedding
     int32_t window;  // sliding window: positions that a token sees, itself included; 0 for all
     int32_t rope;    // index of its rotary table
+    int32_t mixer;   // sk_mixer
+    int32_t reserved;
+    const float *convolution, *convolution_bias;  // [taps, hidden], the oldest input first; [hidden]
 };
 
 struct sk_rope {
@@ -59,6 +64,7 @@ struct sk_rope {
 
 struct sk_model {
     int32_t layer_count, hidden, heads, key_heads, head_size, intermediate, vocabulary, activation, rope_count;
+    int32_t taps;  // inputs that a short convolution reads, the token's own included
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
     float embedding_scale;
@@ -226,6 +232,9 @@ SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
 // float16 [slots, key_heads, columns, head_size] of every layer, owned by the caller
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
                                     uint16_t* const* values);
+// float32 [slots, ring, hidden] of every layer with a short convolution, null for the others, owned by the caller: the
+// inputs of the convolution; that of position p is row p % ring.
+SK_EXPORT int32_t sk_decoder_attach_rings(sk_decoder* decoder, int32_t ring, float* const* rings);
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);

@@ -21,7 +21,7 @@ int64_t last_cache() {
     return (kilobytes > 0 ? kilobytes : 32 << 10) << 10;
 }
 
-bool wants_codes(const sk_matrix& matrix) { return is_quantized(matrix.format); }
+bool wants_codes(const sk_matrix& matrix) { return matrix.rows > 0 && is_quantized(matrix.format); }
 
 }  // namespace
 
@@ -34,6 +34,7 @@ Decoder::Decoder(const sk_model& model)
     std::vector<sk_matrix*> all{&model_.output};
     for (sk_layer& layer : layers_)
         for (sk_matrix* each : matrices(layer)) all.push_back(each);
+    for (const sk_layer& layer : layers_) query_width_ = std::max(query_width_, layer.query.rows);
     int64_t bytes = 0;
     for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
     for (sk_matrix* each : all) each->streamed = bytes > last_cache();
@@ -81,9 +82,13 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
         if (codes) normed_.quantize(*kernels_, t);
     });
     project(layer);
-    rotate_and_store(layer, index, batch);
-    attend(layer, index, batch);
-    attention_out(layer);
+    if (layer.mixer == SK_SHORT_CONVOLUTION) {
+        short_convolution(layer, index, batch);
+    } else {
+        rotate_and_store(layer, index, batch);
+        attend(layer, index, batch);
+        attention_out(layer);
+    }
     mlp(layer);
 }
 

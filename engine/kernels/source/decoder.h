@@ -34,6 +34,8 @@ class Decoder {
 
     void attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values);
 
+    void attach_rings(int32_t ring, float* const* rings);
+
     // What is wrong with the batch, or nothing.
     std::string fault(const sk_batch& batch) const;
 
@@ -53,6 +55,7 @@ class Decoder {
     void rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void attend(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void attention_out(const sk_layer& layer);
+    void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void mlp(const sk_layer& layer);
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
@@ -63,7 +66,9 @@ class Decoder {
     std::vector<sk_layer> layers_;
     std::vector<sk_rope> ropes_;
     std::vector<uint16_t*> keys_, values_;
-    int64_t slots_ = 0, columns_ = 0;
+    std::vector<float*> rings_;
+    int64_t slots_ = 0, columns_ = 0, ring_ = 0;
+    int64_t query_width_ = 0;  // most outputs of a layer's `query`
 
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
@@ -73,7 +78,7 @@ class Decoder {
     bool split_keys_ = false;
     int64_t most_blocks_ = 0, most_own_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_;
-    Activations normed_, attended_, hidden_, judged_;
+    Activations normed_, attended_, convolved_, hidden_, judged_;
     std::vector<Buffer<float>> scratch_;
 };
 

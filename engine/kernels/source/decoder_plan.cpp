@@ -24,6 +24,9 @@ std::string Decoder::fault(const sk_batch& batch) const {
         if (slot < 0 || slot >= slots_) return at("the slot", t) + " is not in the cache";
         if (batch.columns[t] < 0 || batch.columns[t] >= columns_) return at("the column", t) + " is not in the cache";
         if (batch.prefixes[t] < 0 || batch.prefixes[t] > columns_) return at("the prefix", t) + " is not in the cache";
+        if (!rings_.empty() && (to > from || position != batch.columns[t] ||
+                                (t > 0 && slot == batch.slots[t - 1] && position != batch.positions[t - 1] + 1)))
+            return at("the position", t) + " does not follow the one before, as recurrent layers need it";
         if (to < from || position != batch.prefixes[t] + (to - from))
             return at("the position", t) + " is not its prefix and its ancestors";
         for (const sk_rope& rope : ropes_)
@@ -85,11 +88,12 @@ void Decoder::plan(const sk_batch& batch) {
     const int64_t hidden = model_.hidden, size = model_.head_size;
     states_.reserve(tokens_ * hidden);
     branch_.reserve(tokens_ * hidden + kPanel);
-    queries_.reserve(tokens_ * model_.heads * size);
+    queries_.reserve(tokens_ * query_width_);
     keys_new_.reserve(tokens_ * model_.key_heads * size);
     values_new_.reserve(tokens_ * model_.key_heads * size);
     normed_.reserve(tokens_, hidden);
     attended_.reserve(tokens_, model_.heads * size);
+    if (!rings_.empty()) convolved_.reserve(tokens_, hidden);
     hidden_.reserve(tokens_, model_.intermediate);
     judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
     if (split_keys_) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(size));

@@ -69,6 +69,9 @@ struct Kernels {
     void (*add)(float* x, const float* y, int64_t size);
     // y = activation(gate) · up; sizes are rounded up to 16 in all three.
     void (*gate)(int32_t activation, const float* gate, const float* up, int64_t size, float* y);
+    // One token of a convolution of each channel by itself: y = bias + the sum of inputs[j] · weights[j] over the taps.
+    void (*convolve)(const float* const* inputs, const float* weights, const float* bias, int64_t taps, int64_t size,
+                     float* y);
     // x = cap · tanh(x / cap)
     void (*cap)(float* x, int64_t size, float cap);
     void (*rotate)(float* x, const float* cosines, const float* sines, int64_t pairs);

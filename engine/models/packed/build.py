@@ -21,7 +21,7 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
-    MATRICES,
+    KERNEL,
     NORMS,
     OUTPUT,
     DecoderDescription,
@@ -119,11 +119,11 @@ def decoder_weights(
     """All weights of a decoder with their names, and the fraction of the weights before each."""
     names = [(EMBEDDING, True)]
     for layer in range(described.layers):
-        prefix = f"model.layers.{layer}."
-        names += [(f"{prefix}{part}.weight", True) for part in MATRICES.values()]
-        names += [(f"{prefix}{part}.bias", False) for part in MATRICES.values()]
-        names += [(f"{prefix}{norm}.weight", False) for norm in NORMS]
-    names += [(FINAL_NORM, False)] + ([] if described.tied else [(OUTPUT, True)])
+        prefix, matrices = f"model.layers.{layer}.", described.matrices(layer).values()
+        names += [(f"{part}.weight", True) for part in matrices]
+        names += [(f"{part}.bias", False) for part in (*matrices, f"{prefix}{KERNEL}")]
+        names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
+    names += [(described.name(FINAL_NORM), False)] + ([] if described.tied else [(OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(names):
         if is_matrix:
             yield name, _matrix(source, described, name), number / len(names)

@@ -19,10 +19,10 @@ from specchat.engine.kernels.decoder_weights import DecoderShape, check_sizes
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "lfm2")
 """Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_PER_HEAD_NORMS = ("qwen3", "gemma3_text")
+_PER_HEAD_NORMS = ("qwen3", "gemma3_text", "lfm2")
 _GEMMA = ("gemma2", "gemma3_text")
 Floats = NDArray[np.float32]
 
@@ -47,6 +47,22 @@ NORMS = (
     "self_attn.k_norm",
 )
 """Norms of a layer; each family has some of them."""
+CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
+"""Matrices of a layer with a short convolution in the place of attention."""
+KERNEL = "conv.conv"
+"""Weights of the convolution itself [hidden, 1, taps], kept as a vector."""
+_LFM2 = {
+    "model.norm": "model.embedding_norm",
+    "self_attn.o_proj": "self_attn.out_proj",
+    "self_attn.q_norm": "self_attn.q_layernorm",
+    "self_attn.k_norm": "self_attn.k_layernorm",
+    "mlp.gate_proj": "feed_forward.w1",
+    "mlp.up_proj": "feed_forward.w3",
+    "mlp.down_proj": "feed_forward.w2",
+    "input_layernorm": "operator_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+"""Names of LFM2 for weights that other families name alike."""
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """Fused matrices of some families, and the matrices that their rows consist of, in order."""
 
@@ -93,6 +109,20 @@ class DecoderDescription:
     """Whether the outputs of attention and MLP are normalised before the residual addition."""
     head_norms: bool = False
     """Whether queries and keys are normalised per head."""
+    convolutions: tuple[int, ...] = ()
+    """Layers with a short convolution in the place of attention; only LFM2 has such."""
+
+    def matrices(self, layer: int) -> dict[str, str]:
+        """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix."""
+        mlp = {part: MATRICES[part] for part in ("gate", "up", "down")}
+        parts = CONVOLUTION | mlp if layer in self.convolutions else MATRICES
+        return {part: self.name(f"model.layers.{layer}.{name}") for part, name in parts.items()}
+
+    def name(self, name: str) -> str:
+        """Name of a weight in transformers' network, from the one that most families have."""
+        if not self.convolutions:
+            return name
+        return next((name.replace(usual, own) for usual, own in _LFM2.items() if usual in name), name)
 
     @property
     def layers(self) -> int:
@@ -128,12 +158,15 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         raise OtherFamilyError(f"the quantised kernels do not compute {activation}, which this {kind} model uses")
     if getattr(config, "mlp_bias", False) or getattr(config, "use_bidirectional_attention", False):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
-    types, rotaries = _rotaries(config)
+    network = _empty_network(config)
+    types, rotaries = _rotaries(config, network)
     layer_types = list(getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) or 0
     count = config.num_hidden_layers
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    check_sizes(config.hidden_size, size, config.intermediate_size)
+    lfm2 = kind == "lfm2"
+    inner = network.layers[0].feed_forward.w1.out_features if lfm2 else config.intermediate_size
+    check_sizes(config.hidden_size, size, inner)
     gemma = kind in _GEMMA
     return DecoderDescription(
         shape=DecoderShape(
@@ -141,14 +174,15 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
             heads=config.num_attention_heads,
             key_heads=config.num_key_value_heads or config.num_attention_heads,
             head_size=size,
-            intermediate=config.intermediate_size,
+            intermediate=inner,
             vocabulary=config.vocab_size,
-            epsilon=config.rms_norm_eps,
+            epsilon=config.norm_eps if lfm2 else config.rms_norm_eps,
             activation=_ACTIVATIONS[activation],
             attention_scale=(config.query_pre_attn_scalar if gemma else size) ** -0.5,
             attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
             embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
+            taps=config.conv_L_cache if lfm2 else 0,
         ),
         windows=tuple(window if not layer_types or layer_types[i] == "sliding_attention" else 0 for i in range(count)),
         ropes=tuple(types.index(layer_types[i]) if len(types) > 1 else 0 for i in range(count)),
@@ -157,18 +191,23 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         norm_offset=1.0 if gemma else 0.0,
         out_norms=gemma,
         head_norms=kind in _PER_HEAD_NORMS,
+        convolutions=tuple(i for i in range(count) if lfm2 and layer_types[i] == "conv"),
     )
 
 
-def _rotaries(config: PreTrainedConfig) -> tuple[Sequence[str], tuple[Rotary, ...]]:
-    """The rotary embeddings of the modelling code, and the layer type of each; a single one is for all layers."""
+def _empty_network(config: PreTrainedConfig) -> Any:
+    """The network of the modelling code without its output layer, without weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         auto: Any = AutoModelForCausalLM
-        kind = type(auto.from_config(config).base_model.rotary_emb)
-    rotary = kind(config)
+        return auto.from_config(config).base_model
+
+
+def _rotaries(config: PreTrainedConfig, network: Any) -> tuple[Sequence[str], tuple[Rotary, ...]]:
+    """The rotary embeddings of the modelling code, and the layer type of each; a single one is for all layers."""
+    rotary = type(network.rotary_emb)(config)
     types = list(getattr(rotary, "layer_types", [])) if hasattr(rotary, "rope_type") else []
     if isinstance(getattr(rotary, "rope_type", None), dict):
         return types, tuple(_rotary(config, rotary, layer_type) for layer_type in types)

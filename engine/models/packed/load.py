@@ -18,7 +18,7 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
-    MATRICES,
+    KERNEL,
     OUTPUT,
     DecoderDescription,
 )
@@ -97,36 +97,38 @@ class PackedModel:
             [self._layer(number) for number in range(self.layers)],
             self.embedding,
             self.output,
-            self.weights.vector(FINAL_NORM),
+            self.weights.vector(self.described.name(FINAL_NORM)),
             [rotary.table(context, positions) for rotary in self.described.rotaries],
         )
         return Decoder(weights)
 
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
+        names, attends = described.matrices(number), number not in described.convolutions
 
         def norm(name: str, exists: bool = True) -> Any:
-            return self.weights.vector(f"{prefix}{name}.weight") if exists else None
+            return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
 
-        def bias(part: str) -> Any:
-            name = f"{prefix}{MATRICES[part]}.bias"
-            return self.weights.vector(name) if self.weights.has(name) else None
+        def bias(name: str | None) -> Any:
+            return self.weights.vector(f"{name}.bias") if self.weights.has(f"{name}.bias") else None
 
-        matrices: dict[str, Any] = {
-            part: self.weights.matrix(f"{prefix}{name}.weight") for part, name in MATRICES.items()
-        }
+        matrices: dict[str, Any] = {"key": None, "value": None}
+        matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
+        kernel = None if attends else norm(KERNEL).reshape(-1, described.shape.taps).T
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
-            **{f"{part}_bias": bias(part) for part in ("query", "key", "value", "output")},
+            **{f"{part}_bias": bias(names.get(part)) for part in ("query", "key", "value", "output")},
             attention_norm=norm("input_layernorm"),
             mlp_norm=norm(before_mlp),
             attention_out_norm=norm("post_attention_layernorm", described.out_norms),
             mlp_out_norm=norm("post_feedforward_layernorm", described.out_norms),
-            query_norm=norm("self_attn.q_norm", described.head_norms),
-            key_norm=norm("self_attn.k_norm", described.head_norms),
+            query_norm=norm("self_attn.q_norm", described.head_norms and attends),
+            key_norm=norm("self_attn.k_norm", described.head_norms and attends),
             window=described.windows[number],
             rope=described.ropes[number],
+            convolution=kernel,
+            convolution_bias=bias(f"{prefix}{KERNEL}"),
         )
 
 
@@ -179,7 +181,7 @@ def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> L
         EngineError: it does not fit into memory, or the folder is damaged.
     """
     loaded = load_model(folder, torch.device("cpu"), torch.float32, progress)
-    state = {name: _state_entry(packed, name) for name in loaded.model.state_dict()}
+    state = {name: _state_entry(packed, name).view(weight.shape) for name, weight in loaded.model.state_dict().items()}
     loaded.model.load_state_dict(state, assign=True)
     loaded.model.tie_weights()
     loaded.model.requires_grad_(requires_grad=False)

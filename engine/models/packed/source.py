@@ -21,10 +21,10 @@ from specchat.engine.models.gguf.blocks import (
     readable_type,
 )
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, OtherFamilyError
+from specchat.engine.models.packed.decoder_description import EMBEDDING, KERNEL, OUTPUT, OtherFamilyError
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "lfm2")
 """llama.cpp's names of the supported families."""
 Floats = NDArray[np.float32]
 
@@ -65,14 +65,14 @@ class GgufSource:
         return read_matrix(self._header, self._tensor(name), self._order(name))
 
     def vector(self, name: str) -> Floats:
-        """A one-dimensional weight. llama.cpp stores Gemma's norms as 1 + w."""
+        """A weight kept as a vector, flat. llama.cpp stores Gemma's norms as 1 + w."""
         values = read_vector(self._header, self._tensor(name))[self._order(name)]
         return values - self._norm_offset if name.endswith("norm.weight") else values
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
         """Entries of a weight, by flat index, before quantisation by specchat."""
         tensor, order = self._tensor(name), self._order(name)
-        if len(tensor.shape) == 1:
+        if len(tensor.shape) == 1 or KERNEL in name:
             return torch.from_numpy(self.vector(name)[places])
         rows, columns = np.divmod(places, tensor.shape[0])
         values = dequantized_rows(self._header, tensor, rows if isinstance(order, slice) else order[rows])
@@ -138,8 +138,8 @@ class CheckpointSource:
         return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)
 
     def vector(self, name: str) -> Floats:
-        """A one-dimensional weight."""
-        values: Floats = self._weight(name).float().numpy()
+        """A weight kept as a vector, flat."""
+        values: Floats = self._weight(name).float().flatten().numpy()
         return values
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:

@@ -98,7 +98,7 @@ uint64_t passes(uint64_t hash) {
     norms.reserve(100);
     const std::vector<float> cosines = random_floats(columns * size / 2), sines = random_floats(columns * size / 2);
     const sk_rope rope = {cosines.data(), sines.data(), columns, size / 2};
-    sk_layer layers[2];
+    sk_layer layers[2] = {};
     for (int i = 0; i < 2; i++) {
         const int32_t format = i ? SK_Q8 : SK_Q4;
         layers[i] = {random_matrix(format, heads * size, hidden), random_matrix(format, key_heads * size, hidden),
@@ -106,7 +106,7 @@ uint64_t passes(uint64_t hash) {
                      random_matrix(format, inner, hidden), random_matrix(format, inner, hidden),
                      random_matrix(format, hidden, inner), norm(heads * size), norm(key_heads * size), nullptr, nullptr,
                      norm(hidden), i ? nullptr : norm(hidden), norm(hidden), i ? nullptr : norm(hidden), norm(size),
-                     norm(size), i ? 40 : 0, 0};
+                     norm(size), i ? 40 : 0, 0, SK_ATTENTION, 0, nullptr, nullptr};
     }
     sk_model model{};
     model.layer_count = 2;
