@@ -20,16 +20,17 @@ _GGUF = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
 class Recommendation(NamedTuple):
     """Recommended sampling settings of a model."""
 
-    sampling: Sampling = Sampling()
-    """The settings; a value that is not stated is the default."""
+    sampling: Sampling | None = None
+    """The settings, a value that is not stated is the default; None if nothing valid is stated."""
     notice: str = ""
     """A sentence about invalid values, which are ignored; empty if there are none."""
 
 
 def recommended_sampling(folder: Path) -> Recommendation:
-    """The recommendation of a model folder (`generation_config.json`, as transformers reads it).
+    """The recommendation of a model folder (`generation_config.json`).
 
-    `do_sample` false is greedy; true without a temperature is temperature 1.
+    `do_sample` false is greedy; true without a temperature is temperature 1. A stated temperature is used without
+    `do_sample` too, which many authors leave out.
     """
     if not (folder / FILE).is_file():
         return Recommendation()
@@ -53,7 +54,7 @@ def recommended_sampling(folder: Path) -> Recommendation:
     if stated.get("do_sample") is False:
         valid["temperature"] = 0.0
     notice = f"invalid sampling settings in {FILE} are ignored: {', '.join(invalid)}"
-    return Recommendation(Sampling(**valid), notice if invalid else "")
+    return Recommendation(Sampling(**valid) if valid else None, notice if invalid else "")
 
 
 def add_gguf_sampling(folder: Path, metadata: Mapping[str, Any]) -> None:

@@ -245,5 +245,5 @@ class Worker:
 
 def _recommended(made: Assembly, target: str) -> Sampling:
     """Sampling settings that the target's authors recommend: in its files, or else of the preset."""
-    stated = made.model.recommended.sampling
-    return PRESETS[target].sampling if stated == Sampling() and target in PRESETS else stated
+    preset = PRESETS[target].sampling if target in PRESETS else Sampling()
+    return made.model.recommended.sampling or preset

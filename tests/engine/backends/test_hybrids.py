@@ -13,6 +13,7 @@ from specchat.engine import Admitted, Message, Request
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.errors import EngineError
 from tests.engine.hybrids import HYBRIDS, hybrid
+from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, text_of, tiny_engine
 
 ALL = pytest.mark.parametrize("kind", HYBRIDS)
@@ -122,3 +123,12 @@ def test_states_that_cannot_be_taken_back_are_refused_by_name(kind: str) -> None
     )
     with pytest.raises(EngineError, match=f"models of type {kind} keep a recurrent state"):
         TransformersBackend(network.eval(), 1, 64, 17)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("drafter", ["model", "ngram"])
+def test_sampled_replies_have_the_targets_distribution(drafter: str) -> None:
+    kind, prompt = "qwen3_5_text", tuple(b"abcabcab")
+    with tiny_engine(hybrid(kind, sharpness=15.0), hybrid(kind, seed=1), slots=8) as engine:
+        events = sampled(engine, drafter, prompt, 1500)
+    assert check_distribution(events, prompt, says(hybrid(kind, sharpness=15.0))) >= 2

@@ -27,11 +27,12 @@ from tests.engine.tiny import ask, said_while_loading, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_gguf
 
 INVALID = "invalid sampling settings in generation_config.json are ignored: "
-STATED: list[tuple[dict[str, Any] | str, Sampling, str]] = [
-    ({"eos_token_id": 2}, Sampling(), ""),
+STATED: list[tuple[dict[str, Any] | str, Sampling | None, str]] = [
+    ({"eos_token_id": 2}, None, ""),
     ({"do_sample": True, "temperature": 0.6, "top_k": 20}, Sampling(0.6, 20), ""),
     ({"temperature": 1, "top_p": 0.9, "min_p": None}, Sampling(1.0, top_p=0.9), ""),
     ({"do_sample": True, "top_p": 0.8}, Sampling(1.0, top_p=0.8), ""),
+    ({"do_sample": False}, Sampling(), ""),
     ({"do_sample": False, "temperature": 0.7, "repetition_penalty": 1.1}, Sampling(repetition_penalty=1.1), ""),
     (
         {"presence_penalty": 1.5, "frequency_penalty": 0.5, "min_p": 0.05},
@@ -43,13 +44,15 @@ STATED: list[tuple[dict[str, Any] | str, Sampling, str]] = [
         Sampling(repetition_penalty=1.2),
         f'{INVALID}temperature -1, top_k 2.5, top_p "x", min_p true',
     ),
-    ('{"temperature": NaN}', Sampling(), f"{INVALID}temperature NaN"),
-    ("[", Sampling(), f"{FILE} cannot be read"),
+    ('{"temperature": NaN}', None, f"{INVALID}temperature NaN"),
+    ("[", None, f"{FILE} cannot be read"),
 ]
 
 
 @pytest.mark.parametrize(("stated", "sampling", "notice"), STATED)
-def test_valid_values_are_taken(tmp_path: Path, stated: dict[str, Any] | str, sampling: Sampling, notice: str) -> None:
+def test_valid_values_are_taken(
+    tmp_path: Path, stated: dict[str, Any] | str, sampling: Sampling | None, notice: str
+) -> None:
     assert recommended_sampling(tmp_path) == Recommendation()
     (tmp_path / FILE).write_text(stated if isinstance(stated, str) else json.dumps(stated))
     found = recommended_sampling(tmp_path)
@@ -75,7 +78,7 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
     if quantize == "q8":
         folder = packed_folder(str(model), "q8", ModelStore(tmp_path / "store"), ignore_progress)
         assert folder is not None
-        assert load_packed(folder, ignore_progress).recommended.sampling.temperature == 0.5
+        assert load_packed(folder, ignore_progress).recommended.sampling == Sampling(0.5)
     config = EngineConfig(str(model), tmp_path / "store", quantize=quantize, device="cpu", context=64)
     with closing(Engine(config)) as engine:
         engine.start()
@@ -86,7 +89,7 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
 def test_a_preset_recommends_where_the_files_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Sampling(0.6, top_p=0.9)
     monkeypatch.setitem(catalog.PRESETS, "tiny", replace(PRESETS["smollm2-360m"], name="tiny", sampling=own))
-    for stated, expected in ((Sampling(), own), (Sampling(0.3), Sampling(0.3))):
+    for stated, expected in ((None, own), (Sampling(), Sampling()), (Sampling(0.3), Sampling(0.3))):
         model = replace(tiny_model(), recommended=Recommendation(stated))
         with tiny_engine(model) as engine:
             assert engine.wait_ready().sampling == expected
