@@ -14,7 +14,7 @@ from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
-_LARGEST_HEAD = 512
+_LARGEST_HEAD, _MOST_EXPERTS = 512, 1024
 Floats = NDArray[np.float32]
 
 
@@ -38,6 +38,13 @@ class DecoderShape:
     logit_cap: float = 0.0
     """The same for logits."""
     embedding_scale: float = 1.0
+    experts: int = 0
+    """Number of experts of a mixture; 0 if every MLP is dense."""
+    experts_per_token: int = 0
+    expert_size: int = 0
+    """Intermediate size of an expert."""
+    normalise_experts: bool = False
+    """Whether the weights of a token's experts are scaled to add up to 1."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -70,6 +77,8 @@ class LayerWeights:
     """Sliding window: positions that a token sees, itself included; 0 for all."""
     rope: int = 0
     """Index of its rotary table."""
+    router: PackedMatrix | None = None
+    """[experts, hidden] of a mixture of experts; gate, up and down are those of all experts, one after the other."""
 
 
 class DecoderWeights:
@@ -124,7 +133,8 @@ class DecoderWeights:
                 part = part.c
             elif isinstance(part, np.ndarray):
                 part = self._keep(part)
-            parts[field.name] = part
+            if part is not None:
+                parts[field.name] = part
         return CLayer(**parts)
 
     def _keep(self, array: Floats) -> int:
@@ -147,6 +157,19 @@ def check_sizes(hidden: int, head_size: int, intermediate: int) -> None:
         )
 
 
+def check_experts(shape: DecoderShape) -> None:
+    """Check that the kernels support the experts of a model.
+
+    Raises:
+        KernelError: they do not.
+    """
+    if not 0 < shape.experts_per_token <= shape.experts <= _MOST_EXPERTS or shape.expert_size % 16:
+        raise KernelError(
+            f"the quantised kernels need 1 to {_MOST_EXPERTS} experts of a size that is a multiple of 16 and no more "
+            f"per token: this model has {shape.experts} of size {shape.expert_size}, {shape.experts_per_token} per token"
+        )
+
+
 def _check(
     shape: DecoderShape,
     layers: Sequence[LayerWeights],
@@ -158,6 +181,8 @@ def _check(
     if shape.activation not in _ACTIVATIONS:
         raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
     check_sizes(shape.hidden, shape.head_size, shape.intermediate)
+    if shape.experts:
+        check_experts(shape)
     if shape.heads % shape.key_heads:
         raise KernelError(f"{shape.heads} query heads cannot share {shape.key_heads} key heads")
     queries, keys, hidden, inner = (
@@ -181,8 +206,14 @@ def _check(
         "value_bias": (keys,),
         "output_bias": (hidden,),
     }
+    experts = {
+        "router": (shape.experts, hidden),
+        **dict.fromkeys(("gate", "up"), (shape.experts * shape.expert_size, hidden)),
+        "down": (shape.experts * hidden, shape.expert_size),
+    }
     for i, layer in enumerate(layers):
-        for name, size in wanted.items():
+        expected = wanted if layer.router is None else wanted | experts
+        for name, size in expected.items():
             part = getattr(layer, name)
             if part is not None and part.shape != size:
                 raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.packed_matrix import MatrixArrays
@@ -20,11 +21,12 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
-    MATRICES,
     NORMS,
     OUTPUT,
+    ROUTER,
     DecoderDescription,
     describe_decoder,
+    matrix_names,
 )
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
 from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
@@ -116,8 +118,9 @@ def decoder_weights(
     names = [(EMBEDDING, True)]
     for layer in range(described.layers):
         prefix = f"model.layers.{layer}."
-        names += [(f"{prefix}{part}.weight", True) for part in MATRICES.values()]
-        names += [(f"{prefix}{part}.bias", False) for part in MATRICES.values()]
+        matrices = matrix_names(prefix, experts=source.has(f"{prefix}{ROUTER}.weight")).values()
+        names += [(f"{part}.weight", True) for part in matrices]
+        names += [(f"{part}.bias", False) for part in matrices]
         names += [(f"{prefix}{norm}.weight", False) for norm in NORMS]
     names += [(FINAL_NORM, False)] + ([] if described.tied else [(OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(names):
@@ -154,4 +157,18 @@ def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[s
     for name, weight in state.items():
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
         places = np.arange(weight.numel())[sampled(weight.numel())]
-        yield name, tuple(weight.shape), source.sample(stored, places)
+        if ".experts." in name:
+            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places)
+        else:
+            yield name, tuple(weight.shape), source.sample(stored, places)
+
+
+def _sample_experts(source: WeightSource, name: str, shape: torch.Size, places: NDArray[np.int64]) -> Tensor:
+    """Entries, by flat index, of a parameter [experts, rows, columns] whose rows are those of one or two matrices."""
+    stem, _, last = name.rpartition(".")
+    parts = FUSED.get(last, (last,))
+    size = shape[1] * shape[2] // len(parts)
+    block, within = np.divmod(places, size)
+    expert, part = np.divmod(block, len(parts))
+    found = [source.sample(f"{stem}.{each}.weight", expert * size + within) for each in parts]
+    return torch.stack(found)[torch.from_numpy(part), torch.arange(len(places))]

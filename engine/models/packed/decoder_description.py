@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_weights import DecoderShape, check_sizes
+from specchat.engine.kernels.decoder_weights import DecoderShape, check_experts, check_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3")
 """Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_PER_HEAD_NORMS = ("qwen3", "gemma3_text")
+_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text")
 _GEMMA = ("gemma2", "gemma3_text")
 Floats = NDArray[np.float32]
 
@@ -38,6 +38,8 @@ MATRICES = {
     "down": "mlp.down_proj",
 }
 """Matrices of a layer: field of `engine.kernels.decoder_weights.LayerWeights` to name."""
+ROUTER = "mlp.gate"
+"""Its presence makes the MLP of a layer a mixture of experts."""
 NORMS = (
     "input_layernorm",
     "post_attention_layernorm",
@@ -49,6 +51,14 @@ NORMS = (
 """Norms of a layer; each family has some of them."""
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """Fused matrices of some families, and the matrices that their rows consist of, in order."""
+
+
+def matrix_names(prefix: str, *, experts: bool) -> dict[str, str]:
+    """Names of the matrices of a layer, without "weight"; those of all experts are one matrix, one after the other."""
+    names = {part: f"{prefix}{name}" for part, name in MATRICES.items()}
+    if not experts:
+        return names
+    return {part: name.replace(".mlp.", ".mlp.experts.") for part, name in names.items()} | {"router": prefix + ROUTER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +145,19 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     check_sizes(config.hidden_size, size, config.intermediate_size)
     gemma = kind in _GEMMA
-    return DecoderDescription(
+    mixture = (
+        {
+            "experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "expert_size": config.moe_intermediate_size,
+            "normalise_experts": bool(config.norm_topk_prob),
+        }
+        if kind == "qwen3_moe" and config.num_experts
+        else {}
+    )
+    described = DecoderDescription(
         shape=DecoderShape(
+            **mixture,
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
             key_heads=config.num_key_value_heads or config.num_attention_heads,
@@ -158,6 +179,9 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         out_norms=gemma,
         head_norms=kind in _PER_HEAD_NORMS,
     )
+    if mixture:
+        check_experts(described.shape)
+    return described
 
 
 def _rotaries(config: PreTrainedConfig) -> tuple[Sequence[str], tuple[Rotary, ...]]:

@@ -18,9 +18,10 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
-    MATRICES,
     OUTPUT,
+    ROUTER,
     DecoderDescription,
+    matrix_names,
 )
 from specchat.engine.models.packed.file import PackedWeights
 from specchat.engine.models.tokenizer import PlainTokenizer
@@ -106,12 +107,11 @@ class PackedModel:
             return self.weights.vector(f"{prefix}{name}.weight") if exists else None
 
         def bias(part: str) -> Any:
-            name = f"{prefix}{MATRICES[part]}.bias"
+            name = f"{names[part]}.bias"
             return self.weights.vector(name) if self.weights.has(name) else None
 
-        matrices: dict[str, Any] = {
-            part: self.weights.matrix(f"{prefix}{name}.weight") for part, name in MATRICES.items()
-        }
+        names = matrix_names(prefix, experts=self.weights.has(f"{prefix}{ROUTER}.weight"))
+        matrices: dict[str, Any] = {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
@@ -185,7 +185,12 @@ def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> L
 def _state_entry(packed: PackedModel, name: str) -> Tensor:
     if name == OUTPUT and packed.described.tied:
         name = EMBEDDING
-    part = name.split(".")[-2]
+    stem, _, last = name.rpartition(".")
+    part = stem.rpartition(".")[2]
+    if part == "experts":
+        count = packed.shape.experts
+        stacks = [_state_entry(packed, f"{stem}.{each}.weight") for each in FUSED.get(last, (last,))]
+        return torch.cat([stack.view(count, -1, stack.shape[-1]) for stack in stacks], dim=1)
     if part in FUSED:
         return torch.cat([_state_entry(packed, name.replace(part, each)) for each in FUSED[part]])
     if name in packed.weights.index["matrices"]:
