@@ -166,7 +166,7 @@ def check_experts(shape: DecoderShape) -> None:
     if not 0 < shape.experts_per_token <= shape.experts <= _MOST_EXPERTS or shape.expert_size % 16:
         raise KernelError(
             f"the quantised kernels need 1 to {_MOST_EXPERTS} experts of a size that is a multiple of 16 and no more "
-            f"per token: this model has {shape.experts} of size {shape.expert_size}, {shape.experts_per_token} per token"
+            f"per token: this model has {shape.experts} of size {shape.expert_size}, {shape.experts_per_token} a token"
         )
 
 
