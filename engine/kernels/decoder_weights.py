@@ -14,8 +14,7 @@ from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
-_LARGEST_HEAD = 512
-_MOST_TAPS = 16
+_LARGEST_HEAD, _MOST_TAPS, _MOST_EXPERTS = 512, 16, 1024
 Floats = NDArray[np.float32]
 
 
@@ -41,6 +40,13 @@ class DecoderShape:
     embedding_scale: float = 1.0
     taps: int = 0
     """Inputs that a short convolution reads, the token's own included."""
+    experts: int = 0
+    """Number of experts of a mixture; 0 if every MLP is dense."""
+    experts_per_token: int = 0
+    expert_size: int = 0
+    """Intermediate size of an expert."""
+    normalise_experts: bool = False
+    """Whether the weights of a token's experts are scaled to add up to 1."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,6 +83,8 @@ class LayerWeights:
     convolution: Floats | None = None
     """[taps, hidden], the oldest input first; only of a layer with a short convolution."""
     convolution_bias: Floats | None = None
+    router: PackedMatrix | None = None
+    """[experts, hidden] of a mixture of experts; gate, up and down are those of all experts, one after the other."""
 
 
 class DecoderWeights:
@@ -155,6 +163,19 @@ def check_sizes(hidden: int, head_size: int, intermediate: int) -> None:
         )
 
 
+def check_experts(shape: DecoderShape) -> None:
+    """Check that the kernels support the experts of a model.
+
+    Raises:
+        KernelError: they do not.
+    """
+    if not 0 < shape.experts_per_token <= shape.experts <= _MOST_EXPERTS or shape.expert_size % 16:
+        raise KernelError(
+            f"the quantised kernels need 1 to {_MOST_EXPERTS} experts of a size that is a multiple of 16 and no more "
+            f"per token: this model has {shape.experts} of size {shape.expert_size}, {shape.experts_per_token} a token"
+        )
+
+
 def _check(
     shape: DecoderShape,
     layers: Sequence[LayerWeights],
@@ -168,6 +189,8 @@ def _check(
     check_sizes(shape.hidden, shape.head_size, shape.intermediate)
     if shape.taps > _MOST_TAPS:
         raise KernelError(f"the kernels have short convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
+    if shape.experts:
+        check_experts(shape)
     if shape.heads % shape.key_heads:
         raise KernelError(f"{shape.heads} query heads cannot share {shape.key_heads} key heads")
     queries, keys, hidden, inner = (
@@ -194,8 +217,14 @@ def _check(
         "convolution_bias": (hidden,),
     }
     convolution = {"query": (3 * hidden, hidden), "query_bias": (3 * hidden,), "output": (hidden, hidden)}
+    experts = {
+        "router": (shape.experts, hidden),
+        **dict.fromkeys(("gate", "up"), (shape.experts * shape.expert_size, hidden)),
+        "down": (shape.experts * hidden, shape.expert_size),
+    }
     for i, layer in enumerate(layers):
-        for name, size in (wanted if layer.convolution is None else wanted | convolution).items():
+        expected = wanted if layer.convolution is None else wanted | convolution
+        for name, size in (expected if layer.router is None else expected | experts).items():
             part = getattr(layer, name)
             if part is not None and part.shape != size:
                 raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")

@@ -42,6 +42,7 @@ class CLayer(Structure):
         "pointer attention_norm attention_out_norm mlp_norm mlp_out_norm query_norm key_norm",
         "int32 window rope mixer reserved",
         "pointer convolution convolution_bias",
+        ("router", CMatrix),
     )
 
 
@@ -57,6 +58,7 @@ class CModel(Structure):
     _fields_ = _fields(
         "int32 layer_count hidden heads key_heads head_size intermediate vocabulary activation rope_count taps",
         "float epsilon attention_scale attention_cap logit_cap embedding_scale",
+        "int32 experts experts_per_token expert_size normalise_experts",
         ("embedding", CMatrix),
         ("output", CMatrix),
         "pointer final_norm",

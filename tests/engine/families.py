@@ -42,6 +42,7 @@ _LONG = {
     "original_max_position_embeddings": 128,
     "partial_rotary_factor": 0.5,
 }
+_MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "mlp_only_layers": [1]}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -51,6 +52,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}),
     "qwen2-yarn": ("qwen2", {"rope_parameters": _YARN}),
     "qwen3": ("qwen3", {}),
+    "qwen3-moe": ("qwen3_moe", _MOE),
     "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 24}),
     "phi3": ("phi3", {"sliding_window": 8, "resid_pdrop": 0.0}),

@@ -2,6 +2,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <vector>
@@ -65,6 +66,16 @@ class Activations {
                          sums_.get() + group, totals_.get() + 2 * group);
     }
     void quantize(const Kernels& kernels, int64_t t) { quantize(kernels, t, 0, columns_); }
+
+    // Makes row `to` a copy of row t of `from`, which has as many columns.
+    void copy(int64_t to, const Activations& from, int64_t t) {
+        const int64_t groups = columns_ / kGroup;
+        std::copy_n(from.floats_.get() + t * columns_, columns_, token(to));
+        std::copy_n(from.codes_.get() + t * columns_, columns_, codes_.get() + to * columns_);
+        std::copy_n(from.scales_.get() + t * groups, groups, scales_.get() + to * groups);
+        std::copy_n(from.sums_.get() + t * groups, groups, sums_.get() + to * groups);
+        std::copy_n(from.totals_.get() + t * 2 * groups, 2 * groups, totals_.get() + to * 2 * groups);
+    }
 
     Inputs inputs() const {
         return {floats_.get(), codes_.get(), scales_.get(), sums_.get(), totals_.get(), columns_};

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 7
+#define SK_ABI 8
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -55,6 +55,9 @@ struct sk_layer {
     int32_t mixer;   // sk_mixer
     int32_t reserved;
     const float *convolution, *convolution_bias;  // [taps, hidden], the oldest input first; [hidden]
+    // [experts, hidden] of a mixture of experts, whose gate, up and down are those of its experts one after the other; without
+    // rows for a dense MLP.
+    sk_matrix router;
 };
 
 struct sk_rope {
@@ -68,6 +71,8 @@ struct sk_model {
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
     float embedding_scale;
+    int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 if there are none
+    int32_t normalise_experts;  // whether the weights of a token's experts add up to 1
     sk_matrix embedding, output;
     const float* final_norm;
     const sk_layer* layers;

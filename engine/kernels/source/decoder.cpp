@@ -21,8 +21,6 @@ int64_t last_cache() {
     return (kilobytes > 0 ? kilobytes : 32 << 10) << 10;
 }
 
-bool wants_codes(const sk_matrix& matrix) { return matrix.rows > 0 && is_quantized(matrix.format); }
-
 }  // namespace
 
 Decoder::Decoder(const sk_model& model)
@@ -89,7 +87,7 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
         attend(layer, index, batch);
         attention_out(layer);
     }
-    mlp(layer);
+    layer.router.rows ? experts(layer) : mlp(layer);
 }
 
 // Queries, keys and values of all tokens.
@@ -219,35 +217,42 @@ void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const A
     });
 }
 
-void Decoder::mlp(const sk_layer& layer) {
-    const bool codes = wants_codes(layer.gate) || wants_codes(layer.up);
+// The input of the MLP.
+void Decoder::enter_mlp(const sk_layer& layer) {
+    const bool codes = wants_codes(layer.gate) || wants_codes(layer.up) || wants_codes(layer.router);
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
-    // A piece makes whole groups of the next layer's input, so that it can quantise them at once.
-    const int64_t total = (model_.intermediate + kGroup - 1) / kGroup, share = panels_per_piece(pool_, total);
-    const Inputs inputs = normed_.inputs();
-    auto piece = [&](int64_t i, int thread) {
-        float* gates = scratch_[size_t(thread)].get();
-        float* up = gates + kMlpTokens * kGroup;
-        for (int64_t g = i * share; g < std::min(total, (i + 1) * share); g++) {
-            const int64_t first = g * 2, last = std::min(first + 2, panels(model_.intermediate));
-            const int64_t width = std::min<int64_t>(kGroup, model_.intermediate - g * kGroup);
-            for (int64_t t = 0; t < tokens_; t += kMlpTokens) {
-                const int64_t end = std::min(tokens_, t + kMlpTokens);
-                kernels_->linear(layer.gate, inputs, first, last, t, end, nullptr, false, gates, kGroup);
-                kernels_->linear(layer.up, inputs, first, last, t, end, nullptr, false, up, kGroup);
-                for (int64_t k = t; k < end; k++) {
-                    kernels_->gate(model_.activation, gates + (k - t) * kGroup, up + (k - t) * kGroup, width,
-                                   hidden_.token(k) + g * kGroup);
-                    if (wants_codes(layer.down)) hidden_.quantize(*kernels_, k, g * kGroup, (g + 1) * kGroup);
-                }
-            }
+}
+
+// A piece makes whole groups of the next layer's input, so that it can quantise them at once.
+void Decoder::gate_group(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch,
+                         Activations& out) {
+    float *gates = scratch, *up = gates + kMlpTokens * kGroup;
+    const int64_t begin = piece.expert * panels(piece.size), end_panel = begin + panels(piece.size), g = piece.group;
+    const int64_t first = begin + g * 2, last = std::min(first + 2, end_panel);
+    const int64_t width = std::min<int64_t>(kGroup, piece.size - g * kGroup);
+    for (int64_t t = piece.from; t < piece.to; t += kMlpTokens) {
+        const int64_t end = std::min(piece.to, t + kMlpTokens);
+        kernels_->linear(layer.gate, inputs, first, last, t, end, nullptr, false, gates, kGroup);
+        kernels_->linear(layer.up, inputs, first, last, t, end, nullptr, false, up, kGroup);
+        for (int64_t k = t; k < end; k++) {
+            kernels_->gate(model_.activation, gates + (k - t) * kGroup, up + (k - t) * kGroup, width,
+                           out.token(k) + g * kGroup);
+            if (wants_codes(layer.down)) out.quantize(*kernels_, k, g * kGroup, (g + 1) * kGroup);
         }
-    };
-    pool_.each((total + share - 1) / share, piece);
+    }
+}
+
+void Decoder::mlp(const sk_layer& layer) {
+    enter_mlp(layer);
+    const Inputs inputs = normed_.inputs();
+    each_panels(pool_, (model_.intermediate + kGroup - 1) / kGroup, [&](int64_t first, int64_t last, int thread) {
+        for (int64_t g = first; g < last; g++)
+            gate_group(layer, inputs, {0, model_.intermediate, g, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
+    });
     add_projection(layer.down, nullptr, hidden_, layer.mlp_out_norm);
 }
 

@@ -14,6 +14,7 @@ namespace sk {
 
 // Tokens of a row that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
 constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
+constexpr int64_t kMostExperts = 1024;
 
 // Adjacent tokens of a pass in the same slot.
 struct Row {
@@ -25,6 +26,26 @@ struct Row {
 // Some tokens of a row, one key head, some blocks of keys.
 struct AttentionPiece {
     int64_t row, first, count, key_head, first_block, last_block;
+};
+
+// 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
+struct GatePiece {
+    int64_t expert, size, group, from, to;
+};
+
+// Choices of the experts by the tokens of a pass, and what the experts compute. The tokens of an expert are consecutive
+// rows, so that its weights are read once.
+struct Routing {
+    struct Run {
+        int64_t expert, first, last;  // rows
+    };
+    std::vector<int32_t> chosen;   // [tokens, experts_per_token], the likeliest first
+    std::vector<float> weights;    // of those
+    std::vector<int64_t> rows;     // of those
+    std::vector<Run> runs;
+    std::vector<int64_t> starts;   // [experts + 1], first row of each
+    Buffer<float> scores, out;     // [tokens, experts], [rows, hidden]
+    Activations in, hidden;        // [rows, hidden], [rows, expert_size]
 };
 
 class Decoder {
@@ -57,6 +78,13 @@ class Decoder {
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void mlp(const sk_layer& layer);
+    void enter_mlp(const sk_layer& layer);
+    void gate_group(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
+    void experts(const sk_layer& layer);
+    void route(const sk_layer& layer);
+    void sort_by_expert();
+    void run_experts(const sk_layer& layer);
+    void add_experts(const sk_layer& layer);
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
     void judge(const sk_batch& batch);
@@ -79,6 +107,7 @@ class Decoder {
     int64_t most_blocks_ = 0, most_own_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_;
     Activations normed_, attended_, convolved_, hidden_, judged_;
+    Routing routing_;
     std::vector<Buffer<float>> scratch_;
 };
 

@@ -36,6 +36,9 @@ static constexpr int64_t padded(int64_t bytes) { return (bytes + 63) & ~int64_t(
 static constexpr int64_t panels(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
 static constexpr bool is_known(int32_t format) { return format >= SK_Q4 && format <= SK_F32; }
 static constexpr bool is_quantized(int32_t format) { return format < SK_BF16; }
+static constexpr bool wants_codes(const sk_matrix& matrix) {
+    return matrix.rows > 0 && is_quantized(matrix.format);
+}
 static constexpr bool is_4_bit(int32_t format) { return format == SK_Q4 || format == SK_Q4_SUPER; }
 
 static constexpr bool has_minimum(int32_t format) {
@@ -71,8 +74,9 @@ static constexpr int64_t panel_bytes(int32_t format, int64_t columns) {
     return padded((columns + per_block - 1) / per_block * block_bytes(format));
 }
 
-static inline std::array<sk_matrix*, 7> matrices(sk_layer& layer) {
-    return {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down};
+static inline std::array<sk_matrix*, 8> matrices(sk_layer& layer) {
+    return {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down,
+            &layer.router};
 }
 
 static inline int64_t matrix_bytes(const sk_matrix& matrix) {

@@ -7,6 +7,7 @@ memory-mapped file.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
@@ -43,7 +44,7 @@ class GgmlType(IntEnum):
 def read_matrix(
     header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64] | slice = slice(None)
 ) -> MatrixArrays:
-    """Read a two-dimensional tensor.
+    """Read a two-dimensional tensor, or a three-dimensional one as its matrices one after the other.
 
     Args:
         header: of the file.
@@ -54,7 +55,7 @@ def read_matrix(
         EngineError: its type is not one of `GgmlType`, blocks do not divide its rows, or a scale is not a number.
     """
     kind = readable_type(header, tensor)
-    columns, rows = tensor.shape
+    columns, rows = tensor.shape[0], math.prod(tensor.shape[1:])
     if kind in _BLOCKS and columns % (block := _BLOCKS[kind][2]):
         raise EngineError(
             f"{header.path} is damaged: the rows of {tensor.name} have {columns} weights, which blocks of {block} do "
@@ -80,7 +81,9 @@ def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.
     """Rows of a tensor, dequantised by the gguf package, so bit-identical to those of transformers."""
     from gguf import GGMLQuantizationType, quants
 
-    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(tensor.shape[1], -1)[chosen]
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(math.prod(tensor.shape[1:]), -1)[
+        chosen
+    ]
     kind = GGMLQuantizationType(tensor.type)
     plain = {GGMLQuantizationType.F32: "<f4", GGMLQuantizationType.F16: "<f2"}.get(kind)
     values: NDArray[np.float32] = raw.view(plain).astype(np.float32) if plain else quants.dequantize(raw, kind)

@@ -66,6 +66,9 @@ def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
             rope = rope_parameters(header, config)
             if rope is not None:
                 config.rope_parameters = rope
+            expert_size = header.metadata.get(f"{header.architecture}.expert_feed_forward_length")
+            if expert_size is not None and hasattr(config, "moe_intermediate_size"):
+                config.moe_intermediate_size = expert_size  # not read by transformers
             vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
             report(_WEIGHTS, _WRITE, 0.0)
             model = _read_network(file, config)

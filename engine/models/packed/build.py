@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.packed_matrix import MatrixArrays
@@ -24,6 +25,7 @@ from specchat.engine.models.packed.decoder_description import (
     KERNEL,
     NORMS,
     OUTPUT,
+    ROUTER,
     DecoderDescription,
     describe_decoder,
 )
@@ -119,7 +121,8 @@ def decoder_weights(
     """All weights of a decoder with their names, and the fraction of the weights before each."""
     names = [(EMBEDDING, True)]
     for layer in range(described.layers):
-        prefix, matrices = f"model.layers.{layer}.", described.matrices(layer).values()
+        prefix = f"model.layers.{layer}."
+        matrices = described.matrices(layer, experts=source.has(f"{prefix}{ROUTER}.weight")).values()
         names += [(f"{part}.weight", True) for part in matrices]
         names += [(f"{part}.bias", False) for part in (*matrices, f"{prefix}{KERNEL}")]
         names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
@@ -158,4 +161,18 @@ def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[s
     for name, weight in state.items():
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
         places = np.arange(weight.numel())[sampled(weight.numel())]
-        yield name, tuple(weight.shape), source.sample(stored, places)
+        if ".experts." in name:
+            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places)
+        else:
+            yield name, tuple(weight.shape), source.sample(stored, places)
+
+
+def _sample_experts(source: WeightSource, name: str, shape: torch.Size, places: NDArray[np.int64]) -> Tensor:
+    """Entries, by flat index, of a parameter [experts, rows, columns] whose rows are those of one or two matrices."""
+    stem, _, last = name.rpartition(".")
+    parts = FUSED.get(last, (last,))
+    size = shape[1] * shape[2] // len(parts)
+    block, within = np.divmod(places, size)
+    expert, part = np.divmod(block, len(parts))
+    found = [source.sample(f"{stem}.{each}.weight", expert * size + within) for each in parts]
+    return torch.stack(found)[torch.from_numpy(part), torch.arange(len(places))]

@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_weights import DecoderShape, check_sizes
+from specchat.engine.kernels.decoder_weights import DecoderShape, check_experts, check_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "lfm2")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "lfm2")
 """Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_PER_HEAD_NORMS = ("qwen3", "gemma3_text", "lfm2")
+_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text", "lfm2")
 _GEMMA = ("gemma2", "gemma3_text")
 Floats = NDArray[np.float32]
 
@@ -38,6 +38,8 @@ MATRICES = {
     "down": "mlp.down_proj",
 }
 """Matrices of a layer: field of `engine.kernels.decoder_weights.LayerWeights` to name."""
+ROUTER = "mlp.gate"
+"""Its presence makes the MLP of a layer a mixture of experts."""
 NORMS = (
     "input_layernorm",
     "post_attention_layernorm",
@@ -112,10 +114,16 @@ class DecoderDescription:
     convolutions: tuple[int, ...] = ()
     """Layers with a short convolution in the place of attention; only LFM2 has such."""
 
-    def matrices(self, layer: int) -> dict[str, str]:
-        """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix."""
+    def matrices(self, layer: int, *, experts: bool) -> dict[str, str]:
+        """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix.
+
+        Those of all experts of a layer are one matrix, one after the other.
+        """
         mlp = {part: MATRICES[part] for part in ("gate", "up", "down")}
         parts = CONVOLUTION | mlp if layer in self.convolutions else MATRICES
+        if experts:
+            mixture = {part: name.replace("mlp.", "mlp.experts.") for part, name in mlp.items()}
+            parts = parts | mixture | {"router": ROUTER}
         return {part: self.name(f"model.layers.{layer}.{name}") for part, name in parts.items()}
 
     def name(self, name: str) -> str:
@@ -168,8 +176,19 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     inner = network.layers[0].feed_forward.w1.out_features if lfm2 else config.intermediate_size
     check_sizes(config.hidden_size, size, inner)
     gemma = kind in _GEMMA
-    return DecoderDescription(
+    mixture = (
+        {
+            "experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "expert_size": config.moe_intermediate_size,
+            "normalise_experts": bool(config.norm_topk_prob),
+        }
+        if kind == "qwen3_moe" and config.num_experts
+        else {}
+    )
+    described = DecoderDescription(
         shape=DecoderShape(
+            **mixture,
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
             key_heads=config.num_key_value_heads or config.num_attention_heads,
@@ -193,6 +212,9 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         head_norms=kind in _PER_HEAD_NORMS,
         convolutions=tuple(i for i in range(count) if lfm2 and layer_types[i] == "conv"),
     )
+    if mixture:
+        check_experts(described.shape)
+    return described
 
 
 def _empty_network(config: PreTrainedConfig) -> Any:

@@ -20,6 +20,7 @@ from specchat.engine.models.packed.decoder_description import (
     FUSED,
     KERNEL,
     OUTPUT,
+    ROUTER,
     DecoderDescription,
 )
 from specchat.engine.models.packed.file import PackedWeights
@@ -104,7 +105,8 @@ class PackedModel:
 
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
-        names, attends = described.matrices(number), number not in described.convolutions
+        attends = number not in described.convolutions
+        names = described.matrices(number, experts=self.weights.has(f"{prefix}{ROUTER}.weight"))
 
         def norm(name: str, exists: bool = True) -> Any:
             return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
@@ -191,7 +193,12 @@ def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> L
 def _state_entry(packed: PackedModel, name: str) -> Tensor:
     if name == OUTPUT and packed.described.tied:
         name = EMBEDDING
-    part = name.split(".")[-2]
+    stem, _, last = name.rpartition(".")
+    part = stem.rpartition(".")[2]
+    if part == "experts":
+        count = packed.shape.experts
+        stacks = [_state_entry(packed, f"{stem}.{each}.weight") for each in FUSED.get(last, (last,))]
+        return torch.cat([stack.view(count, -1, stack.shape[-1]) for stack in stacks], dim=1)
     if part in FUSED:
         return torch.cat([_state_entry(packed, name.replace(part, each)) for each in FUSED[part]])
     if name in packed.weights.index["matrices"]:

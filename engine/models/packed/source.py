@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,10 @@ from specchat.engine.models.gguf.blocks import (
     readable_type,
 )
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.packed.decoder_description import EMBEDDING, KERNEL, OUTPUT, OtherFamilyError
+from specchat.engine.models.packed.decoder_description import EMBEDDING, KERNEL, OUTPUT, ROUTER, OtherFamilyError
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "lfm2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "lfm2")
 """llama.cpp's names of the supported families."""
 Floats = NDArray[np.float32]
 
@@ -130,9 +131,9 @@ class CheckpointSource:
         return name in self._files
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, quantised if its columns are a multiple of the group size."""
+        """A two-dimensional weight, quantised if it is no router and its columns are a multiple of the group size."""
         weight = self._weight(name)
-        if weight.shape[1] % GROUP:
+        if weight.shape[1] % GROUP or name.endswith(f"{ROUTER}.weight"):
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
         return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)
@@ -147,6 +148,12 @@ class CheckpointSource:
         return self._weight(name).flatten()[torch.from_numpy(places)]
 
     def _weight(self, name: str) -> Tensor:
+        """A weight; of all experts, one after the other, if there is one of each."""
+        numbered = (name.replace(".experts.", f".experts.{expert}.") for expert in count())
+        each = list(takewhile(self.has, numbered)) if ".experts." in name and not self.has(name) else []
+        return torch.cat([self._stored(one) for one in each]) if each else self._stored(name)
+
+    def _stored(self, name: str) -> Tensor:
         if name not in self._files:
             raise EngineError(f"{self._folder} lacks weights ({name}): fetch the model again")
         weight: Tensor = self._files[name].get_tensor(name)

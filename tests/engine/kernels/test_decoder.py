@@ -157,6 +157,8 @@ def test_what_does_not_fit_is_refused() -> None:
         {"model_type": "llama", "mlp_bias": True},
         {"model_type": "llama", "hidden_act": "relu"},
         {"model_type": "llama", "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3},
+        {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5},
+        {"model_type": "qwen3_moe", "moe_intermediate_size": 24},
         {"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
     ],
 )

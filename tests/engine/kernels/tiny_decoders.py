@@ -50,6 +50,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "max_window_layers": 2,
     },
     "qwen3": {"model_type": "qwen3", "head_dim": 48, "num_key_value_heads": 4},
+    "qwen3 moe": {
+        "model_type": "qwen3_moe",
+        "num_experts": 20,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 96,
+        "norm_topk_prob": True,
+        "mlp_only_layers": [2],
+    },
     "gemma2": {
         "model_type": "gemma2",
         "sliding_window": 20,
@@ -93,6 +101,11 @@ class RoundedWeights:
 
     def __init__(self, network: Any, kind: Format) -> None:
         self._state, self._kind = network.state_dict(), kind
+        for name in [name for name in self._state if name.endswith("gate_up_proj") and "experts" in name]:
+            gate, up = self._state[name].chunk(2, dim=1)
+            stem = name.removesuffix("gate_up_proj")
+            self._state |= {f"{stem}gate_proj.weight": gate, f"{stem}up_proj.weight": up}
+            self._state[f"{stem}down_proj.weight"] = self._state[f"{stem}down_proj"]
         self._rounded: dict[str, MatrixArrays] = {}
         self.packed: dict[str, Any] = {}
 
@@ -104,8 +117,8 @@ class RoundedWeights:
             return self.packed[name]
         if name not in self._rounded:
             weight = self._state[name]
-            arrays = rounded(weight.numpy(), self._kind)
-            weight.copy_(torch.from_numpy(arrays.values()))
+            arrays = rounded(weight.reshape(-1, weight.shape[-1]).numpy(), self._kind)
+            weight.copy_(torch.from_numpy(arrays.values()).view(weight.shape))
             self._rounded[name] = arrays
         return self._rounded[name]
 
