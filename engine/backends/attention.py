@@ -188,7 +188,7 @@ class AttentionMasks:
         self._window: int | None = None if types and "sliding_attention" not in types else window
         self._by_type = bool(types)
         self._recurrent = types - {"full_attention", "sliding_attention"}
-        """Layer types without a mask, or with one beside that of their attention."""
+        """Layer types with recurrent layers, which get no mask."""
 
     def learn(self, heads: Mapping[int, int]) -> None:
         """Learn how many query heads share a key head in each layer, which may differ between layer types."""

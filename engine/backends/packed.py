@@ -164,7 +164,7 @@ class PackedBackend(Backend):
     def _begin(
         self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int], *, prompt: bool = False
     ) -> None:
-        """Prepare the inputs of short convolutions, if there are any, for a pass over these chains."""
+        """Prepare the inputs of short convolutions for a pass over these chains."""
         if self._inputs:
             for slot, start, count in zip(slots, starts, counts, strict=True):
                 self._inputs.begin(slot, start, count, prompt=prompt)

@@ -27,7 +27,7 @@ def record_states(network: nn.Module, layers: set[int]) -> set[int]:
 
     Args:
         network: of transformers.
-        layers: indices of those that keep a recurrent state.
+        layers: indices of its layers with a recurrent state.
 
     Returns:
         Those of them whose operator is not known, so that drafted tokens cannot be taken back.

@@ -2,7 +2,7 @@
 
 After n tokens such a layer knows its inputs at the last taps - 1 positions. A ring holds those of more positions: a
 pass may start again at an earlier length, and what it writes replaces the inputs of rejected tokens. The inputs at the
-ends of prompts and replies stay as snapshots, from which another prompt with the same beginning goes on.
+ends of prompts and replies stay as snapshots, from which another prompt with the same beginning continues.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ConvolutionInputs:
         self._slots[slot] = _Slot()
 
     def begin(self, slot: int, start: int, tokens: int, *, prompt: bool) -> None:
-        """A pass over so many tokens of a slot goes on from `start`; what is known of later positions is forgotten.
+        """A pass over so many tokens of a slot continues from `start`; the inputs of later positions are forgotten.
 
         Args:
             prompt: whether they are a chunk of a prompt. The inputs before its first chunk, and after its last one,

@@ -114,7 +114,7 @@ class KVCache:
         return self.states.bytes if self.states else 0
 
     def reusable(self, slot: int, length: int) -> int:
-        """How many of a slot's first `length` tokens a prompt may go on from."""
+        """How many of a slot's first `length` tokens a prompt may continue from."""
         return self.states.reusable(slot, length) if self.states else length
 
     def copy(self, source: int, target: int, length: int) -> None:

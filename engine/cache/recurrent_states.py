@@ -4,7 +4,7 @@ A recurrent state cannot be cropped: the state after n tokens does not contain t
 tokens therefore stores the state after each of them. The round leaves `SequenceState.cached` at the last accepted
 token, and the next pass starts from the state of that length; those of rejected tokens are dropped. Nothing is
 computed again. States at the ends of prompts and replies stay as snapshots, from which another prompt with the
-same beginning goes on.
+same beginning continues.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class RecurrentStates:
         self._slots[slot] = _Slot()
 
     def settle(self, slot: int, length: int) -> None:
-        """A round has begun at `length`: the slot goes on from there, or another prompt from a snapshot."""
+        """A round has begun at `length`: the slot continues from there, or another prompt from a snapshot."""
         known = self._slots[slot]
         known.reading = None
         known.recent = {n: state for n, state in known.recent.items() if n >= length}
@@ -157,7 +157,7 @@ class StatePass:
     """Cache of one pass of a network with recurrent layers, passed to transformers as `past_key_values`.
 
     Args:
-        states: those that the pass starts from, and where it leaves its own.
+        states: the states that the pass starts from; it adds its own.
         befores: [B], what each row starts from; None where it has read nothing.
         tokens: T, per row.
         attention: keys and values.
@@ -198,7 +198,7 @@ class StatePass:
         return self._before((layer_idx, "recurrent"))
 
     def update_conv_state(self, inputs: Tensor, layer_idx: int, **_: object) -> Tensor:
-        """The inputs of this pass [B, channels, T] behind those before it [B, channels, kernel size + T]."""
+        """The inputs of this pass [B, channels, T] appended to the earlier ones [B, channels, kernel size + T]."""
         key = layer_idx, "conv"
         before = self._before(key)
         size, inputs = before.shape[-1], torch.cat([before, inputs], dim=-1)

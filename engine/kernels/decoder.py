@@ -1,4 +1,4 @@
-"""A decoder (Llama, Mistral, SmolLM, Qwen 2 and 3, Gemma 2 and 3, Phi-3, LFM2): a forward pass is one kernel call."""
+"""A decoder of one of the supported families whose forward pass is one kernel call."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Recommendation(NamedTuple):
     sampling: Sampling | None = None
     """The settings, a value that is not stated is the default; None if nothing valid is stated."""
     notice: str = ""
-    """A sentence about invalid values, which are ignored; empty if there are none."""
+    """A sentence about invalid values, which are ignored; empty without such values."""
 
 
 def recommended_sampling(folder: Path) -> Recommendation:

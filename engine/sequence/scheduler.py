@@ -56,7 +56,7 @@ class Scheduler(Generic[Waiting]):
     Args:
         slots: of the cache.
         prefixes: whether cached prefixes can be reused (`Capabilities.prefixes`).
-        reusable: how many of a slot's first tokens a prompt may go on from (`KVCache.reusable`).
+        reusable: how many of a slot's first tokens a prompt may continue from (`KVCache.reusable`).
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Scheduler(Generic[Waiting]):
         return [self.reusable(i, common_prefix(slot.content, tokens)) for i, slot in enumerate(self._slots)]
 
     def reusable(self, slot: int, length: int) -> int:
-        """How many of a slot's first `length` tokens a prompt may go on from."""
+        """How many of a slot's first `length` tokens a prompt may continue from."""
         return self._reusable(slot, length)
 
     def _least_useful(self) -> int:

@@ -135,7 +135,7 @@ class TorchLayer(HeadLayer):
         return scored
 
     def stored(self, places: tuple[Tensor, Tensor, Tensor], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values [B, G, T, D]; return those that the pass sees [B, G, S, D].
+        """Write keys and values [B, G, T, D]; return all that the pass sees [B, G, S, D].
 
         Args:
             places: slots [B, 1], columns to write [B, T], and columns that are seen [B, S].

@@ -1,6 +1,6 @@
 """Gemma 4 assistant: four layers that draft with the keys and values of their target (`Gemma4AssistantForCausalLM`).
 
-The assistant keeps nothing of its own. It reads the embedding of a row's last token and the target's last hidden state
+The assistant caches nothing. It reads the embedding of a row's last token and the target's last hidden state
 before it, attends to what the target's last layer of each type has cached, and stays at the same position while it
 drafts: its output, projected to the target's width, takes the place of the hidden state for the next token. With
 ordered embeddings it scores only the tokens of the likeliest clusters; it never drafts the others.
@@ -65,7 +65,7 @@ def load_assistant(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
 
 
 def _sharing_layers(config: Any) -> dict[str, int]:
-    """The target's last layer of each type that has keys and values of its own."""
+    """The target's last layer of each type with its own keys and values."""
     own = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", 0) or 0)
     return {kind: layer for layer, kind in enumerate((getattr(config, "layer_types", None) or ())[:own])}
 

@@ -71,7 +71,7 @@ struct sk_model {
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
     float embedding_scale;
-    int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 if there are none
+    int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 without experts
     int32_t normalise_experts;  // whether the weights of a token's experts add up to 1
     sk_matrix embedding, output;
     const float* final_norm;

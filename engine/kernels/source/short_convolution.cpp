@@ -1,7 +1,7 @@
 // Short convolutions in the place of attention (LFM2): y = gate · convolution(gate · x), each channel by itself.
 //
 // What they know of the text are their inputs at the last taps - 1 positions. The ring has those of more positions, so
-// that a row can go on from an earlier length: rejected tokens are overwritten.
+// that a row can continue from an earlier length: rejected tokens are overwritten.
 #include <string.h>
 
 #include "decoder.h"

@@ -127,7 +127,7 @@ class DecoderDescription:
         return {part: self.name(f"model.layers.{layer}.{name}") for part, name in parts.items()}
 
     def name(self, name: str) -> str:
-        """Name of a weight in transformers' network, from the one that most families have."""
+        """Name of a weight in transformers' network, from its name in most families."""
         if not self.convolutions:
             return name
         return next((name.replace(usual, own) for usual, own in _LFM2.items() if usual in name), name)

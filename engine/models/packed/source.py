@@ -148,7 +148,7 @@ class CheckpointSource:
         return self._weight(name).flatten()[torch.from_numpy(places)]
 
     def _weight(self, name: str) -> Tensor:
-        """A weight; of all experts, one after the other, if there is one of each."""
+        """A weight; numbered weights of experts are joined, one after the other."""
         numbered = (name.replace(".experts.", f".experts.{expert}.") for expert in count())
         each = list(takewhile(self.has, numbered)) if ".experts." in name and not self.has(name) else []
         return torch.cat([self._stored(one) for one in each]) if each else self._stored(name)
