@@ -13,6 +13,7 @@ from torch import Tensor
 from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.packed_states import PackedStates
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree
@@ -65,6 +66,15 @@ class PackedBackend(Backend):
         shapes = [(model.shape.key_heads, model.shape.head_size) * 2] * model.layers
         self.cache = KVCache(shapes, slots, columns, CPU, torch.float16)
         self._decoder = model.decoder(context, columns)
+        recurrent = sum(mixer > 0 for mixer in model.described.mixers)
+        self.states = (
+            PackedStates(recurrent, self._decoder.state_sizes, model.shape.convolution_size, slots)
+            if recurrent
+            else None
+        )
+        if self.states:
+            self.capabilities = Capabilities(trees=False, ragged=True, packed=True)
+            self._decoder.attach_states(self.states.stored, self.states.updates)
         self._embedding = self.packed_embedding = model.embedding
         self._output = model.output
         self.context, self.taps = context, tuple(taps)
@@ -86,7 +96,9 @@ class PackedBackend(Backend):
         rows, width = inputs.shape[:2]
         embeddings = inputs.flatten(0, 1) if inputs.is_floating_point() else None
         ids = [0] * (rows * width) if embeddings is not None else inputs.flatten().tolist()
-        layout = TokenLayout.chains(slots, starts, [width] * rows)
+        counts = [width] * rows
+        states = self.states.forward(slots, starts, counts) if self.states else ()
+        layout = TokenLayout.chains(slots, starts, counts, states)
         logits, tapped = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), self.taps, embeddings)
         return logits.view(rows, width, -1), None if tapped is None else tapped.view(rows, width, -1)
 
@@ -104,7 +116,7 @@ class PackedBackend(Backend):
         """Scores of each row's last token and its draft."""
         drafted = proposal.on_host
         fed = [token for row, tokens in zip(rows, drafted, strict=True) for token in (row.tokens[-1], *tokens)]
-        layout = _layout(proposal.trees, [row.slot for row in rows], [row.cached for row in rows])
+        layout = self._layout(proposal.trees, [row.slot for row in rows], [row.cached for row in rows])
         greedy = any(row.request.sampling.greedy for row in rows)
         logits, best, tapped = self._decoder.run_all(
             fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
@@ -117,6 +129,18 @@ class PackedBackend(Backend):
             [logits[first:end] for first, end in cuts],
             [likeliest[first:end] for first, end in cuts],
             None if tapped is None else [tapped[first:end] for first, end in cuts],
+        )
+
+    def _layout(self, trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
+        """Token layout of a pass over trees, one after the other."""
+        if not any(tree.branches for tree in trees):
+            counts = [len(tree) + 1 for tree in trees]
+            states = self.states.score(slots, starts, counts) if self.states else ()
+            return TokenLayout.chains(slots, starts, counts, states)
+        return TokenLayout.of(
+            (slot, start + depth, start + node, start, [start + each for each in before])
+            for tree, slot, start in zip(trees, slots, starts, strict=True)
+            for node, (depth, before) in enumerate(_ancestors(tree))
         )
 
     def accept(
@@ -143,7 +167,8 @@ class PackedBackend(Backend):
         rows, width = tokens.shape
         counts = [width] * rows if lengths is None else list(lengths)
         flat = [token for row, count in zip(tokens.tolist(), counts, strict=True) for token in row[:count]]
-        layout = TokenLayout.chains(slots, starts, counts)
+        states = self.states.prefill(slots, starts, counts) if self.states else ()
+        layout = TokenLayout.chains(slots, starts, counts, states)
         _, tapped = self._decoder.run(flat, layout, (), torch.get_num_threads(), self.taps)
         return None if tapped is None else _by_row(tapped, counts, width)
 
@@ -171,17 +196,6 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
         row[:count] = values[end - count : end]
         row[count:] = 0
     return rows
-
-
-def _layout(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
-    """Token layout of a pass over trees, one after the other."""
-    if not any(tree.branches for tree in trees):
-        return TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
-    return TokenLayout.of(
-        (slot, start + depth, start + node, start, [start + each for each in before])
-        for tree, slot, start in zip(trees, slots, starts, strict=True)
-        for node, (depth, before) in enumerate(_ancestors(tree))
-    )
 
 
 @lru_cache(maxsize=1024)

@@ -1,4 +1,4 @@
-"""A decoder (Llama, Mistral, SmolLM, Qwen2, Qwen3, Gemma 2 and 3, Phi-3) whose forward pass is one kernel call."""
+"""A decoder (`engine.models.packed.decoder_description.FAMILIES`) whose forward pass is one kernel call."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ class Decoder:
         self._cache = (*keys, *values)
         addresses = [(c_void_p * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (keys, values)]
         self._kernels.sk_decoder_attach(self._c, slots, columns, *addresses)
+
+    @property
+    def state_sizes(self) -> tuple[int, int]:
+        """Floats of a recurrent layer's state of a slot, and of the update of a token."""
+        return self._kernels.sk_decoder_state_size(self._c), self._kernels.sk_decoder_update_size(self._c)
+
+    def attach_states(self, states: Tensor, updates: Tensor) -> None:
+        """Set the states of recurrent layers (`engine.cache.packed_states`), float32, contiguous; kept alive here."""
+        self._states = (states, updates)
+        self._kernels.sk_decoder_attach_states(self._c, states.data_ptr(), updates.data_ptr(), updates.shape[2])
 
     def run(
         self,

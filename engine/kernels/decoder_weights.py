@@ -15,6 +15,8 @@ from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
 _LARGEST_HEAD = 512
+MIXERS = {"full_attention": 0, "sliding_attention": 0, "conv": 1, "linear_attention": 2}
+"""Layer types of transformers to `sk_mixer` of api.h."""
 Floats = NDArray[np.float32]
 
 
@@ -38,6 +40,14 @@ class DecoderShape:
     logit_cap: float = 0.0
     """The same for logits."""
     embedding_scale: float = 1.0
+    state_key_heads: int = 0
+    """Key heads of gated delta nets."""
+    state_value_heads: int = 0
+    state_key_size: int = 0
+    """Per head."""
+    state_value_size: int = 0
+    convolution_size: int = 0
+    """Inputs of a depthwise convolution."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -45,8 +55,7 @@ class LayerWeights:
     """One layer: packed matrices, float32 norms and biases."""
 
     query: PackedMatrix
-    key: PackedMatrix
-    value: PackedMatrix
+    """Recurrent layers: the input projection, of which the convolution reads a part."""
     output: PackedMatrix
     gate: PackedMatrix
     up: PackedMatrix
@@ -55,6 +64,12 @@ class LayerWeights:
     """[hidden], before attention; the factors themselves, so 1 + w for Gemma."""
     mlp_norm: Floats
     """[hidden], before the MLP."""
+    key: PackedMatrix | None = None
+    """Delta nets: logits of beta."""
+    value: PackedMatrix | None = None
+    """Delta nets: inputs of the decay."""
+    mix_gate: PackedMatrix | None = None
+    """Gate of the output of attention or delta net."""
     attention_out_norm: Floats | None = None
     """[hidden], of the attention output before the residual addition."""
     mlp_out_norm: Floats | None = None
@@ -70,6 +85,16 @@ class LayerWeights:
     """Sliding window: positions that a token sees, itself included; 0 for all."""
     rope: int = 0
     """Index of its rotary table."""
+    mixer: int = 0
+    """One of `MIXERS`."""
+    convolution: Floats | None = None
+    """[convolution_size, channels], oldest input first."""
+    convolution_bias: Floats | None = None
+    decay_rate: Floats | None = None
+    """[value heads]: a delta net's decay is exp(rate x softplus(input + bias))."""
+    decay_bias: Floats | None = None
+    state_norm: Floats | None = None
+    """[value size], of every head of a delta net's output."""
 
 
 class DecoderWeights:
@@ -124,7 +149,8 @@ class DecoderWeights:
                 part = part.c
             elif isinstance(part, np.ndarray):
                 part = self._keep(part)
-            parts[field.name] = part
+            if part is not None:
+                parts[field.name] = part
         return CLayer(**parts)
 
     def _keep(self, array: Floats) -> int:
@@ -166,23 +192,38 @@ def _check(
         shape.hidden,
         shape.intermediate,
     )
+    values = shape.state_value_heads * shape.state_value_size
+    channels = 2 * shape.state_key_heads * shape.state_key_size + values
+    heads = (shape.state_value_heads, hidden)
+    mixers: list[dict[str, tuple[int, ...]]] = [
+        {
+            **dict.fromkeys(("query", "mix_gate"), (queries, hidden)),
+            **dict.fromkeys(("key", "value"), (keys, hidden)),
+            "output": (hidden, queries),
+        },
+        {"query": (3 * hidden, hidden), "output": (hidden, hidden), "convolution": (shape.convolution_size, hidden)},
+        {
+            "query": (channels, hidden),
+            **dict.fromkeys(("key", "value"), heads),
+            "mix_gate": (values, hidden),
+            "output": (hidden, values),
+            "convolution": (shape.convolution_size, channels),
+            **dict.fromkeys(("decay_rate", "decay_bias"), heads[:1]),
+            "state_norm": (shape.state_value_size,),
+        },
+    ]
     wanted: dict[str, tuple[int, ...]] = {
-        "query": (queries, hidden),
-        "key": (keys, hidden),
-        "value": (keys, hidden),
-        "output": (hidden, queries),
         "gate": (inner, hidden),
         "up": (inner, hidden),
         "down": (hidden, inner),
         **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), (hidden,)),
         **dict.fromkeys(("query_norm", "key_norm"), (shape.head_size,)),
-        "query_bias": (queries,),
         "key_bias": (keys,),
         "value_bias": (keys,),
         "output_bias": (hidden,),
     }
     for i, layer in enumerate(layers):
-        for name, size in wanted.items():
+        for name, size in (wanted | mixers[layer.mixer]).items():
             part = getattr(layer, name)
             if part is not None and part.shape != size:
                 raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")

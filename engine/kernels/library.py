@@ -25,7 +25,7 @@ from specchat.engine.kernels.structures import (
     CRows,
 )
 
-_ABI = 6
+_ABI = 7
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {
@@ -36,6 +36,8 @@ _INFALLIBLE: dict[str, tuple[Any, ...]] = {
     "sk_notice": (c_char_p,),
     "sk_quantize": (None, c_int32, c_void_p, c_int64, *[c_void_p] * 3),
     "sk_decoder_free": (None, c_void_p),
+    "sk_decoder_state_size": (c_int64, c_void_p),
+    "sk_decoder_update_size": (c_int64, c_void_p),
     "sk_head_free": (None, c_void_p),
 }
 """Result type and argument types of functions that cannot fail."""
@@ -48,6 +50,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "sk_linear": (c_int32, POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32),
     "sk_decoder_new": (c_void_p, POINTER(CModel)),
     "sk_decoder_attach": (c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p),
+    "sk_decoder_attach_states": (c_int32, c_void_p, c_void_p, c_void_p, c_int32),
     "sk_decoder_pass": (c_int32, c_void_p, POINTER(CBatch)),
     "sk_head_new": (c_void_p, POINTER(CHeadModel)),
     "sk_head_attach": (c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 3),

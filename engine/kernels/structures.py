@@ -37,10 +37,11 @@ class CLayer(Structure):
     """`sk_layer` of api.h."""
 
     _fields_ = _fields(
-        *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+        *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down", "mix_gate")),
         "pointer query_bias key_bias value_bias output_bias",
         "pointer attention_norm attention_out_norm mlp_norm mlp_out_norm query_norm key_norm",
-        "int32 window rope",
+        "int32 window rope mixer reserved",
+        "pointer convolution convolution_bias decay_rate decay_bias state_norm",
     )
 
 
@@ -56,6 +57,7 @@ class CModel(Structure):
     _fields_ = _fields(
         "int32 layer_count hidden heads key_heads head_size intermediate vocabulary activation rope_count",
         "float epsilon attention_scale attention_cap logit_cap embedding_scale",
+        "int32 state_key_heads state_value_heads state_key_size state_value_size convolution_size reserved",
         ("embedding", CMatrix),
         ("output", CMatrix),
         "pointer final_norm",
@@ -75,6 +77,7 @@ class CBatch(Structure):
         "int64 best_count tap_count",
         "pointer taps tapped",
         "int32 threads reserved",
+        "pointer bases commits",
     )
 
 

@@ -27,9 +27,13 @@ class TokenLayout:
     """[n + 1], where each token's part of `ancestors` begins."""
     ancestors: Sequence[int]
     """Further columns that a token sees after its prefix, by position; it always sees itself."""
+    states: Sequence[tuple[int, int]] = ()
+    """[rows], of recurrent layers: length of the stored state before and after the pass."""
 
     @classmethod
-    def chains(cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> TokenLayout:
+    def chains(
+        cls, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int], states: Sequence[tuple[int, int]] = ()
+    ) -> TokenLayout:
         """One chain of tokens per slot, of `lengths` tokens from position `starts` on."""
         positions = [start + i for start, length in zip(starts, lengths, strict=True) for i in range(length)]
         return cls(
@@ -39,6 +43,7 @@ class TokenLayout:
             prefixes=positions,
             ancestor_offsets=[0] * (len(positions) + 1),
             ancestors=[],
+            states=states,
         )
 
     @classmethod
@@ -93,3 +98,6 @@ class Batch:
             threads=threads,
         )
         """Valid while this object lives. The caller sets the output addresses."""
+        if layout.states:
+            self._states = [array("i", part) for part in zip(*layout.states, strict=True)]
+            self.c.bases, self.c.commits = (part.buffer_info()[0] for part in self._states)

@@ -155,6 +155,14 @@ int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, u
     });
 }
 
+int32_t sk_decoder_attach_states(sk_decoder* decoder, float* states, float* updates, int32_t kept) {
+    decoder->decoder.attach_states(states, updates, kept);
+    return 1;
+}
+
+int64_t sk_decoder_state_size(const sk_decoder* decoder) { return decoder->decoder.state_sizes().state; }
+int64_t sk_decoder_update_size(const sk_decoder* decoder) { return decoder->decoder.state_sizes().update; }
+
 int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch) {
     return guarded([&]() -> std::string {
         std::string fault = decoder->decoder.fault(*batch);

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 6
+#define SK_ABI 7
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -28,7 +28,12 @@ enum sk_format : int32_t {
 };
 
 enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
-enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1 };
+// SK_SIGMOID and SK_PRODUCT are for gates inside a layer: sigmoid(gate) · up, and gate · up.
+enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1, SK_SIGMOID = 2, SK_PRODUCT = 3 };
+// What mixes the tokens of a layer. SK_SHORT_CONVOLUTION (LFM2): `query` makes B, C and x, `output` reads
+// C · convolution(B · x). SK_DELTA_NET (Qwen3.5's gated delta net): `query` makes queries, keys and values, `key` the
+// logits of beta, `value` the inputs of the decay, `mix_gate` the gate of the output.
+enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1, SK_DELTA_NET = 2 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
 struct sk_matrix {
@@ -41,7 +46,7 @@ struct sk_matrix {
 
 // One decoder layer. Norm weights and biases are float32; null if the model has none.
 struct sk_layer {
-    sk_matrix query, key, value, output, gate, up, down;
+    sk_matrix query, key, value, output, gate, up, down, mix_gate;
     const float *query_bias, *key_bias, *value_bias, *output_bias;
     const float* attention_norm;      // [hidden], before attention
     const float* attention_out_norm;  // [hidden], of the attention output before the residual addition
@@ -50,6 +55,12 @@ struct sk_layer {
     const float *query_norm, *key_norm;  // [head_size], on every head before the rotary embedding
     int32_t window;  // sliding window: positions that a token sees, itself included; 0 for all
     int32_t rope;    // index of its rotary table
+    int32_t mixer;   // sk_mixer
+    int32_t reserved;
+    const float* convolution;       // [convolution_size, channels], oldest input first
+    const float* convolution_bias;  // [channels]
+    const float *decay_rate, *decay_bias;  // [value heads]: decay = e^(rate · softplus(input + bias))
+    const float* state_norm;        // [value_size], of every head of a delta net's output
 };
 
 struct sk_rope {
@@ -62,6 +73,8 @@ struct sk_model {
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
     float embedding_scale;
+    int32_t state_key_heads, state_value_heads, state_key_size, state_value_size;  // of a delta net
+    int32_t convolution_size, reserved;
     sk_matrix embedding, output;
     const float* final_norm;
     const sk_layer* layers;
@@ -89,6 +102,9 @@ struct sk_batch {
     float* tapped;          // [tokens, tap_count, hidden]
     int32_t threads;
     int32_t reserved;
+    // Recurrent layers: per row of the batch (tokens of one slot), the length of the text that the slot's stored state
+    // has read, and the length to which this pass advances it; the updates of the tokens after it are kept.
+    const int32_t *bases, *commits;
 };
 
 // A draft head: `layer` is one layer with the target's embedding, an output layer for the draft vocabulary, and the norm
@@ -226,6 +242,11 @@ SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
 // float16 [slots, key_heads, columns, head_size] of every layer, owned by the caller
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
                                     uint16_t* const* values);
+// float32 states [slots, recurrent layers, state_size] and updates [slots, recurrent layers, kept, update_size] of the
+// last `kept` positions, at position modulo `kept`; owned by the caller
+SK_EXPORT int32_t sk_decoder_attach_states(sk_decoder* decoder, float* states, float* updates, int32_t kept);
+SK_EXPORT int64_t sk_decoder_state_size(const sk_decoder* decoder);
+SK_EXPORT int64_t sk_decoder_update_size(const sk_decoder* decoder);
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);

@@ -21,7 +21,7 @@ int64_t last_cache() {
     return (kilobytes > 0 ? kilobytes : 32 << 10) << 10;
 }
 
-bool wants_codes(const sk_matrix& matrix) { return is_quantized(matrix.format); }
+bool wants_codes(const sk_matrix& matrix) { return matrix.rows > 0 && is_quantized(matrix.format); }
 
 }  // namespace
 
@@ -37,6 +37,7 @@ Decoder::Decoder(const sk_model& model)
     int64_t bytes = 0;
     for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
     for (sk_matrix* each : all) each->streamed = bytes > last_cache();
+    for (const sk_layer& layer : layers_) places_.push_back(layer.mixer == SK_ATTENTION ? 0 : recurrent_++);
 }
 
 void Decoder::attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values) {
@@ -74,20 +75,26 @@ void Decoder::embed(const sk_batch& batch) {
 }
 
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value);
+    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value) ||
+                       wants_codes(layer.mix_gate);
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
     project(layer);
-    rotate_and_store(layer, index, batch);
-    attend(layer, index, batch);
-    attention_out(layer);
+    switch (layer.mixer) {
+        case SK_SHORT_CONVOLUTION: short_convolution(layer, places_[size_t(index)], batch); break;
+        case SK_DELTA_NET: delta_net(layer, places_[size_t(index)], batch); break;
+        default:
+            rotate_and_store(layer, index, batch);
+            attend(layer, index, batch);
+            attention_out(layer);
+    }
     mlp(layer);
 }
 
-// Queries, keys and values of all tokens.
+// Queries, keys, values and gates of all tokens.
 void Decoder::project(const sk_layer& layer) {
     struct Part {
         const sk_matrix& matrix;
@@ -96,7 +103,8 @@ void Decoder::project(const sk_layer& layer) {
     };
     const Part parts[] = {{layer.query, layer.query_bias, queries_.get()},
                           {layer.key, layer.key_bias, keys_new_.get()},
-                          {layer.value, layer.value_bias, values_new_.get()}};
+                          {layer.value, layer.value_bias, values_new_.get()},
+                          {layer.mix_gate, nullptr, gates_.get()}};
     int64_t total = 0;
     for (const Part& part : parts) total += panels(part.matrix.rows);
     const int64_t share = panels_per_piece(pool_, total);
@@ -183,12 +191,16 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
 
 void Decoder::attention_out(const sk_layer& layer) {
     const int64_t size = model_.head_size, head_stride = most_blocks_ * state_size(size);
-    if (split_keys_ || wants_codes(layer.output))
+    const bool gated = layer.mix_gate.rows > 0;
+    if (split_keys_ || gated || wants_codes(layer.output))
         each_token(pool_, tokens_, [&](int64_t t) {
             if (split_keys_)
                 for (int64_t h = 0; h < model_.heads; h++)
                     kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
                                     attended_.token(t) + h * size);
+            if (gated)
+                kernels_->gate(SK_SIGMOID, gates_.get() + t * layer.mix_gate.rows, attended_.token(t),
+                               layer.mix_gate.rows, attended_.token(t));
             if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
         });
     add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);

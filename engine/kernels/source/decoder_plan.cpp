@@ -15,7 +15,8 @@ constexpr int64_t kMostSplitTokens = 64;
 
 std::string Decoder::fault(const sk_batch& batch) const {
     const auto at = [](const char* what, int64_t token) { return what + std::string(" of token ") + std::to_string(token); };
-    if (keys_.empty()) return "there is no cache: attach one first";
+    if (keys_.empty() || (recurrent_ && !updates_)) return "there is no cache: attach one first";
+    if (recurrent_ && !batch.bases) return "a pass of recurrent layers needs the lengths of the stored states";
     std::vector<bool> seen(size_t(slots_), false);
     for (int64_t t = 0; t < batch.tokens; t++) {
         const int32_t position = batch.positions[t], slot = batch.slots[t];
@@ -85,9 +86,18 @@ void Decoder::plan(const sk_batch& batch) {
     const int64_t hidden = model_.hidden, size = model_.head_size;
     states_.reserve(tokens_ * hidden);
     branch_.reserve(tokens_ * hidden + kPanel);
-    queries_.reserve(tokens_ * model_.heads * size);
-    keys_new_.reserve(tokens_ * model_.key_heads * size);
-    values_new_.reserve(tokens_ * model_.key_heads * size);
+    int64_t queries = model_.heads * size, keys = model_.key_heads * size, gates = 0, mixed = 0;
+    for (const sk_layer& layer : layers_) {
+        queries = std::max(queries, layer.query.rows);
+        keys = std::max(keys, layer.key.rows);
+        gates = std::max(gates, layer.mix_gate.rows);
+        if (layer.mixer != SK_ATTENTION) mixed = layer.output.columns;
+    }
+    queries_.reserve(tokens_ * queries);
+    keys_new_.reserve(tokens_ * keys);
+    values_new_.reserve(tokens_ * keys);
+    gates_.reserve(tokens_ * gates);
+    if (recurrent_) plan_states(mixed);
     normed_.reserve(tokens_, hidden);
     attended_.reserve(tokens_, model_.heads * size);
     hidden_.reserve(tokens_, model_.intermediate);
@@ -97,7 +107,9 @@ void Decoder::plan(const sk_batch& batch) {
     const int64_t attention =
         attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, model_.heads / model_.key_heads, size);
     const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
-    for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max({attention, 2 * kMlpTokens * kGroup, blocks}));
+    const int64_t states = model_.state_key_size * kDeltaColumns;
+    for (Buffer<float>& scratch : scratch_)
+        scratch.reserve(std::max({attention, 2 * kMlpTokens * kGroup, blocks, states}));
 }
 
 }  // namespace sk

@@ -53,6 +53,26 @@ static constexpr int64_t attention_scratch(int64_t tokens, int64_t own_count, in
            (tokens + 1) * heads * state_size(head_size);
 }
 
+// What one piece of work on a delta net is about: some columns of the state of one head of a row.
+struct DeltaRule {
+    float* state;                // the stored state [key_size][stride], at the first column
+    int64_t stride, key_size, width;  // width: columns, a multiple of 16 up to kDeltaColumns
+    int64_t base, commit, start, end;  // positions: see sk_batch; the tokens of the row are `start` to `end` - 1
+    const float* updates;        // ring of `kept` updates of `update_size` floats
+    int64_t kept, update_size;
+    int64_t key_at, delta_at, decay_at;  // of this head, within an update
+    const float *queries, *keys;  // of the first token, normalised
+    float* values;               // in: values; out: deltas, beta · (value - Sᵀ key)
+    int64_t token_stride;        // of the three
+    const float *decays, *betas;
+    int64_t factor_stride;       // of both
+    float* out;                  // Sᵀ query
+    int64_t out_stride;
+    float* scratch;              // [key_size][width]
+};
+
+constexpr int64_t kDeltaColumns = 64;
+
 // Values that `best` compares, and that sums over a row are made of.
 constexpr int64_t kBestBlock = 128;
 
@@ -86,6 +106,11 @@ struct Kernels {
     // Weights become 0 where x < edge, or (x - largest) · factor < least.
     void (*cut)(const float* x, int64_t size, float edge, float largest, float factor, float least, float* weights);
     void (*multiply_by)(float* x, int64_t size, float factor);
+    // y = activation(bias + Σ weights[k] · inputs[k]) over `size` inputs of a depthwise convolution; a null input is 0.
+    void (*convolve)(const float* const* inputs, int64_t size, const float* weights, const float* bias, int64_t channels,
+                     bool with_silu, float* y);
+    // Gated delta rule (Yang, Kautz and Hatamizadeh 2024), token by token.
+    void (*delta_rule)(const DeltaRule& work);
     // The sum of every kBestBlock values.
     void (*sum_blocks)(const float* x, int64_t size, float* sums);
 };

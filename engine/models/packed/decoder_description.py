@@ -91,6 +91,8 @@ class DecoderDescription:
     """Added to the weights of norms: 1 if the modelling code multiplies by 1 + w."""
     out_norms: bool = False
     """Whether the outputs of attention and MLP are normalised before the residual addition."""
+    mixers: tuple[int, ...] = ()
+    """Per layer, one of `engine.kernels.decoder_weights.MIXERS`; empty where all layers are attention."""
     head_norms: bool = False
     """Whether queries and keys are normalised per head."""
 

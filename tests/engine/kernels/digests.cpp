@@ -104,9 +104,9 @@ uint64_t passes(uint64_t hash) {
         layers[i] = {random_matrix(format, heads * size, hidden), random_matrix(format, key_heads * size, hidden),
                      random_matrix(SK_BF16, key_heads * size, hidden), random_matrix(format, hidden, heads * size),
                      random_matrix(format, inner, hidden), random_matrix(format, inner, hidden),
-                     random_matrix(format, hidden, inner), norm(heads * size), norm(key_heads * size), nullptr, nullptr,
-                     norm(hidden), i ? nullptr : norm(hidden), norm(hidden), i ? nullptr : norm(hidden), norm(size),
-                     norm(size), i ? 40 : 0, 0};
+                     random_matrix(format, hidden, inner), i ? random_matrix(format, heads * size, hidden) : sk_matrix{},
+                     norm(heads * size), norm(key_heads * size), nullptr, nullptr, norm(hidden), i ? nullptr : norm(hidden), norm(hidden), i ? nullptr : norm(hidden), norm(size),
+                     norm(size), i ? 40 : 0, 0, SK_ATTENTION, 0, nullptr, nullptr, nullptr, nullptr, nullptr};
     }
     sk_model model{};
     model.layer_count = 2;
