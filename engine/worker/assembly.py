@@ -23,7 +23,7 @@ from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.notices import INEXACT, notices_of
-from specchat.engine.worker.obtain import Model, make_runner, obtain_drafts, obtain_model
+from specchat.engine.worker.obtain import Model, make_runner, obtain_drafts, obtain_model, runs_preset_file
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts next to long ones."""
@@ -120,7 +120,7 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
         return load_part(config.draft, model, store, progress), []
     if folder := find_head(config.heads, model):
         return load_part(str(folder), model, store, progress), []
-    if is_gguf(config.target, store):
+    if is_gguf(config.target, store) or runs_preset_file(config.target, config, model.device):
         return {}, []
     try:
         return load_own_part(resolve(config.target, store, progress), model), []

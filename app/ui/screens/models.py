@@ -21,7 +21,7 @@ from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
-from specchat.engine.models import KnownModel, free_memory
+from specchat.engine.models import KnownModel, Machine, recommended
 
 
 class Models(Protocol):
@@ -39,12 +39,11 @@ class Models(Protocol):
     def chosen(self) -> tuple[str, str]:
         """Target and draft."""
 
-    @property
-    def loaded_bytes(self) -> int:
-        """Memory that loading another model frees."""
-
     async def known(self) -> list[KnownModel]:
         """All models."""
+
+    async def machine(self) -> Machine:
+        """What another model could use."""
 
     async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
         """Why one cannot draft for the other."""
@@ -59,8 +58,6 @@ class Models(Protocol):
         """Start, resume or pause a download."""
 
 
-ROOM = 1.05
-"""Peak memory of loading over the size of the weights."""
 REFRESH_S = 0.5
 KEYS = "enter loads or downloads · d drafts · p pauses, resumes · u unloads · o other: a path or a hub id"
 NUMBERS = 9
@@ -85,6 +82,7 @@ class ModelsScreen(ModalScreen[None]):
         self._models = models
         self._known: list[KnownModel] = []
         """All models; empty until they are known."""
+        self._machine = Machine(0, 0, 0)
         self._misfit: dict[str, str] = {}
         """Why a model cannot draft for the target, by model; empty if it can."""
         self._states: dict[str, PullState] = {}
@@ -177,7 +175,7 @@ class ModelsScreen(ModalScreen[None]):
 
     @work(exclusive=True, group="models-look", exit_on_error=False)
     async def _look(self) -> None:
-        self._known = await self._models.known()
+        self._known, self._machine = await asyncio.gather(self._models.known(), self._models.machine())
         target = next((model for model in self._known if model.spec == self._models.chosen[0]), None)
         self._fill()
         if target is not None:
@@ -241,12 +239,14 @@ class ModelsScreen(ModalScreen[None]):
             return "answers", False
         if model.gone:
             return "no longer exists", True
-        if not self._fits(model):
+        if model.shortage(self._machine):
             return "too large", True
         if pull is not None and pull.state is PullState.FAILED:
             return "download failed", True
         if model.spec in self._models.drafts:
             return "drafts", False
+        if model.spec == recommended(self._known, self._machine):
+            return "recommended", False
         if model.disk_bytes is None:
             return "not downloaded", False
         why = self._misfit.get(model.spec)
@@ -262,16 +262,14 @@ class ModelsScreen(ModalScreen[None]):
         if model.note:
             yield model.note
         if model.draft:
-            yield f"{model.draft} drafts well for it"
+            yield f"drafter: {model.draft}"
         if model.memory_bytes is not None:
-            fits = "fits" if self._fits(model) else "does not fit"
-            room = size_text(free_memory() + self._models.loaded_bytes)
-            yield f"needs {size_text(model.memory_bytes)} of memory, {fits}: {room} free"
+            fits = model.shortage(self._machine) or "fits"
+            yield f"needs {size_text(model.memory_bytes)} of memory, {size_text(self._machine.memory)} free: {fits}"
+        if speed := model.speed(self._machine):
+            yield f"about {speed:.0f} tokens per second"
         if model.spec in self._misfit:
             yield self._misfit[model.spec] or "has the vocabulary of the target: it can draft"
         pull = self._models.pulls.get(model.spec)
         if pull is not None and pull.text:
             yield pull.text
-
-    def _fits(self, model: KnownModel) -> bool:
-        return (model.memory_bytes or 0) * ROOM <= free_memory() + self._models.loaded_bytes

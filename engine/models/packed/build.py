@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.kernels.packed_matrix import MatrixArrays
-from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.models.checkpoint import Checkpoint, model_config, read_json
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import eos_ids, fingerprint_of, load_tokenizer, sampled, stated_context
@@ -44,15 +44,17 @@ def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Pr
 
     Args:
         file: the GGUF file.
-        model: folder that the file was converted to, for configuration and tokenizer.
+        model: folder with configuration and tokenizer; it needs no weights.
         folder: an empty folder, which becomes the packed model.
         identity: of the source, to notice when it changes.
 
     Raises:
         EngineError: the type of a tensor, or the model's family, is not supported.
     """
-    config = _config(model)
     header = GgufHeader.read(file)
+    silence_transformers()
+    raw = read_json(model / "config.json") | {"quantization_config": None}  # that of the safetensors
+    config = model_config(Checkpoint(model, raw, header.parameters, frozenset())).get_text_config()
     require_space(folder, int(sum(tensor.bytes for tensor in header.tensors.values()) * _ROOM), f"packing {file.name}")
     source = GgufSource(header, (config.num_attention_heads, config.num_key_value_heads))
     _pack(source, config, model, folder, identity, progress)
@@ -60,15 +62,11 @@ def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Pr
 
 def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progress: Progress) -> None:
     """Quantise and pack the safetensors of a model folder; arguments and errors as for `pack_gguf`."""
-    config = _config(model)
+    silence_transformers()
     checkpoint = Checkpoint.open(model)
+    config = model_config(checkpoint).get_text_config()
     require_space(folder, int(checkpoint.parameters * _BYTES[method] * _ROOM), f"quantising {model.name}")
     _pack(CheckpointSource(model, method), config, model, folder, identity, progress)
-
-
-def _config(model: Path) -> PreTrainedConfig:
-    silence_transformers()
-    return model_config(Checkpoint.open(model)).get_text_config()
 
 
 def _pack(

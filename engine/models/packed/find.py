@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from specchat.engine.device.device import require_memory
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
@@ -16,13 +19,16 @@ from specchat.engine.models.resolve import GgufFile, converted, empty_folder, gg
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.progress import Progress
 
+_ROOM = 1.05
+"""Peak memory of loading over the size of the weights."""
+
 
 def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progress) -> Path | None:
     """The packed folder of the model that `spec` names; None if it runs unquantised.
 
     Args:
         spec: as for `engine.models.resolve.resolve`.
-        quantize: auto keeps the codes of a GGUF file; q8 or q4 quantise any model; none.
+        quantize: auto keeps the codes of a GGUF file and quantises others to 8 bits; q8 or q4 quantise any model; none.
         store: of the models; packed models are in `ModelStore.packed`.
         progress: of downloading, converting and packing.
 
@@ -32,8 +38,12 @@ def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progres
     if quantize == "none":
         return None
     if quantize == "auto":
-        gguf = _gguf(spec, store, progress)
-        return None if gguf is None else _from_gguf(gguf, store, progress)
+        if spec in PRESETS:
+            needed = int(PRESETS[spec].weight_bytes(gpu=False) * _ROOM)
+            require_memory(torch.device("cpu"), needed, f"running {spec}")
+        if (gguf := _gguf(spec, store, progress)) is not None:
+            return _from_gguf(gguf, store, progress)
+        quantize = "q8"
     model = resolve(spec, store, progress)
     identity = f"{quantize} {_folder_identity(model)}"
     name = model.name if model.parent == store.folder else f"{display_name(model)}-{_short(identity)}"
@@ -68,7 +78,7 @@ def gguf_file(spec: str, store: ModelStore, progress: Progress) -> Path | None:
 def _gguf(spec: str, store: ModelStore, progress: Progress) -> GgufFile | None:
     """The GGUF file of a model; None if it has none, or if the file of a converted model was moved or replaced."""
     if spec in PRESETS:
-        return None if isinstance(PRESETS[spec].source, str) else gguf_of(spec, store, progress)
+        return gguf_of(spec, store, progress)
     stored = store.find(spec)
     path = Path(origin(stored) if stored else spec).expanduser()
     if path.is_dir() or (stored is not None and not path.is_file()):

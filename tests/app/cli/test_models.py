@@ -31,7 +31,7 @@ def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
 def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["models", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["PRESET", "MEMORY", "DRAFT", "DISK", "WHERE"]
+    assert lines[0].split() == ["PRESET", "SIZE", "TOK/S", "DRAFTER", "HERE"]
     assert [line.split()[0] for line in lines[1 : 1 + len(PRESETS)]] == list(PRESETS)
     assert not home.exists()
 
@@ -47,7 +47,9 @@ def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]
     first, second = listed["presets"][:2]
     assert first["local"]["folder"] == str(home / "models" / DEFAULT_PRESET)
     assert second["local"] is None
-    assert (second["draft"], second["memory_bytes"]) == (DEFAULT_PRESET, 2 * second["parameters"])
+    assert (second["draft"], second["shortage"]) == ("mtp", "")
+    assert second["memory_bytes"] == PRESETS[second["name"]].weight_bytes(gpu=False)
+    assert listed["recommended"] in PRESETS
     (other,) = listed["others"]
     assert other["source"] == str(gguf)
     assert Path(other["folder"]).is_dir()
@@ -106,5 +108,5 @@ def test_offline_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
-    assert run(["models", "pull", "qwen3-0.6b"]) == 2
-    assert "specchat: Qwen/Qwen3-0.6B is not on this machine and the hub cannot be reached" in capsys.readouterr().err
+    assert run(["models", "pull", "Qwen/Qwen3.5-0.8B"]) == 2
+    assert "specchat: Qwen/Qwen3.5-0.8B is not on this machine and the hub cannot be reached" in capsys.readouterr().err

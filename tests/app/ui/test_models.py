@@ -16,9 +16,10 @@ from specchat.app.settings.settings import Settings
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.engine import Counted
-from specchat.engine.models import KnownModel
+from specchat.engine.models import KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.views import screen_of
@@ -30,9 +31,9 @@ GB = 10**9
 HERE = Path("/models")
 KNOWN = [
     KnownModel("smollm2-135m", HERE, GB // 4, GB // 4, note="the default: runs anywhere"),
-    KnownModel("smollm2-1.7b", None, None, 34 * GB // 10, draft="smollm2-135m"),
+    KnownModel("qwen3.5-4b", None, None, 28 * GB // 10, draft="mtp", token_bytes=2.8e9, tau=2.4),
     KnownModel("qwen3-0.6b", HERE, 12 * GB // 10, 12 * GB // 10),
-    KnownModel("qwen3-8b", None, None, 164 * GB // 10, draft="qwen3-0.6b"),
+    KnownModel("gpt-oss-20b", None, None, 121 * GB // 10, draft="organisation/head"),
     KnownModel("/home/ada/models/gone.gguf", None, None, None, gone=True),
 ]
 
@@ -177,10 +178,10 @@ async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(model_actions, "known_models", lambda *_: KNOWN)
     monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
-    monkeypatch.setattr(models_screen, "free_memory", lambda: 8 * GB)
-    pull = Pull("smollm2-1.7b")
-    pull.fraction, pull.text = 0.42, "Fetching HuggingFaceTB/SmolLM2-1.7B-Instruct: 1.4 GB of 3.4 GB"
-    models.stage.app.actions.models.pulls["smollm2-1.7b"] = pull
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    pull = Pull("qwen3.5-4b")
+    pull.fraction, pull.text = 0.42, "Fetching unsloth/Qwen3.5-4B-MTP-GGUF: 1.2 GB of 2.8 GB"
+    models.stage.app.actions.models.pulls["qwen3.5-4b"] = pull
     await models.stage.ready(pilot)
     await models.stage.press(pilot, "ctrl+backslash")
 
@@ -195,7 +196,7 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
             lines, ("answers", "paused 42 %", "cannot draft", "too large", "no longer exists"), strict=True
         ):
             assert word in line
-        pull = stage.app.actions.models.pulls["smollm2-1.7b"]
+        pull = stage.app.actions.models.pulls["qwen3.5-4b"]
         monkeypatch.setattr(pull, "start", lambda: setattr(pull, "state", PullState.RUNNING))
         await stage.press(pilot, "j", "p")
         assert pull.running
@@ -204,6 +205,29 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
         assert models.made[0][0].target == "qwen3-0.6b"
+
+
+async def test_a_download_is_asked_for_with_its_size(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, begun = models.stage, []
+    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await shown(models, pilot, monkeypatch)
+        monkeypatch.setattr(model_actions, "missing_bytes", lambda name, _: 0 if "135m" in name else 28 * GB // 10)
+        del stage.app.actions.models.pulls["qwen3.5-4b"]
+        for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
+            await stage.press(pilot, "home", "down", "enter")
+            assert isinstance(stage.app.screen, ChoiceScreen)
+            assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)
+            assert "90.0 GB of disk free" in str(stage.app.screen.query_one("#choice-sentence", Static).content)
+            await stage.press(pilot, answer)
+            assert begun == expected
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "2")
+        assert not models.made
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "1")
+        assert models.made[0][0].target == "qwen3.5-4b"
 
 
 async def test_the_screen_says_that_it_looks_until_the_models_are_known(
@@ -216,7 +240,7 @@ async def test_the_screen_says_that_it_looks_until_the_models_are_known(
         return KNOWN
 
     monkeypatch.setattr(model_actions.ModelActions, "known", known)
-    monkeypatch.setattr(models_screen, "free_memory", lambda: 8 * GB)
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     app = models.stage.app
     async with app.run_test(size=NARROW) as pilot:
         await models.stage.ready(pilot)

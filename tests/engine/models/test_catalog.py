@@ -8,12 +8,13 @@ import sys
 from specchat.engine.models.catalog import PRESETS
 
 
-def test_a_draft_is_a_smaller_preset() -> None:
-    drafted = [preset for preset in PRESETS.values() if preset.draft]
-    assert {"llama-3.2-3b", "qwen3-8b", "smollm2-1.7b"} <= {preset.name for preset in drafted}
-    for preset in drafted:
-        assert preset.draft is not None
-        assert PRESETS[preset.draft].parameters < preset.parameters
+def test_each_is_smaller_on_a_cpu_and_reads_no_more_than_itself() -> None:
+    for preset in PRESETS.values():
+        bits = 8 * preset.weight_bytes(gpu=False) / preset.parameters
+        assert 4 < bits < (9.5 if preset.parameters < 10**9 else 6), preset.name
+        assert preset.weight_bytes(gpu=False) <= preset.weight_bytes(gpu=True)
+        assert 0 < preset.token_bytes(gpu=False) <= preset.weight_bytes(gpu=False)
+        assert (preset.tau > 1) == bool(preset.draft)
 
 
 def test_names_and_stores_load_no_torch() -> None:
