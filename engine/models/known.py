@@ -53,7 +53,7 @@ class KnownModel:
         memory = (self.memory_bytes or 0) * _ROOM - machine.memory
         disk = 0 if self.disk_bytes is not None else (self.memory_bytes or 0) * _DISK_ROOM - machine.disk
         short, what = (memory, "memory") if memory > 0 else (disk, "disk")
-        return f"{size_text(short)} of {what} short" if short > 0 else ""
+        return f"lacks {size_text(short)} {what}" if short > 0 else ""
 
     def speed(self, machine: Machine) -> float | None:
         """Expected tokens per second: those whose weights can be read, times what drafts gain; None if unknown."""

@@ -112,7 +112,7 @@ class ModelActions(ActionGroup):
                 return True
         return False
 
-    @in_background("models")
+    @in_background("asking")
     async def _load(self, settings: Settings) -> None:
         self._switching = await self._confirmed(settings.target)
         if self._switching:
@@ -135,7 +135,7 @@ class ModelActions(ActionGroup):
         else:
             pull.start()
 
-    @in_background("pull")
+    @in_background("asking")
     async def _begin(self, name: str) -> None:
         if await self._confirmed(name):
             pull = self.pulls.setdefault(name, Pull(name))

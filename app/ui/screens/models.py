@@ -62,6 +62,8 @@ REFRESH_S = 0.5
 KEYS = "enter loads or downloads · d drafts · p pauses, resumes · u unloads · o other: a path or a hub id"
 NUMBERS = 9
 """Width of a size in cells."""
+SPEED = 5
+"""Width of tokens per second."""
 LOOKING = "looking for models …"
 
 
@@ -203,14 +205,14 @@ class ModelsScreen(ModalScreen[None]):
         listed.clear_options()
         listed.add_options([self._line(model) for model in self._known])
         listed.highlighted = place if self._known else None
-        head = f"  {'model':{self._name_width}} {'disk':>{NUMBERS}} {'memory':>{NUMBERS}}  "
+        head = f"  {'model':{self._name_width}} {'disk':>{NUMBERS}} {'memory':>{NUMBERS}} {'tok/s':>{SPEED}}  "
         self.query_one("#models-head", Static).update(Content.styled(head, "$quiet"))
         self._show_details()
 
     @property
     def _name_width(self) -> int:
         width = self.query_one(KeyList).scrollable_content_region.width or 70
-        return max(min(width - 2 * NUMBERS - 26, 48), 14)
+        return max(min(width - 2 * NUMBERS - SPEED - 27, 48), 14)
 
     def _line(self, model: KnownModel) -> Content:
         """Marker, name, sizes, and a word about the model."""
@@ -221,11 +223,12 @@ class ModelsScreen(ModalScreen[None]):
         if sign != " ":
             name = name.stylize("bold $primary")
         disk, memory = ("–" if size is None else size_text(size) for size in (model.disk_bytes, model.memory_bytes))
+        speed = model.speed(self._machine)
         word, blocks = self._word(model)
         return Content.assemble(
             (f"{sign} ", "bold $primary"),
             name.pad_right(max(width - name.cell_length, 0)),
-            (f" {disk:>{NUMBERS}} {memory:>{NUMBERS}}  ", "$quiet"),
+            (f" {disk:>{NUMBERS}} {memory:>{NUMBERS}} {f'{speed:.0f}' if speed else '–':>{SPEED}}  ", "$quiet"),
             (word, "$error" if blocks else "$quiet"),
         )
 
@@ -239,8 +242,8 @@ class ModelsScreen(ModalScreen[None]):
             return "answers", False
         if model.gone:
             return "no longer exists", True
-        if model.shortage(self._machine):
-            return "too large", True
+        if short := model.shortage(self._machine):
+            return short, True
         if pull is not None and pull.state is PullState.FAILED:
             return "download failed", True
         if model.spec in self._models.drafts:

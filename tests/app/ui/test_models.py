@@ -193,7 +193,7 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         listed = stage.app.screen.query_one(OptionList)
         lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
         for line, word in zip(
-            lines, ("answers", "paused 42 %", "cannot draft", "too large", "no longer exists"), strict=True
+            lines, ("answers", "paused 42 %", "cannot draft", "lacks 4.4 GB memory", "no longer exists"), strict=True
         ):
             assert word in line
         pull = stage.app.actions.models.pulls["qwen3.5-4b"]

@@ -40,12 +40,12 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
     ("memory", "disk", "bandwidth", "shortage", "best"),
     [
         (24, 90, 24, "", "gpt-oss-20b"),
-        (24, 9, 24, "3.4 GB of disk short", "qwen3.5-4b"),
+        (24, 9, 24, "lacks 3.4 GB disk", "qwen3.5-4b"),
         (24, 90, 6, "", "qwen3.5-0.8b"),
         (24, 90, 0.1, "", "smollm2-135m"),
-        (4, 90, 24, "2.2 GB of memory short", "qwen3.5-4b"),
-        (8, 9, 24, "3.4 GB of disk short", "qwen3.5-4b"),
-        (0.01, 90, 24, "6.2 GB of memory short", "smollm2-135m"),
+        (4, 90, 24, "lacks 2.2 GB memory", "qwen3.5-4b"),
+        (8, 9, 24, "lacks 3.4 GB disk", "qwen3.5-4b"),
+        (0.01, 90, 24, "lacks 6.2 GB memory", "smollm2-135m"),
     ],
 )
 def test_what_fits_a_machine(
