@@ -43,7 +43,7 @@ class States(Protocol):
         """Memory of one slot."""
 
     def reusable(self, slot: int, length: int) -> int:
-        """Longest length up to `length` from which a text can go on."""
+        """Longest length up to `length` from which a text can continue."""
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Let slot `target` know what `source` knows up to `length`."""

@@ -221,6 +221,10 @@ def load_part(spec: str, model: LoadedModel | PackedModel, store: ModelStore, pr
     return {kind.part: getattr(import_module(kind.module), kind.loader)(folder, model)}
 
 
+_MTP_FAMILIES = ("qwen3_next", "qwen3_5")
+"""Beginnings of the model types whose multi-token-prediction layer is supported."""
+
+
 def load_own_part(folder: Path, model: LoadedModel | PackedModel) -> dict[str, Any]:
     """A part that the folder of the target contains; empty if it states none.
 
@@ -228,8 +232,10 @@ def load_own_part(folder: Path, model: LoadedModel | PackedModel) -> dict[str, A
         EngineError: it is stated, and missing or broken.
     """
     config = read_json(folder / "config.json")
-    stated = dict(config.get("text_config") or config).get("mtp_num_hidden_layers")
-    if not stated and not any(name.startswith(MTP) for name in tensor_names(folder)):
+    config = config.get("text_config") or config
+    if not str(config.get("model_type")).startswith(_MTP_FAMILIES):
+        return {}
+    if not config.get("mtp_num_hidden_layers") and not any(name.startswith(MTP) for name in tensor_names(folder)):
         return {}
     return {"head": import_module(f"{_CORE}.published.mtp").load_mtp(folder, model)}
 

@@ -207,7 +207,9 @@ def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     # Some types are registered with several networks; transformers builds the first by default.
     network: type[PreTrainedModel] = registered[0] if isinstance(registered, tuple) else registered
     stated = (checkpoint.config.get("architectures") or [network.__name__])[0]
-    if not stated.endswith(("ForCausalLM", "LMHeadModel")) and stated != network.__name__:
+    # Of a model that reads images too, the text part runs, where transformers has a network for it.
+    text_part = stated.replace("ForConditionalGeneration", "ForCausalLM")
+    if not stated.endswith(("ForCausalLM", "LMHeadModel")) and network.__name__ not in (stated, text_part):
         raise EngineError(f"{folder} is a {stated}, which does not continue text: choose a causal language model")
     if _counts_from_padding(network):
         raise EngineError(
