@@ -1,17 +1,21 @@
-"""A GGUF file with random weights in the shape of Llama 3.2 1B, at Q4_K: python -m benchmarks.make_random_gguf FILE.
+"""A GGUF file with random weights in the shape of a real model, at Q4_K_M: python -m benchmarks.make_random_gguf FILE.
 
-For `specchat bench --peer llama.cpp --target FILE --drafter none`: what a pass costs does not depend on what the
-weights say. The tokenizer is the default model's, filled up to the shape's vocabulary.
+For `specchat bench --peer llama.cpp --target FILE --drafter none`: the cost of a pass does not depend on the values of
+the weights. The tokenizer is the default model's, filled up to the shape's vocabulary. Types of tensors are those that
+llama.cpp's Q4_K_M chooses.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
 from numpy.typing import NDArray
 
 from specchat.engine.config import models_folder
@@ -19,104 +23,256 @@ from specchat.engine.models import DEFAULT_PRESET, ModelStore
 from specchat.engine.models.packed.find import gguf_file
 from specchat.engine.progress import ignore_progress
 
-HIDDEN, LAYERS, HEADS, KEY_HEADS, HEAD_SIZE, FFN, VOCABULARY = 2048, 16, 32, 8, 64, 8192, 128_256
-CONTEXT, ROPE_BASE = 8192, 500_000.0
+CONTEXT = 8192
 _BLOCK = 256
 """Columns of a block of the types used here."""
+_BYTES = {Type.Q4_K: 144, Type.Q5_K: 176, Type.Q6_K: 210}
 _STEP = np.float16(1e-4)
 """Of a Q4_K block: weights then have a standard deviation of about 0.03."""
 _OUTER_STEP = np.float16(2e-5)
 """Of a Q6_K block, for the same."""
+Tensor = tuple[str, tuple[int, ...], Type]
+"""Name, sizes with the rows first, and type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a model."""
+
+    architecture: str
+    hidden: int
+    layers: int
+    vocabulary: int
+    metadata: dict[str, Any]
+    """More keys, without the architecture before them."""
+    tensors: Callable[[Shape, int], Iterator[Tensor]]
+    """Tensors of a layer; their names follow `blk.N.`."""
+    shared: tuple[Tensor, ...] = ()
+    """Tensors of no layer, besides embedding and final norm."""
 
 
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
     options = parser.parse_args()
     source = gguf_file(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress)
     assert source is not None  # the default model is a GGUF file
-    write(options.file, source, options.layers)
+    write(options.file, source, SHAPES[options.shape])
     print(f"{options.file}: {options.file.stat().st_size / 1e9:.2f} GB")
 
 
-def write(file: Path, tokenizer: Path, layers: int) -> None:
+def write(file: Path, tokenizer: Path, shape: Shape) -> None:
     """Write random weights.
 
     Args:
         file: where to; replaced if it is there.
         tokenizer: a GGUF file whose tokenizer is taken.
-        layers: how many.
+        shape: of the model.
     """
     draws = np.random.default_rng(1)
-    writer = GGUFWriter(file, "llama")
+    writer = GGUFWriter(file, shape.architecture, use_temp_file=True)
     writer.add_name(file.stem)
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_HEADS)
-    writer.add_rope_dimension_count(HEAD_SIZE)
-    writer.add_rope_freq_base(ROPE_BASE)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(VOCABULARY)
-    _copy_tokenizer(GGUFReader(tokenizer), writer)
-    _add(writer, "token_embd.weight", _q6_k(draws, VOCABULARY, HIDDEN), GGMLQuantizationType.Q6_K)
-    for layer in range(layers):
-        keys = KEY_HEADS * HEAD_SIZE
-        for name, rows, columns in (
-            ("attn_q", HIDDEN, HIDDEN),
-            ("attn_k", keys, HIDDEN),
-            ("attn_v", keys, HIDDEN),
-            ("attn_output", HIDDEN, HIDDEN),
-            ("ffn_gate", FFN, HIDDEN),
-            ("ffn_up", FFN, HIDDEN),
-            ("ffn_down", HIDDEN, FFN),
-        ):
-            _add(writer, f"blk.{layer}.{name}.weight", _q4_k(draws, rows, columns), GGMLQuantizationType.Q4_K)
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(HIDDEN, np.float32))
-    writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_vocab_size(shape.vocabulary)
+    for key, value in shape.metadata.items():
+        _add_value(writer, f"{shape.architecture}.{key}", value)
+    _copy_tokenizer(GGUFReader(tokenizer), writer, shape.vocabulary)
+    embedding: Tensor = ("token_embd.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)
+    norm: Tensor = ("output_norm.weight", (shape.hidden,), Type.F32)
+    layers = (
+        (f"blk.{layer}.{name}", sizes, kind)
+        for layer in range(shape.layers)
+        for name, sizes, kind in shape.tensors(shape, layer)
+    )
+    for name, sizes, kind in (embedding, norm, *shape.shared, *layers):
+        writer.add_tensor(name, _values(draws, name, sizes, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter) -> None:
+def _add_value(writer: GGUFWriter, key: str, value: Any) -> None:
+    kinds = {bool: GGUFValueType.BOOL, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}
+    if isinstance(value, list):
+        writer.add_array(key, value)
+    else:
+        writer.add_key_value(key, value, kinds[type(value)])
+
+
+def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter, vocabulary: int) -> None:
     for name, field in source.fields.items():
         if not name.startswith("tokenizer."):
             continue
         value: Any = field.contents()
         if name == "tokenizer.ggml.tokens":
-            value = [*value, *(f"[PAD{token}]" for token in range(len(value), VOCABULARY))]
+            value = [*value, *(f"[PAD{token}]" for token in range(len(value), vocabulary))]
         elif name == "tokenizer.ggml.token_type":
-            value = [*value, *[1] * (VOCABULARY - len(value))]
+            value = [*value, *[1] * (vocabulary - len(value))]
         if field.types[0] is GGUFValueType.ARRAY:
             writer.add_array(name, value)
         else:
             writer.add_key_value(name, value, field.types[0])
 
 
-def _add(writer: GGUFWriter, name: str, blocks: NDArray[np.uint8], kind: GGMLQuantizationType) -> None:
-    writer.add_tensor(name, blocks, raw_dtype=kind)
+def _values(draws: np.random.Generator, name: str, sizes: tuple[int, ...], kind: Type) -> NDArray[Any]:
+    """Random values; norms and scales are 1, and the decay rates of a delta net negative."""
+    if kind in _BYTES:
+        return _blocks(draws, sizes[0], sizes[1], kind)
+    if "norm" in name or "scale" in name:
+        return np.ones(sizes, np.float32)
+    if name == "rope_freqs.weight":  # divisors of Gemma 4's frequencies: a quarter of the dimensions is rotated
+        return np.where(np.arange(sizes[0]) < sizes[0] // 4, 1.0, 1e30).astype(np.float32)
+    values = draws.normal(0.0, 0.03, sizes).astype(np.float16 if kind is Type.F16 else np.float32)
+    return -np.abs(values) if name.endswith("ssm_a") else values
 
 
-def _q4_k(draws: np.random.Generator, rows: int, columns: int) -> NDArray[np.uint8]:
-    """Random blocks [rows, bytes] of 4-bit codes; minima are such that the mean of all weights is about 0."""
-    blocks = draws.integers(0, 256, (rows, columns // _BLOCK, 144), dtype=np.uint8)
-    blocks[..., :2] = np.frombuffer(_STEP.tobytes(), np.uint8)
-    blocks[..., 2:4] = np.frombuffer(np.float16(7.5 * _STEP).tobytes(), np.uint8)
+def _blocks(draws: np.random.Generator, rows: int, columns: int, kind: Type) -> NDArray[np.uint8]:
+    """Random blocks [rows, bytes] of codes; minima are such that the mean of all weights is about 0."""
+    blocks = np.frombuffer(draws.bytes(rows * columns // _BLOCK * _BYTES[kind]), np.uint8).reshape(-1, _BYTES[kind])
+    blocks = blocks.copy()
+    if kind is Type.Q6_K:
+        blocks[:, 208:] = np.frombuffer(_OUTER_STEP.tobytes(), np.uint8)
+    else:
+        step, mean = (_STEP, 7.5) if kind is Type.Q4_K else (_STEP / 2, 15.5)
+        blocks[:, :2] = np.frombuffer(np.float16(step).tobytes(), np.uint8)
+        blocks[:, 2:4] = np.frombuffer(np.float16(mean * step).tobytes(), np.uint8)
     return blocks.reshape(rows, -1)
 
 
-def _q6_k(draws: np.random.Generator, rows: int, columns: int) -> NDArray[np.uint8]:
-    """Random blocks [rows, bytes] of 6-bit codes."""
-    blocks = draws.integers(0, 256, (rows, columns // _BLOCK, 210), dtype=np.uint8)
-    blocks[..., 208:] = np.frombuffer(_OUTER_STEP.tobytes(), np.uint8)
-    return blocks.reshape(rows, -1)
+def _more_bits(layer: int, layers: int) -> Type:
+    """Type of values and down projections: every third layer, the first and the last eighth have 6 bits."""
+    outer = layer < layers // 8 or layer >= 7 * layers // 8
+    return Type.Q6_K if outer or (layer - layers // 8) % 3 == 2 else Type.Q4_K
+
+
+def _mlp(shape: Shape, layer: int, inner: int) -> Iterator[Tensor]:
+    yield "ffn_gate.weight", (inner, shape.hidden), Type.Q4_K
+    yield "ffn_up.weight", (inner, shape.hidden), Type.Q4_K
+    yield "ffn_down.weight", (shape.hidden, inner), _more_bits(layer, shape.layers)
+
+
+def _attention(shape: Shape, layer: int, heads: int, key_heads: int, size: int, *, gated: bool) -> Iterator[Tensor]:
+    yield "attn_q.weight", (heads * size * (1 + gated), shape.hidden), Type.Q4_K
+    yield "attn_k.weight", (key_heads * size, shape.hidden), Type.Q4_K
+    yield "attn_v.weight", (key_heads * size, shape.hidden), _more_bits(layer, shape.layers)
+    yield "attn_output.weight", (shape.hidden, heads * size), Type.Q4_K
+
+
+def _llama(shape: Shape, layer: int) -> Iterator[Tensor]:
+    yield from _attention(shape, layer, 32, 8, 64, gated=False)
+    yield from _mlp(shape, layer, 8192)
+    for name in ("attn_norm", "ffn_norm"):
+        yield f"{name}.weight", (shape.hidden,), Type.F32
+
+
+def _qwen35(shape: Shape, layer: int) -> Iterator[Tensor]:
+    heads, size = 16, 128
+    if (layer + 1) % 4:
+        yield "attn_qkv.weight", (3 * heads * size, shape.hidden), Type.Q5_K
+        yield "attn_gate.weight", (heads * size, shape.hidden), Type.Q4_K
+        yield "ssm_conv1d.weight", (3 * heads * size, 4), Type.F32
+        yield "ssm_dt.bias", (heads,), Type.F32
+        yield "ssm_a", (heads,), Type.F32
+        yield "ssm_beta.weight", (heads, shape.hidden), Type.Q4_K
+        yield "ssm_alpha.weight", (heads, shape.hidden), Type.Q4_K
+        yield "ssm_norm.weight", (size,), Type.F32
+        yield "ssm_out.weight", (shape.hidden, heads * size), Type.Q4_K
+    else:
+        yield from _attention(shape, layer, 8, 2, 256, gated=True)
+        for name in ("attn_q_norm", "attn_k_norm"):
+            yield f"{name}.weight", (256,), Type.F32
+    yield from _mlp(shape, layer, 3584)
+    for name in ("attn_norm", "post_attention_norm"):
+        yield f"{name}.weight", (shape.hidden,), Type.F32
+
+
+_PER_LAYER, _WITHOUT_KEYS = 256, 20
+
+
+def _gemma4(shape: Shape, layer: int) -> Iterator[Tensor]:
+    size, own = (256 if (layer + 1) % 5 else 512), layer < shape.layers - _WITHOUT_KEYS
+    for tensor in _attention(shape, layer, 8, 1, size, gated=False):
+        if own or tensor[0] in ("attn_q.weight", "attn_output.weight"):
+            yield tensor
+    for name in ("attn_q_norm", "attn_k_norm") if own else ("attn_q_norm",):
+        yield f"{name}.weight", (size,), Type.F32
+    yield from _mlp(shape, layer, 6144 if own else 12288)
+    for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm"):
+        yield f"{name}.weight", (shape.hidden,), Type.F32
+    yield "inp_gate.weight", (_PER_LAYER, shape.hidden), Type.Q4_K
+    yield "proj.weight", (shape.hidden, _PER_LAYER), Type.Q4_K
+    yield "layer_output_scale.weight", (1,), Type.F32
+
+
+SHAPES = {
+    "llama-3.2-1b": Shape(
+        *("llama", 2048, 16, 128_256),
+        {
+            "feed_forward_length": 8192,
+            "attention.head_count": 32,
+            "attention.head_count_kv": 8,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.dimension_count": 64,
+            "rope.freq_base": 500_000.0,
+        },
+        _llama,
+    ),
+    "qwen3.5-0.8b": Shape(
+        *("qwen35", 1024, 24, 248_320),
+        {
+            "feed_forward_length": 3584,
+            "attention.head_count": 8,
+            "attention.head_count_kv": 2,
+            "attention.key_length": 256,
+            "attention.value_length": 256,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "rope.dimension_count": 64,
+            "rope.dimension_sections": [11, 11, 10, 0],
+            "rope.freq_base": 10_000_000.0,
+            "full_attention_interval": 4,
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 128,
+            "ssm.group_count": 16,
+            "ssm.time_step_rank": 16,
+            "ssm.inner_size": 2048,
+        },
+        _qwen35,
+    ),
+    "gemma-4-e2b": Shape(
+        *("gemma4", 1536, 35, 262_144),
+        {
+            "feed_forward_length": [6144] * 15 + [12288] * 20,
+            "attention.head_count": 8,
+            "attention.head_count_kv": 1,
+            "attention.key_length": 512,
+            "attention.value_length": 512,
+            "attention.key_length_swa": 256,
+            "attention.value_length_swa": 256,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.sliding_window": 512,
+            "attention.sliding_window_pattern": [bool((layer + 1) % 5) for layer in range(35)],
+            "attention.shared_kv_layers": _WITHOUT_KEYS,
+            "embedding_length_per_layer_input": _PER_LAYER,
+            "final_logit_softcapping": 30.0,
+            "rope.dimension_count": 512,
+            "rope.dimension_count_swa": 256,
+            "rope.freq_base": 1_000_000.0,
+            "rope.freq_base_swa": 10_000.0,
+        },
+        _gemma4,
+        (
+            ("per_layer_token_embd.weight", (262_144, 35 * _PER_LAYER), Type.Q6_K),
+            ("per_layer_model_proj.weight", (35 * _PER_LAYER, 1536), Type.F16),
+            ("per_layer_proj_norm.weight", (_PER_LAYER,), Type.F32),
+            ("rope_freqs.weight", (256,), Type.F32),
+        ),
+    ),
+}
 
 
 if __name__ == "__main__":
