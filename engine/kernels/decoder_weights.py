@@ -13,7 +13,7 @@ from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
-_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1}
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
 _LARGEST_HEAD, _MOST_TAPS, _MOST_EXPERTS = 512, 16, 1024
 Floats = NDArray[np.float32]
 
@@ -30,7 +30,7 @@ class DecoderShape:
     vocabulary: int
     epsilon: float
     activation: str
-    """`silu` or `gelu_tanh`."""
+    """`silu`, `gelu_tanh` or `clamped_swish`, that of gpt-oss."""
     attention_scale: float
     """Factor on the attention scores."""
     attention_cap: float = 0.0
@@ -85,6 +85,12 @@ class LayerWeights:
     convolution_bias: Floats | None = None
     router: PackedMatrix | None = None
     """[experts, hidden] of a mixture of experts; gate, up and down are those of all experts, one after the other."""
+    router_bias: Floats | None = None
+    gate_bias: Floats | None = None
+    up_bias: Floats | None = None
+    down_bias: Floats | None = None
+    sinks: Floats | None = None
+    """[heads], a score of each head that takes its share of the softmax and has no value."""
 
 
 class DecoderWeights:
@@ -213,6 +219,10 @@ def _check(
         "key_bias": (keys,),
         "value_bias": (keys,),
         "output_bias": (hidden,),
+        "gate_bias": (inner,),
+        "up_bias": (inner,),
+        "down_bias": (hidden,),
+        "sinks": (shape.heads,),
         "convolution": (shape.taps, hidden),
         "convolution_bias": (hidden,),
     }
@@ -221,6 +231,9 @@ def _check(
         "router": (shape.experts, hidden),
         **dict.fromkeys(("gate", "up"), (shape.experts * shape.expert_size, hidden)),
         "down": (shape.experts * hidden, shape.expert_size),
+        "router_bias": (shape.experts,),
+        **dict.fromkeys(("gate_bias", "up_bias"), (shape.experts * shape.expert_size,)),
+        "down_bias": (shape.experts * hidden,),
     }
     for i, layer in enumerate(layers):
         expected = wanted if layer.convolution is None else wanted | convolution

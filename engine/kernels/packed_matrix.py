@@ -35,14 +35,22 @@ class Format(IntEnum):
     """Signed 8-bit codes with the scales of Q4_SUPER (Q5_K)."""
     Q8_SUPER16 = 5
     """Signed 8-bit codes: d x sub_scale x code, signed 8 bits per 16 and float16 per 256 (Q6_K, Q3_K)."""
-    BF16 = 6
-    F16 = 7
-    F32 = 8
+    MXFP4 = 6
+    """4-bit floats (E2M1) and a power of two per 32 (OCP Microscaling Formats 1.0; the experts of gpt-oss)."""
+    BF16 = 7
+    F16 = 8
+    F32 = 9
 
 
-_CODES = {Format.Q4: "u1", Format.Q4_SUPER: "u1", Format.BF16: "u2", Format.F16: "u2", Format.F32: "f4"}
+_CODES = {
+    **dict.fromkeys((Format.Q4, Format.Q4_SUPER, Format.MXFP4), "u1"),
+    **{Format.BF16: "u2", Format.F16: "u2", Format.F32: "f4"},
+}
 _SUPER = (Format.Q4_SUPER, Format.Q8_SUPER, Format.Q8_SUPER16)
 _WITH_MINIMUM = (Format.Q4, Format.Q4_SUPER, Format.Q8_MINIMUM, Format.Q8_SUPER)
+_DOUBLED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+_NO_NUMBER = 255
+"""E8M0 exponent that stands for no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +61,7 @@ class MatrixArrays:
     codes: Array
     """[N, K]: uint8 (0 to 15) of 4-bit formats, int8 of 8-bit formats, else the values (bfloat16 as uint16 bits)."""
     scale: Array | None = None
-    """float16 [N, K/32], or [N, K/256] of the SUPER formats."""
+    """float16 [N, K/32], or [N, K/256] of the SUPER formats; uint8 exponents of 2, plus 127, [N, K/32] of MXFP4."""
     minimum: Array | None = None
     """float16, shape as `scale`; added (subtracted times `sub_minimum` in the SUPER formats)."""
     sub_scale: Array | None = None
@@ -79,15 +87,26 @@ class MatrixArrays:
         if self.format > Format.BF16:
             return self.codes.astype(np.float32)
         group = SUB_GROUP if self.format is Format.Q8_SUPER16 else GROUP
-        codes = self.codes.reshape(len(self.codes), -1, group)
+        codes = self.integers().reshape(len(self.codes), -1, group)
         scale, minimum = self.group_scales()
         values: NDArray[np.float32] = scale[..., None] * codes.astype(np.float32)
         if minimum is not None:
             values += minimum[..., None]
         return values.reshape(self.codes.shape)
 
+    def integers(self) -> Array:
+        """What the scales multiply, [N, K]: the codes of most formats, twice the 4-bit floats of MXFP4."""
+        return _DOUBLED_E2M1[self.codes] if self.format is Format.MXFP4 else self.codes
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether a scale or a minimum is not a number."""
+        if self.format is Format.MXFP4:
+            return bool((self.scale == _NO_NUMBER).any())
+        return not all(np.isfinite(each).all() for each in (self.scale, self.minimum) if each is not None)
+
     def group_scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Scale and minimum of each group of a quantised format, float32 [N, groups]: scale x code + minimum."""
+        """Scale and minimum of each group of a quantised format, float32 [N, groups]: scale x integer + minimum."""
         scale = self._per_group(self.scale, self.sub_scale)
         if self.minimum is None:
             return scale, None
@@ -97,6 +116,8 @@ class MatrixArrays:
     def _per_group(self, outer: Array | None, inner: Array | None) -> NDArray[np.float32]:
         """The factor of each group, float32 [N, groups]: one array's, or the product of two levels."""
         assert outer is not None
+        if self.format is Format.MXFP4:  # 2^-128 is taken for 0
+            return np.where(outer == 0, np.float32(0), np.ldexp(np.float32(0.5), outer.astype(np.int32) - 127))
         whole: NDArray[np.float32] = outer.astype(np.float32)
         if inner is None:
             return whole
@@ -181,7 +202,7 @@ def pack(arrays: MatrixArrays) -> PackedMatrix:
     sub_scales, sub_type = ((rows, columns // SUB_GROUP), "i1") if kind is Format.Q8_SUPER16 else (groups, "u1")
     parts = (
         _checked("codes", arrays.codes, _CODES.get(kind, "i1"), (rows, columns), True),
-        _checked("scale", arrays.scale, "u2", scales, kind < Format.BF16),
+        _checked("scale", arrays.scale, "u1" if kind is Format.MXFP4 else "u2", scales, kind < Format.BF16),
         _checked("minimum", arrays.minimum, "u2", scales, kind in _WITH_MINIMUM),
         _checked("sub_scale", arrays.sub_scale, sub_type, sub_scales, kind in _SUPER),
         _checked("sub_minimum", arrays.sub_minimum, "u1", groups, kind in (Format.Q4_SUPER, Format.Q8_SUPER)),

@@ -43,6 +43,7 @@ class CLayer(Structure):
         "int32 window rope mixer reserved",
         "pointer convolution convolution_bias",
         ("router", CMatrix),
+        "pointer router_bias gate_bias up_bias down_bias sinks",
     )
 
 

@@ -23,7 +23,7 @@ from specchat.engine.request import MAX_GAMMA
 
 WINDOW = 256
 """Places a draft looks back: as far as the head has been trained on."""
-_FOUR_BITS = (Format.Q4, Format.Q4_SUPER)
+_FOUR_BITS = (Format.Q4, Format.Q4_SUPER, Format.MXFP4)
 
 
 @dataclass(frozen=True, slots=True)

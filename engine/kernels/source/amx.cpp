@@ -73,14 +73,17 @@ bool same_bits(const Kernels& one, const Kernels& other, int32_t format, Random&
     constexpr int64_t rows = 20, columns = 2 * kSuper, tokens = 28;
     std::vector<uint8_t> codes(rows * columns), sub(rows * columns / 16), sub_minimum(sub.size());
     std::vector<uint16_t> scale(rows * columns / kGroup), minimum(scale.size());
+    std::vector<uint8_t> exponents(scale.size());
     for (uint8_t& code : codes) code = uint8_t(random.below(256));
     for (std::vector<uint8_t>* each : {&sub, &sub_minimum})
         for (uint8_t& value : *each) value = uint8_t(random.below(64));
     // Halves around 2^-11 and below -2^-8.
     for (uint16_t& value : scale) value = uint16_t(0x1000 + random.below(1024));
+    for (uint8_t& value : exponents) value = uint8_t(114 + random.below(8));
     for (uint16_t& value : minimum) value = uint16_t(0x9c00 + random.below(1024));
     Buffer<uint8_t> packed;
-    pack(format, rows, columns, {codes.data(), scale.data(), minimum.data(), sub.data(), sub_minimum.data()},
+    const void* scales = format == SK_MXFP4 ? (const void*)exponents.data() : scale.data();
+    pack(format, rows, columns, {codes.data(), scales, minimum.data(), sub.data(), sub_minimum.data()},
          packed.reserve(panels(rows) * panel_bytes(format, columns)));
     Activations x;
     x.reserve(tokens, columns);

@@ -80,7 +80,7 @@ int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns) {
     return -1;
 }
 
-int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
+int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const void* scale,
                 const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed) {
     const std::string fault = cannot_pack(format, rows, columns);
     if (!fault.empty()) return refuse(fault);

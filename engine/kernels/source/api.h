@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 8
+#define SK_ABI 9
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -22,13 +22,14 @@ enum sk_format : int32_t {
     SK_Q8_MINIMUM = 3,  // signed 8-bit codes, float16 scale and minimum per 32
     SK_Q8_SUPER = 4,    // signed 8-bit codes, scales as in SK_Q4_SUPER
     SK_Q8_SUPER16 = 5,  // signed 8-bit codes, signed 8-bit scale per 16, float16 factor per 256
-    SK_BF16 = 6,
-    SK_F16 = 7,
-    SK_F32 = 8,
+    SK_MXFP4 = 6,       // 4-bit E2M1 codes, E8M0 scale per 32
+    SK_BF16 = 7,
+    SK_F16 = 8,
+    SK_F32 = 9,
 };
 
 enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
-enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1, SK_IDENTITY = 2 };
+enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1, SK_IDENTITY = 2, SK_CLAMPED_SWISH = 3 };
 enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
@@ -58,6 +59,8 @@ struct sk_layer {
     // [experts, hidden] of a mixture of experts, whose gate, up and down are those of its experts one after the other; without
     // rows for a dense MLP.
     sk_matrix router;
+    const float *router_bias, *gate_bias, *up_bias, *down_bias;  // of all experts, one after the other
+    const float* sinks;  // [heads], a score of every head that takes its share of the softmax and has no value
 };
 
 struct sk_rope {
@@ -223,7 +226,7 @@ SK_EXPORT const char* sk_notice(void);          // instructions of the processor
 // Maximum number of threads from now on, also in a running call; 0: no limit. Results are bit-identical.
 SK_EXPORT void sk_limit_threads(int32_t threads);
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
-SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const uint16_t* scale,
+SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const void* scale,
                           const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed);
 // Quantises BF16, F16 or F32 weights in groups of 32, to the arrays of SK_Q8, or of SK_Q4 if `minimum` is not null.
 SK_EXPORT void sk_quantize(int32_t format, const void* values, int64_t groups, void* codes, uint16_t* scale,

@@ -167,6 +167,7 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
         task.prefixes = batch.prefixes;
         task.ancestor_offsets = batch.ancestor_offsets;
         task.ancestors = batch.ancestors;
+        task.sinks = layer.sinks ? layer.sinks + work.key_head * heads : nullptr;
         task.window = layer.window;
         task.cap = model_.attention_cap;
         task.first_block = work.first_block;
@@ -191,7 +192,7 @@ void Decoder::attention_out(const sk_layer& layer) {
             if (split_keys_)
                 for (int64_t h = 0; h < model_.heads; h++)
                     kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
-                                    attended_.token(t) + h * size);
+                                    layer.sinks ? layer.sinks + h : nullptr, attended_.token(t) + h * size);
             if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
         });
     add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);
@@ -236,8 +237,8 @@ void Decoder::gate_group(const sk_layer& layer, const Inputs& inputs, const Gate
     const int64_t width = std::min<int64_t>(kGroup, piece.size - g * kGroup);
     for (int64_t t = piece.from; t < piece.to; t += kMlpTokens) {
         const int64_t end = std::min(piece.to, t + kMlpTokens);
-        kernels_->linear(layer.gate, inputs, first, last, t, end, nullptr, false, gates, kGroup);
-        kernels_->linear(layer.up, inputs, first, last, t, end, nullptr, false, up, kGroup);
+        kernels_->linear(layer.gate, inputs, first, last, t, end, layer.gate_bias, false, gates, kGroup);
+        kernels_->linear(layer.up, inputs, first, last, t, end, layer.up_bias, false, up, kGroup);
         for (int64_t k = t; k < end; k++) {
             kernels_->gate(model_.activation, gates + (k - t) * kGroup, up + (k - t) * kGroup, width,
                            out.token(k) + g * kGroup);
@@ -253,7 +254,7 @@ void Decoder::mlp(const sk_layer& layer) {
         for (int64_t g = first; g < last; g++)
             gate_group(layer, inputs, {0, model_.intermediate, g, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
     });
-    add_projection(layer.down, nullptr, hidden_, layer.mlp_out_norm);
+    add_projection(layer.down, layer.down_bias, hidden_, layer.mlp_out_norm);
 }
 
 void Decoder::tap(const sk_batch& batch, int32_t depth, const float* states) {

@@ -26,7 +26,7 @@ void Decoder::route(const sk_layer& layer) {
     routing_.weights.resize(size_t(tokens_ * chosen));
     const Inputs inputs = normed_.inputs();
     each_panels(pool_, panels(experts), [&](int64_t first, int64_t last, int) {
-        kernels_->linear(layer.router, inputs, first, last, 0, tokens_, nullptr, false, scores + first * kPanel, experts);
+        kernels_->linear(layer.router, inputs, first, last, 0, tokens_, layer.router_bias, false, scores + first * kPanel, experts);
     });
     each_token(pool_, tokens_, [&](int64_t t) {
         float scratch[kMostExperts / kBestBlock + 1];
@@ -86,7 +86,7 @@ void Decoder::run_experts(const sk_layer& layer) {
             const Routing::Run& run = routing_.runs[size_t(i / wide)];
             end = std::min(last, (i / wide + 1) * wide);
             const int64_t panel = run.expert * wide + i % wide;
-            kernels_->linear(layer.down, inner, panel, panel + end - i, run.first, run.last, nullptr, false,
+            kernels_->linear(layer.down, inner, panel, panel + end - i, run.first, run.last, layer.down_bias, false,
                              out + run.first * model_.hidden + i % wide * kPanel, model_.hidden);
         }
     });

@@ -31,6 +31,7 @@ struct Attention {
     int64_t own_first, own_count;   // columns of this slot's tokens and their ancestors
     const int32_t *positions, *columns, *prefixes;
     const int32_t *ancestor_offsets, *ancestors;
+    const float* sinks;             // of the heads; null for none
     int64_t window;                 // 0 for none
     float cap;                      // of the scores; 0 for none
     int64_t first_block, last_block;  // blocks of kKeyBlock positions, the last one exclusive
@@ -79,8 +80,8 @@ struct Kernels {
     void (*halve)(const float* x, int64_t size, uint16_t* y);
     void (*attend)(const Attention& work);
     // The states of consecutive blocks of one query [blocks][state_size], those without keys having sum 0, to its
-    // outcome [head_size].
-    void (*merge)(const float* states, int64_t blocks, int64_t head_size, float* out);
+    // outcome [head_size]. `sink` may be null.
+    void (*merge)(const float* states, int64_t blocks, int64_t head_size, const float* sink, float* out);
     // Where the `count` largest of x are, the largest first, of equal ones the first; -1 where x has something that is
     // not a number. Their shares of the softmax, if not null. `scratch` has a float per kBestBlock.
     void (*best)(const float* x, int64_t size, int64_t count, float* scratch, int32_t* places, float* shares);

@@ -11,6 +11,7 @@
 //   Q8_MINIMUM    32 columns,  576 bytes: codes8, scale half[n], minimum half[n]
 //   Q8_SUPER     256 columns, 4416 bytes: d half[n], dmin half[n], scale u8[8][n], minimum u8[8][n], 8 x codes8
 //   Q8_SUPER16   256 columns, 4416 bytes: d half[n], scale i8[16][n], 32 zeros, 8 x codes8
+//   MXFP4        128 columns, 1088 bytes: scale u8[4][n], 4 x codes4; the last block may be shorter
 //   BF16, F16      1 column,    32 bytes: values [n]
 //   F32            1 column,    64 bytes: values [n]
 //
@@ -39,11 +40,17 @@ static constexpr bool is_quantized(int32_t format) { return format < SK_BF16; }
 static constexpr bool wants_codes(const sk_matrix& matrix) {
     return matrix.rows > 0 && is_quantized(matrix.format);
 }
-static constexpr bool is_4_bit(int32_t format) { return format == SK_Q4 || format == SK_Q4_SUPER; }
+static constexpr bool is_4_bit(int32_t format) { return format == SK_Q4 || format == SK_Q4_SUPER || format == SK_MXFP4; }
+
+// Twice the values of 4-bit floats with two bits of exponent and one of mantissa (OCP Microscaling Formats 1.0).
+static constexpr int8_t kDoubledE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 static constexpr bool has_minimum(int32_t format) {
     return format == SK_Q4 || format == SK_Q4_SUPER || format == SK_Q8_MINIMUM || format == SK_Q8_SUPER;
 }
+
+// Bytes of the scale of a row and group or block.
+static constexpr int64_t scale_bytes(int32_t format) { return format == SK_MXFP4 ? 1 : 2; }
 
 // Columns that scales are stored for at once: K must be a multiple of it.
 static constexpr int64_t columns_per_scale_block(int32_t format) {
@@ -53,14 +60,15 @@ static constexpr int64_t columns_per_scale_block(int32_t format) {
 }
 
 static constexpr int64_t columns_per_block(int32_t format) {
-    return format == SK_Q8 ? 64 : columns_per_scale_block(format);
+    return format == SK_Q8 ? 64 : format == SK_MXFP4 ? 128 : columns_per_scale_block(format);
 }
 
 static constexpr int64_t block_bytes(int32_t format) {
     switch (format) {
         case SK_Q4: return 320;
         case SK_Q4_SUPER: return 2368;
-        case SK_Q8: return 1088;
+        case SK_Q8:
+        case SK_MXFP4: return 1088;
         case SK_Q8_MINIMUM: return 576;
         case SK_Q8_SUPER: return 4416;
         case SK_Q8_SUPER16: return 4416;
@@ -69,7 +77,15 @@ static constexpr int64_t block_bytes(int32_t format) {
     }
 }
 
+// Where the codes of a group of 32 columns begin in a panel.
+static constexpr int64_t codes_at(int32_t format, int64_t group) {
+    const int64_t groups = columns_per_block(format) / kGroup, bytes = is_4_bit(format) ? 256 : 512;
+    const int64_t scales = groups == 8 ? 320 : groups == 4 ? 64 : 0;
+    return group / groups * block_bytes(format) + scales + group % groups * bytes;
+}
+
 static constexpr int64_t panel_bytes(int32_t format, int64_t columns) {
+    if (format == SK_MXFP4) return codes_at(format, columns / kGroup - 1) + 256;
     const int64_t per_block = columns_per_block(format);
     return padded((columns + per_block - 1) / per_block * block_bytes(format));
 }
@@ -83,19 +99,13 @@ static inline int64_t matrix_bytes(const sk_matrix& matrix) {
     return panels(matrix.rows) * panel_bytes(matrix.format, matrix.columns);
 }
 
-// Where the codes of a group of 32 columns begin in a panel.
-static constexpr int64_t codes_at(int32_t format, int64_t group) {
-    const int64_t groups = columns_per_block(format) / kGroup, bytes = is_4_bit(format) ? 256 : 512;
-    const int64_t scales = groups == 8 ? 320 : 0;
-    return group / groups * block_bytes(format) + scales + group % groups * bytes;
-}
-
 // Where the scales of the block with this group of 32 columns begin; of Q8 those of this group.
 static constexpr int64_t scales_at(int32_t format, int64_t group) {
     switch (format) {
         case SK_Q4: return group * 320 + 256;
         case SK_Q8: return group / 2 * 1088 + 1024 + group % 2 * 32;
         case SK_Q8_MINIMUM: return group * 576 + 512;
+        case SK_MXFP4: return group / 4 * 1088 + group % 4 * 16;
         default: return group / 8 * block_bytes(format);
     }
 }

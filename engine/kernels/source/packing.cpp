@@ -17,6 +17,9 @@ inline int64_t code_offset(int32_t format, int64_t column, int64_t n) {
     return codes_at(format, b) + (is_4_bit(format) ? k / 8 : k / 4) * 64 + n * 4 + k % 4;
 }
 
+// Scale of the codes times 2 of an E8M0 exponent; that of 0, 2^-128, is taken for 0.
+float from_exponent(uint8_t exponent) { return float_of(uint32_t(exponent) << 23) * 0.5f; }
+
 void put_half(uint8_t* block, int64_t offset, int64_t n, uint16_t value) { memcpy(block + offset + 2 * n, &value, 2); }
 
 uint16_t get_half(const uint8_t* block, int64_t offset, int64_t n) {
@@ -29,7 +32,8 @@ void pack_scales(int32_t format, int64_t row, int64_t n, int64_t columns, const 
     const int64_t blocks = columns / columns_per_scale_block(format), groups = columns_per_scale_block(format) / kGroup;
     for (int64_t b = 0; b < blocks; b++) {
         uint8_t* block = panel + scales_at(format, b * groups);
-        put_half(block, 0, n, plain.scale[row * blocks + b]);
+        const int64_t bytes = scale_bytes(format);
+        memcpy(block + bytes * n, (const uint8_t*)plain.scale + (row * blocks + b) * bytes, size_t(bytes));
         if (has_minimum(format)) put_half(block, 32, n, plain.minimum[row * blocks + b]);
         if (format == SK_Q4_SUPER || format == SK_Q8_SUPER)
             for (int64_t i = 0; i < 8; i++) {
@@ -92,13 +96,14 @@ void unpack_row(const sk_matrix& matrix, int64_t row, float* out) {
             scale = from_half(get_half(block, 0, n)) * float(block[64 + g % 8 * 16 + n]);
             minimum = -(from_half(get_half(block, 32, n)) * float(block[192 + g % 8 * 16 + n]));
         } else {
-            scale = from_half(get_half(block, 0, n));
-            if (format != SK_Q8) minimum = from_half(get_half(block, 32, n));
+            scale = format == SK_MXFP4 ? from_exponent(block[n]) : from_half(get_half(block, 0, n));
+            if (has_minimum(format)) minimum = from_half(get_half(block, 32, n));
         }
         for (int64_t k = g * group; k < (g + 1) * group; k += kFour) {
             const uint8_t* four = panel + code_offset(format, k, n);
             for (int64_t i = 0; i < kFour; i++) {
-                const int code = is_4_bit(format) ? (k % 8 < 4 ? four[i] & 15 : four[i] >> 4) : int8_t(four[i]);
+                int code = is_4_bit(format) ? (k % 8 < 4 ? four[i] & 15 : four[i] >> 4) : int8_t(four[i]);
+                if (format == SK_MXFP4) code = kDoubledE2m1[code];
                 out[k + i] = float(code) * scale + minimum;
             }
         }
@@ -125,7 +130,7 @@ void pick_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count, uint
         const int64_t step = columns_per_scale_block(matrix.format) / kGroup;
         for (int64_t g = 0; g < matrix.columns / kGroup; g += step) {
             const int64_t at = scales_at(matrix.format, g);
-            move(at, 2);
+            move(at, scale_bytes(matrix.format));
             if (has_minimum(matrix.format)) move(at + 32, 2);
             if (step == 1) continue;
             // Scales of the groups, then their minima or the scales of the second halves of Q8_SUPER16.

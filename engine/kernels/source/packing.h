@@ -8,8 +8,8 @@ namespace sk {
 
 // Arrays as sk_pack takes them; see the Python module packed_matrix for what each format has.
 struct PlainMatrix {
-    const void* codes;
-    const uint16_t *scale, *minimum;
+    const void *codes, *scale;
+    const uint16_t* minimum;
     const void* sub_scale;
     const uint8_t* sub_minimum;
 };

@@ -3,6 +3,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "layout.h"
+
 namespace sk {
 namespace {
 
@@ -122,6 +124,12 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
         w[2 * j + 1] = {_mm256_and_si256(_mm256_srli_epi16(low, 4), mask),
                         _mm256_and_si256(_mm256_srli_epi16(high, 4), mask)};
     }
+}
+// The values of 4-bit floats, doubled, as those of 8-bit codes.
+inline void load_e2m1(const uint8_t* p, Codes* w) {
+    const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)kDoubledE2m1));
+    load_4_bit(p, w);
+    for (int j = 0; j < 8; j++) w[j] = {_mm256_shuffle_epi8(values, w[j].low), _mm256_shuffle_epi8(values, w[j].high)};
 }
 inline void load_8_bit(const int8_t* p, Codes* w) {
     for (int j = 0; j < 8; j++)

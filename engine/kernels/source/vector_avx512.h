@@ -3,6 +3,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "layout.h"
+
 namespace sk {
 namespace {
 
@@ -98,6 +100,14 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
 // taken off again. All in integers, so nothing is rounded.
 inline void load_8_bit(const int8_t* p, Codes* w) {
     for (int j = 0; j < 8; j++) w[j] = _mm512_xor_si512(_mm512_loadu_si512(p + 64 * j), _mm512_set1_epi8(-128));
+}
+// The values of 4-bit floats, doubled, as those of 8-bit codes.
+template <bool Raised = true>
+inline void load_e2m1(const uint8_t* p, Codes* w) {
+    __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)kDoubledE2m1));
+    if (Raised) values = _mm512_xor_si512(values, _mm512_set1_epi8(-128));
+    load_4_bit(p, w);
+    for (int j = 0; j < 8; j++) w[j] = _mm512_shuffle_epi8(values, w[j]);
 }
 inline int32_t four(const int8_t* a) {
     int32_t bytes;

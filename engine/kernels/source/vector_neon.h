@@ -3,6 +3,8 @@
 #include <arm_neon.h>
 #include <stdint.h>
 
+#include "layout.h"
+
 namespace sk {
 namespace {
 
@@ -132,6 +134,13 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
             w[2 * j].part[i] = vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15)));
             w[2 * j + 1].part[i] = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
         }
+}
+// The values of 4-bit floats, doubled, as those of 8-bit codes.
+inline void load_e2m1(const uint8_t* p, Codes* w) {
+    const int8x16_t values = vld1q_s8(kDoubledE2m1);
+    load_4_bit(p, w);
+    for (int j = 0; j < 8; j++)
+        for (int8x16_t& part : w[j].part) part = vqtbl1q_s8(values, vreinterpretq_u8_s8(part));
 }
 inline void load_8_bit(const int8_t* p, Codes* w) {
     for (int j = 0; j < 8; j++)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "half.h"
+#include "layout.h"
 
 namespace sk {
 namespace {
@@ -144,6 +145,12 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
             w[2 * j].byte[i] = int8_t(p[64 * j + i] & 15);
             w[2 * j + 1].byte[i] = int8_t(p[64 * j + i] >> 4);
         }
+}
+// The values of 4-bit floats, doubled, as those of 8-bit codes.
+inline void load_e2m1(const uint8_t* p, Codes* w) {
+    load_4_bit(p, w);
+    for (int j = 0; j < 8; j++)
+        for (int8_t& code : w[j].byte) code = kDoubledE2m1[code];
 }
 inline void load_8_bit(const int8_t* p, Codes* w) { memcpy(w, p, 512); }
 template <int Steps>

@@ -39,6 +39,7 @@ class GgmlType(IntEnum):
     Q5_K = 13
     Q6_K = 14
     BF16 = 30
+    MXFP4 = 39
 
 
 def read_matrix(
@@ -69,11 +70,10 @@ def read_matrix(
     unpack, form, _, block_bytes = _BLOCKS[kind]
     parts = unpack(rows_of_bytes.reshape(-1, block_bytes))
     arrays = MatrixArrays(form, **{name: part.reshape(len(rows_of_bytes), -1) for name, part in parts.items()})
-    for scales in (arrays.scale, arrays.minimum):
-        if scales is not None and not np.isfinite(scales).all():
-            raise EngineError(
-                f"{header.path} is damaged ({tensor.name} holds values that are not numbers): fetch the file again"
-            )
+    if arrays.is_damaged:
+        raise EngineError(
+            f"{header.path} is damaged ({tensor.name} holds values that are not numbers): fetch the file again"
+        )
     return arrays
 
 
@@ -196,6 +196,10 @@ def _q6_k(blocks: Bytes) -> dict[str, Array]:
     }
 
 
+def _mxfp4(blocks: Bytes) -> dict[str, Array]:
+    return {"codes": _nibbles(blocks[:, 1:]), "scale": blocks[:, :1]}
+
+
 def _k_scales(blocks: Bytes) -> dict[str, Array]:
     """d, dmin and the eight 6-bit scales and minima that follow them in Q4_K and Q5_K."""
     first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
@@ -244,5 +248,6 @@ _BLOCKS: dict[GgmlType, tuple[Callable[[Bytes], dict[str, Array]], Format, int, 
     GgmlType.Q4_K: (_q4_k, Format.Q4_SUPER, 256, 144),
     GgmlType.Q5_K: (_q5_k, Format.Q8_SUPER, 256, 176),
     GgmlType.Q6_K: (_q6_k, Format.Q8_SUPER16, 256, 210),
+    GgmlType.MXFP4: (_mxfp4, Format.MXFP4, 32, 17),
 }
 """Function that unpacks blocks, format of the result, columns and bytes per block."""

@@ -150,7 +150,7 @@ def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
         arrays = quantize(torch.from_numpy(arrays.values()), "q8")
     scale, minimum = arrays.group_scales()
     return (
-        torch.from_numpy(arrays.codes),
+        torch.from_numpy(arrays.integers()),
         torch.from_numpy(scale),
         None if minimum is None else torch.from_numpy(minimum),
     )

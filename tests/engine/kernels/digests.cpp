@@ -55,10 +55,13 @@ sk_matrix random_matrix(int32_t format, int64_t rows, int64_t columns) {
     for (uint8_t& value : sub_minimum) value = uint8_t(random_bits() & 63);
     for (uint16_t& value : scale) value = uint16_t(0x1000 + (random_bits() & 0x3ff));
     for (uint16_t& value : minimum) value = uint16_t(0x9c00 + (random_bits() & 0x3ff));
+    std::vector<uint8_t> exponents(scale.size());
+    for (uint8_t& value : exponents) value = uint8_t(118 + (random_bits() & 3));
+    const void* scales = format == SK_MXFP4 ? (const void*)exponents.data() : scale.data();
     Packed* packed = new Packed;
     packed->bytes.resize(size_t(sk_packed_bytes(format, rows, columns)) + 64);
     uint8_t* start = packed->bytes.data() + (64 - uintptr_t(packed->bytes.data()) % 64) % 64;
-    sk_pack(format, rows, columns, codes.data(), scale.data(), minimum.data(), sub.data(), sub_minimum.data(), start);
+    sk_pack(format, rows, columns, codes.data(), scales, minimum.data(), sub.data(), sub_minimum.data(), start);
     packed->matrix = {format, 0, rows, columns, start};
     kept.push_back(packed);
     return packed->matrix;
@@ -89,6 +92,7 @@ uint64_t linear_layers(uint64_t hash) {
 // Two layers of a decoder with everything that some family has, over a chain and then a tree.
 uint64_t passes(uint64_t hash) {
     constexpr int32_t hidden = 64, heads = 6, key_heads = 2, size = 32, inner = 96, words = 50, slots = 2, columns = 192;
+    constexpr int32_t experts = 5, chosen = 2;
     constexpr int32_t chain = 154;  // more than nine tiles of tokens, so that the last one overlaps the one before it
     std::vector<std::vector<float>> norms;
     const auto norm = [&](int32_t length) {
@@ -125,7 +129,23 @@ uint64_t passes(uint64_t hash) {
     model.final_norm = norm(hidden);
     model.layers = layers;
     model.ropes = &rope;
-    for (int32_t activation : {SK_SILU, SK_GELU_TANH}) {
+    for (int32_t activation : {SK_SILU, SK_GELU_TANH, SK_CLAMPED_SWISH}) {
+        if (activation == SK_CLAMPED_SWISH) {
+            sk_layer& mixture = layers[1];
+            mixture.router = random_matrix(SK_BF16, experts, hidden);
+            mixture.gate = random_matrix(SK_MXFP4, experts * inner, hidden);
+            mixture.up = random_matrix(SK_MXFP4, experts * inner, hidden);
+            mixture.down = random_matrix(SK_MXFP4, experts * hidden, inner);
+            mixture.router_bias = norm(experts);
+            mixture.gate_bias = norm(experts * inner);
+            mixture.up_bias = norm(experts * inner);
+            mixture.down_bias = norm(experts * hidden);
+            mixture.sinks = norm(heads);
+            model.experts = experts;
+            model.experts_per_token = chosen;
+            model.expert_size = inner;
+            model.normalise_experts = 1;
+        }
         model.activation = activation;
         model.attention_cap = model.logit_cap = activation == SK_SILU ? 0.0f : 6.0f;
         sk_decoder* decoder = sk_decoder_new(&model);

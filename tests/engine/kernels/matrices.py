@@ -29,8 +29,14 @@ def random_arrays(kind: Format, rows: int, columns: int, seed: int = 0) -> tuple
             bits = (values.view(np.uint32) >> 16).astype(np.uint16)
             return MatrixArrays(kind, bits), (bits.astype(np.uint32) << 16).view(np.float32)
         return MatrixArrays(kind, values), values
-    four = kind in (Format.Q4, Format.Q4_SUPER)
+    four = kind in (Format.Q4, Format.Q4_SUPER, Format.MXFP4)
     codes = rng.integers(0, 16, (rows, columns), dtype=np.uint8) if four else _signed(rng, rows, columns)
+    if kind is Format.MXFP4:
+        values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+        exponents = rng.integers(118, 123, (rows, columns // 32), dtype=np.uint8)
+        exponents[0, :2] = (0, 1)  # a group of zeros, and the smallest of the others
+        scale = np.where(exponents == 0, 0.0, 2.0 ** (exponents.astype(np.float64) - 127))
+        return MatrixArrays(kind, codes, exponents), _weights(np.concatenate([values, -values])[codes], scale, 32)
     wide = codes.astype(np.float64)
     step = size / (4 if four else 64)
     if kind in (Format.Q4, Format.Q8, Format.Q8_MINIMUM):

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 EMULATED = ('-DSK_TILES="emulated_tiles.h"', f"-I{HERE}", "-O1")
 """Little optimised: the scalar kernels take most of the time of a build, and the bits are the same."""
 NAME = "AMX int8 and AVX-512 VNNI"
-WITHOUT_SUPER_BLOCKS = (Format.Q4, Format.Q8, Format.Q8_MINIMUM)
+WITHOUT_SUPER_BLOCKS = (Format.Q4, Format.Q8, Format.Q8_MINIMUM, Format.MXFP4)
 
 
 class Emulated:

@@ -71,7 +71,7 @@ def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
             assert np.array_equal(linear(matrix, x, bias=bias).view(np.int32), wanted.view(np.int32))
 
 
-@pytest.mark.parametrize("kind", [Format.Q4, Format.Q8])
+@pytest.mark.parametrize("kind", [Format.Q4, Format.Q8, Format.MXFP4])
 @pytest.mark.parametrize("variant", variants())
 def test_a_group_that_ends_a_half_block_is_read(kernels: Library, kind: Format, variant: Variant) -> None:
     matrix, _ = random_matrix(kind, 20, 96)
@@ -112,6 +112,11 @@ def test_rows_are_picked_as_they_are(kind: Format) -> None:
     assert torch.equal(QuantizedLinear(picked)(x), QuantizedLinear(matrix)(x)[:, wanted])
     with pytest.raises(KernelError, match="there is no row 70"):
         matrix.picked([70])
+
+
+def test_four_bit_floats_take_their_codes_and_a_byte_per_group() -> None:
+    """At the width of gpt-oss, which whole blocks of 128 columns do not divide."""
+    assert packed_bytes(Format.MXFP4, 2880, 2880) <= 2880 * 2880 * 4.26 / 8
 
 
 @pytest.mark.parametrize(

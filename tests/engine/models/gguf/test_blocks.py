@@ -33,6 +33,8 @@ def random_blocks(kind: GgmlType, scales_at: tuple[int, ...]) -> np.ndarray:
     raw = random.integers(0, 256, (ROWS, COLUMNS // block, size), np.uint8)
     for at in scales_at:
         raw[..., at : at + 2] = random.normal(0, 0.02, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
+    if kind is GgmlType.MXFP4:
+        raw[..., 0] = random.integers(1, 250, raw.shape[:2])  # 0 is taken for no scale, 255 is no number
     return raw.reshape(ROWS, -1)
 
 
@@ -48,6 +50,7 @@ def random_blocks(kind: GgmlType, scales_at: tuple[int, ...]) -> np.ndarray:
         (GgmlType.Q4_K, (0, 2)),
         (GgmlType.Q5_K, (0, 2)),
         (GgmlType.Q6_K, (208,)),
+        (GgmlType.MXFP4, ()),
     ],
     ids=lambda value: value.name if isinstance(value, GgmlType) else "",
 )
@@ -88,9 +91,10 @@ def test_a_type_that_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
         read_matrix(header, header.tensors["weight"])
 
 
-def test_scales_that_are_no_numbers_are_found(tmp_path: Path) -> None:
-    raw = random_blocks(GgmlType.Q8_0, (0,))
+@pytest.mark.parametrize("kind", [GgmlType.Q8_0, GgmlType.MXFP4], ids=lambda kind: kind.name)
+def test_scales_that_are_no_numbers_are_found(kind: GgmlType, tmp_path: Path) -> None:
+    raw = random_blocks(kind, (0,))
     raw[2, :2] = 0xFF
-    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType.Q8_0)
+    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType(kind))
     with pytest.raises(EngineError, match="weight holds values that are not numbers"):
         read_matrix(header, header.tensors["weight"])
