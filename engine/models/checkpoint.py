@@ -23,6 +23,8 @@ _ROLLBACK_LAYERS = {
     *("linear_attention", "conv", "hybrid"),  # with recurrent states (`engine.cache.recurrent_states`)
 }
 """Layer types whose drafted tokens can be taken back."""
+_MXFP4 = "mxfp4"
+"""The only quantisation of safetensors that is read: the published experts of gpt-oss, two weights in a byte."""
 MTP = "mtp."
 """Beginning of the names of multi-token-prediction layers."""
 _NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
@@ -130,8 +132,9 @@ def _read_header(file: Path) -> tuple[int, set[str]]:
 
     try:
         with safe_open(file, framework="numpy") as opened:
-            tensors = [opened.get_slice(name) for name in opened.keys()]  # noqa: SIM118 the file is no mapping
-            return sum(math.prod(tensor.get_shape()) for tensor in tensors), {tensor.get_dtype() for tensor in tensors}
+            tensors = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 the file is no mapping
+            sizes = (math.prod(each.get_shape()) * (1 + name.endswith("_blocks")) for name, each in tensors.items())
+            return sum(sizes), {tensor.get_dtype() for tensor in tensors.values()}
     except (SafetensorError, OSError) as error:
         reason = first_line(error).removeprefix("Error while deserializing header: ")
         raise EngineError(f"{file} is damaged or cut short ({reason}): fetch the model again") from error
@@ -158,8 +161,9 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
             )
         stated = f"of type {kind!r}, which the installed transformers does not know" if kind else "without a model_type"
         raise EngineError(f"{folder} is a model {stated}: upgrade transformers or choose another model")
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "an unnamed method")
+    quantised = raw.get("quantization_config")
+    method = quantised.get("quant_method", "an unnamed method") if quantised else _MXFP4
+    if method != _MXFP4:
         raise EngineError(
             f"{folder} is quantised with {method}, which is not supported: give the unquantised model, or a GGUF file"
         )
@@ -170,6 +174,8 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         raise EngineError(
             f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"
         ) from error
+    if quantised:  # transformers' own kernels for it would be downloaded
+        config.quantization_config["dequantize"] = True
     _check_network(checkpoint, config)
     _check_depth(checkpoint, config)
     return config

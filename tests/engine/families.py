@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from specchat.engine.progress import silence_transformers
+from tests.engine.mxfp4 import publish_in_mxfp4
 from tests.tiny_model import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
 
 _COMMON: dict[str, Any] = {
@@ -43,6 +44,7 @@ _LONG = {
     "partial_rotary_factor": 0.5,
 }
 _MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "mlp_only_layers": [1]}
+_GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "rope_parameters": _YARN}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -57,6 +59,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 24}),
     "phi3": ("phi3", {"sliding_window": 8, "resid_pdrop": 0.0}),
     "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32, "conv_bias": True}),
+    "gpt-oss": ("gpt_oss", _GPT_OSS),
+    "gpt-oss-mxfp4": ("gpt_oss", _GPT_OSS),
     "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 128}),
 }
 """Name to transformers' model type and what is special about it."""
@@ -91,7 +95,8 @@ def write_other(kind: str, folder: Path) -> Path:
 def write_family(name: str, folder: Path, **more: Any) -> Path:
     """Write the tiny model of a family with a byte-level tokenizer; give the folder back."""
     kind, special = FAMILIES[name]
-    return _write(kind, _COMMON | special | more, folder)
+    _write(kind, _COMMON | special | more, folder)
+    return publish_in_mxfp4(folder) if name.endswith("mxfp4") else folder
 
 
 def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
@@ -104,7 +109,7 @@ def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
         auto: Any = AutoModelForCausalLM
         model = auto.from_config(config)
         for parameter_name, parameter in model.named_parameters():  # norms and biases that do something
-            if parameter.ndim == 1:
+            if parameter.ndim == 1 or parameter_name.endswith("bias"):
                 parameter.data += 0.1 * torch.randn_like(parameter) * (1 if "norm" in parameter_name else 3)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast(

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.disk import disk_errors, require_space
@@ -26,9 +27,12 @@ from specchat.engine.models.packed.decoder_description import (
     NORMS,
     OUTPUT,
     ROUTER,
+    ROUTER_NAMES,
+    SINKS,
     DecoderDescription,
     describe_decoder,
 )
+from specchat.engine.models.packed.experts import is_experts, matrices_of, places_in_matrices
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
 from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
 from specchat.engine.models.recommendation import FILE as GENERATION
@@ -67,7 +71,7 @@ def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progr
     config = _config(model)
     checkpoint = Checkpoint.open(model)
     require_space(folder, int(checkpoint.parameters * _BYTES[method] * _ROOM), f"quantising {model.name}")
-    _pack(CheckpointSource(model, method), config, model, folder, identity, progress)
+    _pack(CheckpointSource(model, method, config.model_type), config, model, folder, identity, progress)
 
 
 def _config(model: Path) -> PreTrainedConfig:
@@ -122,23 +126,30 @@ def decoder_weights(
     names = [(EMBEDDING, True)]
     for layer in range(described.layers):
         prefix = f"model.layers.{layer}."
-        matrices = described.matrices(layer, experts=source.has(f"{prefix}{ROUTER}.weight")).values()
+        matrices = described.matrices(layer, experts=source.has(described.name(f"{prefix}{ROUTER}.weight"))).values()
         names += [(f"{part}.weight", True) for part in matrices]
         names += [(f"{part}.bias", False) for part in (*matrices, f"{prefix}{KERNEL}")]
         names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
+        names += [(f"{prefix}{SINKS}", False)]
     names += [(described.name(FINAL_NORM), False)] + ([] if described.tied else [(OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(names):
         if is_matrix:
             yield name, _matrix(source, described, name), number / len(names)
-        elif source.has(name):  # each family has some of the biases and norms
+        elif source.has(name):  # each family has some of the biases, norms and sinks
             offset = np.float32(described.norm_offset if name.endswith("norm.weight") else 0)
             yield name, source.vector(name) + offset, number / len(names)
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
-    """A matrix, or its rows of a fused one."""
-    if source.has(name):
-        return source.matrix(name)
+    """A matrix, or its rows of a fused one.
+
+    Raises:
+        EngineError: it is missing, or has another number of experts than the configuration states.
+    """
+    if source.has(name) or is_experts(name):
+        matrix = source.matrix(name)
+        _check_experts(described, name, matrix.shape[0])
+        return matrix
     part = name.split(".")[-2]
     shape = described.shape
     queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
@@ -151,6 +162,22 @@ def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> M
     return source.matrix(name)  # raises that it is missing
 
 
+def _check_experts(described: DecoderDescription, name: str, rows: int) -> None:
+    """Check the rows of a router, or of a matrix with the experts of a layer."""
+    shape = described.shape
+    if is_experts(name):
+        each = shape.hidden if "down_proj" in name else shape.expert_size
+    elif name.endswith(ROUTER_NAMES):
+        each = 1
+    else:
+        return
+    if rows != each * shape.experts:
+        raise EngineError(
+            f"{name} has {rows} rows, and the {shape.experts} experts of the configuration need "
+            f"{each * shape.experts}: fetch the model again"
+        )
+
+
 def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
     """Arguments for `fingerprint_of`, as `fingerprint` computes them from transformers' network."""
     from transformers import AutoModelForCausalLM
@@ -161,18 +188,17 @@ def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[s
     for name, weight in state.items():
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
         places = np.arange(weight.numel())[sampled(weight.numel())]
-        if ".experts." in name:
-            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places)
+        if is_experts(name) and not source.has(name):
+            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places, config.model_type)
         else:
             yield name, tuple(weight.shape), source.sample(stored, places)
 
 
-def _sample_experts(source: WeightSource, name: str, shape: torch.Size, places: NDArray[np.int64]) -> Tensor:
-    """Entries, by flat index, of a parameter [experts, rows, columns] whose rows are those of one or two matrices."""
-    stem, _, last = name.rpartition(".")
-    parts = FUSED.get(last, (last,))
-    size = shape[1] * shape[2] // len(parts)
-    block, within = np.divmod(places, size)
-    expert, part = np.divmod(block, len(parts))
-    found = [source.sample(f"{stem}.{each}.weight", expert * size + within) for each in parts]
+def _sample_experts(
+    source: WeightSource, name: str, shape: torch.Size, places: NDArray[np.int64], family: str
+) -> Tensor:
+    """Entries of a parameter with the experts of a layer, by flat index."""
+    matrices = matrices_of(name)
+    part, within = places_in_matrices(shape, len(matrices), places, family)
+    found = [source.sample(each, within) for each in matrices]
     return torch.stack(found)[torch.from_numpy(part), torch.arange(len(places))]

@@ -19,7 +19,7 @@ from specchat.engine.kernels.decoder_weights import DecoderShape, check_experts,
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "lfm2")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "lfm2", "gpt_oss")
 """Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text", "lfm2")
@@ -49,22 +49,31 @@ NORMS = (
     "self_attn.k_norm",
 )
 """Norms of a layer; each family has some of them."""
+SINKS = "self_attn.sinks"
+"""Scores [heads] that take a share of the softmax and have no value."""
 CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
 """Matrices of a layer with a short convolution in the place of attention."""
 KERNEL = "conv.conv"
 """Weights of the convolution itself [hidden, 1, taps], kept as a vector."""
-_LFM2 = {
-    "model.norm": "model.embedding_norm",
-    "self_attn.o_proj": "self_attn.out_proj",
-    "self_attn.q_norm": "self_attn.q_layernorm",
-    "self_attn.k_norm": "self_attn.k_layernorm",
-    "mlp.gate_proj": "feed_forward.w1",
-    "mlp.up_proj": "feed_forward.w3",
-    "mlp.down_proj": "feed_forward.w2",
-    "input_layernorm": "operator_norm",
-    "post_attention_layernorm": "ffn_norm",
+_NAMES = {
+    "lfm2": {
+        "model.norm": "model.embedding_norm",
+        "self_attn.o_proj": "self_attn.out_proj",
+        "self_attn.q_norm": "self_attn.q_layernorm",
+        "self_attn.k_norm": "self_attn.k_layernorm",
+        "mlp.gate_proj": "feed_forward.w1",
+        "mlp.up_proj": "feed_forward.w3",
+        "mlp.down_proj": "feed_forward.w2",
+        "input_layernorm": "operator_norm",
+        "post_attention_layernorm": "ffn_norm",
+    },
+    "gpt_oss": {ROUTER: "mlp.router"},
 }
-"""Names of LFM2 for weights that other families name alike."""
+"""Names of some families for weights that the others name alike."""
+ROUTER_NAMES = tuple(f"{name}.weight" for name in (ROUTER, _NAMES["gpt_oss"][ROUTER]))
+"""Ends of the names of routers in all families."""
+_CLAMPED_SWISH = (1.702, 7.0)
+"""Gain of the sigmoid and limit of gate and up projection in gpt-oss, which the kernels have as constants."""
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 """Fused matrices of some families, and the matrices that their rows consist of, in order."""
 
@@ -113,6 +122,8 @@ class DecoderDescription:
     """Whether queries and keys are normalised per head."""
     convolutions: tuple[int, ...] = ()
     """Layers with a short convolution in the place of attention; only LFM2 has such."""
+    family: str = ""
+    """One of `FAMILIES`."""
 
     def matrices(self, layer: int, *, experts: bool) -> dict[str, str]:
         """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix.
@@ -128,9 +139,8 @@ class DecoderDescription:
 
     def name(self, name: str) -> str:
         """Name of a weight in transformers' network, from its name in most families."""
-        if not self.convolutions:
-            return name
-        return next((name.replace(usual, own) for usual, own in _LFM2.items() if usual in name), name)
+        names = _NAMES.get(self.family, {}).items()
+        return next((name.replace(usual, own) for usual, own in names if usual in name), name)
 
     @property
     def layers(self) -> int:
@@ -161,10 +171,8 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     kind = config.model_type
     if kind not in FAMILIES:
         raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
-    activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
-    if activation not in _ACTIVATIONS:
-        raise OtherFamilyError(f"the quantised kernels do not compute {activation}, which this {kind} model uses")
-    if getattr(config, "mlp_bias", False) or getattr(config, "use_bidirectional_attention", False):
+    activation, mixture = _activation(config), _mixture(config)
+    if getattr(config, "use_bidirectional_attention", False):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
     network = _empty_network(config)
     types, rotaries = _rotaries(config, network)
@@ -176,16 +184,6 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     inner = network.layers[0].feed_forward.w1.out_features if lfm2 else config.intermediate_size
     check_sizes(config.hidden_size, size, inner)
     gemma = kind in _GEMMA
-    mixture = (
-        {
-            "experts": config.num_experts,
-            "experts_per_token": config.num_experts_per_tok,
-            "expert_size": config.moe_intermediate_size,
-            "normalise_experts": bool(config.norm_topk_prob),
-        }
-        if kind == "qwen3_moe" and config.num_experts
-        else {}
-    )
     described = DecoderDescription(
         shape=DecoderShape(
             **mixture,
@@ -196,7 +194,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
             intermediate=inner,
             vocabulary=config.vocab_size,
             epsilon=config.norm_eps if lfm2 else config.rms_norm_eps,
-            activation=_ACTIVATIONS[activation],
+            activation=activation,
             attention_scale=(config.query_pre_attn_scalar if gemma else size) ** -0.5,
             attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
@@ -211,10 +209,37 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         out_norms=gemma,
         head_norms=kind in _PER_HEAD_NORMS,
         convolutions=tuple(i for i in range(count) if lfm2 and layer_types[i] == "conv"),
+        family=kind,
     )
     if mixture:
         check_experts(described.shape)
     return described
+
+
+def _activation(config: PreTrainedConfig) -> str:
+    """The activation of the MLP, by the kernels' name."""
+    name = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
+    if config.model_type == "gpt_oss":
+        if (config.swiglu_alpha, config.swiglu_limit) == _CLAMPED_SWISH:
+            return "clamped_swish"
+        name = f"a SwiGLU of gain {config.swiglu_alpha} and limit {config.swiglu_limit}"
+    if name not in _ACTIVATIONS:
+        raise OtherFamilyError(
+            f"the quantised kernels do not compute {name}, which this {config.model_type} model uses"
+        )
+    return _ACTIVATIONS[name]
+
+
+def _mixture(config: PreTrainedConfig) -> dict[str, Any]:
+    """Fields of `DecoderShape` of a mixture of experts; empty for a dense model."""
+    if not getattr(config, "num_experts", None):
+        return {}
+    return {
+        "experts": config.num_experts,
+        "experts_per_token": config.num_experts_per_tok,
+        "expert_size": getattr(config, "moe_intermediate_size", config.intermediate_size),
+        "normalise_experts": bool(getattr(config, "norm_topk_prob", True)),
+    }
 
 
 def _empty_network(config: PreTrainedConfig) -> Any:

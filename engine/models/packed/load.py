@@ -21,8 +21,10 @@ from specchat.engine.models.packed.decoder_description import (
     KERNEL,
     OUTPUT,
     ROUTER,
+    SINKS,
     DecoderDescription,
 )
+from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
 from specchat.engine.models.packed.file import PackedWeights
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.models.tokenizer import PlainTokenizer
@@ -106,13 +108,13 @@ class PackedModel:
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
         attends = number not in described.convolutions
-        names = described.matrices(number, experts=self.weights.has(f"{prefix}{ROUTER}.weight"))
+        names = described.matrices(number, experts=self.weights.has(described.name(f"{prefix}{ROUTER}.weight")))
 
         def norm(name: str, exists: bool = True) -> Any:
             return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
 
-        def bias(name: str | None) -> Any:
-            return self.weights.vector(f"{name}.bias") if self.weights.has(f"{name}.bias") else None
+        def vector(name: str) -> Any:
+            return self.weights.vector(name) if self.weights.has(name) else None
 
         matrices: dict[str, Any] = {"key": None, "value": None}
         matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
@@ -120,7 +122,7 @@ class PackedModel:
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
-            **{f"{part}_bias": bias(names.get(part)) for part in ("query", "key", "value", "output")},
+            **{f"{part}_bias": vector(f"{name}.bias") for part, name in names.items()},
             attention_norm=norm("input_layernorm"),
             mlp_norm=norm(before_mlp),
             attention_out_norm=norm("post_attention_layernorm", described.out_norms),
@@ -130,7 +132,8 @@ class PackedModel:
             window=described.windows[number],
             rope=described.ropes[number],
             convolution=kernel,
-            convolution_bias=bias(f"{prefix}{KERNEL}"),
+            convolution_bias=vector(f"{prefix}{KERNEL}.bias"),
+            sinks=vector(f"{prefix}{SINKS}"),
         )
 
 
@@ -183,24 +186,27 @@ def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> L
         EngineError: it does not fit into memory, or the folder is damaged.
     """
     loaded = load_model(folder, torch.device("cpu"), torch.float32, progress)
-    state = {name: _state_entry(packed, name).view(weight.shape) for name, weight in loaded.model.state_dict().items()}
+    state = {name: _state_entry(packed, name, weight.shape) for name, weight in loaded.model.state_dict().items()}
     loaded.model.load_state_dict(state, assign=True)
     loaded.model.tie_weights()
     loaded.model.requires_grad_(requires_grad=False)
     return loaded
 
 
-def _state_entry(packed: PackedModel, name: str) -> Tensor:
+def _state_entry(packed: PackedModel, name: str, shape: torch.Size) -> Tensor:
+    """A parameter of transformers' network."""
     if name == OUTPUT and packed.described.tied:
         name = EMBEDDING
-    stem, _, last = name.rpartition(".")
-    part = stem.rpartition(".")[2]
-    if part == "experts":
-        count = packed.shape.experts
-        stacks = [_state_entry(packed, f"{stem}.{each}.weight") for each in FUSED.get(last, (last,))]
-        return torch.cat([stack.view(count, -1, stack.shape[-1]) for stack in stacks], dim=1)
+    part = name.split(".")[-2]
+    if is_experts(name):
+        return joined([_stored(packed, each) for each in matrices_of(name)], shape, packed.described.family)
     if part in FUSED:
-        return torch.cat([_state_entry(packed, name.replace(part, each)) for each in FUSED[part]])
+        return torch.cat([_stored(packed, name.replace(part, each)) for each in FUSED[part]])
+    return _stored(packed, name).view(shape)
+
+
+def _stored(packed: PackedModel, name: str) -> Tensor:
+    """A matrix or vector of a packed model."""
     if name in packed.weights.index["matrices"]:
         return torch.from_numpy(unpack(packed.weights.matrix(name)))
     values = torch.from_numpy(packed.weights.vector(name).copy())

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays
+from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import weight_files
 from specchat.engine.models.gguf.blocks import (
     dequantized_rows,
@@ -22,11 +22,21 @@ from specchat.engine.models.gguf.blocks import (
     readable_type,
 )
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.packed.decoder_description import EMBEDDING, KERNEL, OUTPUT, ROUTER, OtherFamilyError
+from specchat.engine.models.packed.decoder_description import (
+    EMBEDDING,
+    KERNEL,
+    OUTPUT,
+    ROUTER_NAMES,
+    SINKS,
+    OtherFamilyError,
+)
+from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "lfm2")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "lfm2", "gpt-oss")
 """llama.cpp's names of the supported families."""
+_BLOCKS, _SCALES = "_blocks", "_scales"
+"""Ends of the names of the two tensors of a weight in MXFP4 (OpenAI's checkpoints of gpt-oss)."""
 Floats = NDArray[np.float32]
 
 
@@ -83,7 +93,8 @@ class GgufSource:
         # gguf maps both up_proj and the fused gate_up_proj to ffn_up; only Phi-3 has the latter.
         if "up_proj" in name and ("gate_up_proj" in name) != (self._header.architecture == "phi3"):
             return None
-        return self._header.tensors.get(self._names.get_name(name, try_suffixes=(".weight", ".bias")) or "")
+        stored = f"{name}.weight" if name.endswith(SINKS) else name
+        return self._header.tensors.get(self._names.get_name(stored, try_suffixes=(".weight", ".bias")) or "")
 
     def _tensor(self, name: str) -> GgufTensor:
         tensor = self._find(name)
@@ -108,32 +119,40 @@ class GgufSource:
 class CheckpointSource:
     """The safetensors of a model folder, quantised to 8 or 4 bits; embedding and output layer always to 8.
 
+    Experts in MXFP4 keep their codes.
+
     Args:
         folder: of the model.
         method: one of `engine.models.packed.quantize.METHODS`.
+        family: transformers' model type.
 
     Attributes:
-        format: Q8 or Q4.
+        format: display name of the format of most weights: Q8, Q4 or MXFP4.
     """
 
-    def __init__(self, folder: Path, method: str) -> None:
+    def __init__(self, folder: Path, method: str, family: str) -> None:
         from safetensors import safe_open
 
-        self.format = method.upper()
-        self._folder, self._method = folder, method
+        self._folder, self._method, self._in_turn = folder, method, family in IN_TURN
         self._files: dict[str, Any] = {}
         for file in weight_files(folder):
             opened: Any = safe_open(file, framework="pt")
             self._files.update(dict.fromkeys(opened.keys(), opened))
+        self.format = Format.MXFP4.name if any(name.endswith(_BLOCKS) for name in self._files) else method.upper()
 
     def has(self, name: str) -> bool:
         """Whether there is such a weight."""
-        return name in self._files
+        return self._parameter(name)[0] in self._files
 
     def matrix(self, name: str) -> MatrixArrays:
         """A two-dimensional weight, quantised if it is no router and its columns are a multiple of the group size."""
+        if self._is_mxfp4(name):
+            arrays = _mxfp4(*self._blocks(name))
+            if arrays.is_damaged:
+                raise self._damaged(name)
+            return arrays
         weight = self._weight(name)
-        if weight.shape[1] % GROUP or name.endswith(f"{ROUTER}.weight"):
+        if weight.shape[1] % GROUP or name.endswith(ROUTER_NAMES):
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
         return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)
@@ -145,26 +164,60 @@ class CheckpointSource:
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
         """Entries of a weight, by flat index, as they are stored."""
-        return self._weight(name).flatten()[torch.from_numpy(places)]
+        if not self._is_mxfp4(name):
+            return self._weight(name).flatten()[torch.from_numpy(places)]
+        blocks, scales = self._blocks(name)
+        rows, columns = np.divmod(places, blocks[0].size * 2)
+        return torch.from_numpy(_mxfp4(blocks[rows], scales[rows]).values()[np.arange(len(rows)), columns])
+
+    def _parameter(self, name: str) -> tuple[str, slice]:
+        """The parameter with the rows of a weight of experts, and their places in it; other weights are their own."""
+        return parameter_of(name) if self._in_turn and is_experts(name) else (name, slice(None))
+
+    def _is_mxfp4(self, name: str) -> bool:
+        return self._parameter(name)[0] + _BLOCKS in self._files
+
+    def _blocks(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Codes [rows, groups, 16] and exponents [rows, groups] of a weight in MXFP4."""
+        parameter, rows = self._parameter(name)
+        blocks, scales = (self._tensor(parameter + part)[:, rows].flatten(0, 1).numpy() for part in (_BLOCKS, _SCALES))
+        return blocks, scales
 
     def _weight(self, name: str) -> Tensor:
         """A weight; numbered weights of experts are joined, one after the other."""
+        parameter, rows = self._parameter(name)
+        if parameter != name and parameter in self._files:
+            values = self._stored(parameter)
+            return (values.transpose(1, 2) if values.ndim == 3 else values)[:, rows].flatten(0, 1)
         numbered = (name.replace(".experts.", f".experts.{expert}.") for expert in count())
-        each = list(takewhile(self.has, numbered)) if ".experts." in name and not self.has(name) else []
+        each = list(takewhile(self.has, numbered)) if is_experts(name) and not self.has(name) else []
         return torch.cat([self._stored(one) for one in each]) if each else self._stored(name)
 
-    def _stored(self, name: str) -> Tensor:
+    def _tensor(self, name: str) -> Tensor:
         if name not in self._files:
             raise EngineError(f"{self._folder} lacks weights ({name}): fetch the model again")
-        weight: Tensor = self._files[name].get_tensor(name)
+        stored: Tensor = self._files[name].get_tensor(name)
+        return stored
+
+    def _stored(self, name: str) -> Tensor:
+        weight = self._tensor(name)
         if weight.dtype not in PLAIN:
             raise EngineError(
                 f"{self._folder} has {name} as {str(weight.dtype).removeprefix('torch.')}, which cannot be quantised "
                 "here: leave quantize at none"
             )
         if not torch.isfinite(weight).all():
-            raise EngineError(f"{self._folder} is damaged ({name} holds values that are not numbers): fetch it again")
+            raise self._damaged(name)
         return weight
+
+    def _damaged(self, name: str) -> EngineError:
+        return EngineError(f"{self._folder} is damaged ({name} holds values that are not numbers): fetch it again")
+
+
+def _mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> MatrixArrays:
+    """A matrix from its blocks [rows, groups, 16]; the low half of a byte is the earlier column."""
+    codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(len(blocks), -1)
+    return MatrixArrays(Format.MXFP4, codes, scales)
 
 
 WeightSource = GgufSource | CheckpointSource

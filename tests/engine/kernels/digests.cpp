@@ -110,7 +110,7 @@ uint64_t passes(uint64_t hash) {
                      random_matrix(format, inner, hidden), random_matrix(format, inner, hidden),
                      random_matrix(format, hidden, inner), norm(heads * size), norm(key_heads * size), nullptr, nullptr,
                      norm(hidden), i ? nullptr : norm(hidden), norm(hidden), i ? nullptr : norm(hidden), norm(size),
-                     norm(size), i ? 40 : 0, 0, SK_ATTENTION, 0, nullptr, nullptr, {}};
+                     norm(size), i ? 40 : 0, 0, SK_ATTENTION, 0, nullptr, nullptr, {}, nullptr, nullptr, nullptr, nullptr, nullptr};
     }
     sk_model model{};
     model.layer_count = 2;

@@ -154,7 +154,8 @@ def test_what_does_not_fit_is_refused() -> None:
     "settings",
     [
         {"model_type": "gpt2"},
-        {"model_type": "llama", "mlp_bias": True},
+        {"model_type": "gpt_oss", "swiglu_limit": 9.0},
+        {"model_type": "gpt_oss", "num_local_experts": 2, "num_experts_per_tok": 3},
         {"model_type": "llama", "hidden_act": "relu"},
         {"model_type": "llama", "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3},
         {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5},

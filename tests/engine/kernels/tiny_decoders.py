@@ -15,6 +15,7 @@ from specchat.engine.models.packed.build import decoder_weights
 from specchat.engine.models.packed.decoder_description import describe_decoder
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize
+from tests.engine.mxfp4 import rounded_to_mxfp4
 
 _SIZES: dict[str, Any] = {
     "vocab_size": 100,
@@ -71,6 +72,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "query_pre_attn_scalar": 32,
         "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
     },
+    "llama with biases of the MLP": {"model_type": "llama", "mlp_bias": True},
+    "gpt oss": {
+        "model_type": "gpt_oss",
+        "num_local_experts": 9,
+        "num_experts_per_tok": 3,
+        "intermediate_size": 96,
+        "sliding_window": 12,
+        "initializer_range": 0.4,  # so that the activation meets its limits
+        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
+        | {"rope_theta": 10000.0, "beta_fast": 32.0, "beta_slow": 1.0},
+    },
     "phi3": {
         "model_type": "phi3",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
@@ -101,11 +113,16 @@ class RoundedWeights:
 
     def __init__(self, network: Any, kind: Format) -> None:
         self._state, self._kind = network.state_dict(), kind
-        for name in [name for name in self._state if name.endswith("gate_up_proj") and "experts" in name]:
-            gate, up = self._state[name].chunk(2, dim=1)
-            stem = name.removesuffix("gate_up_proj")
-            self._state |= {f"{stem}gate_proj.weight": gate, f"{stem}up_proj.weight": up}
-            self._state[f"{stem}down_proj.weight"] = self._state[f"{stem}down_proj"]
+        in_turn = network.config.model_type == "gpt_oss"
+        self._experts = Format.MXFP4 if in_turn and kind is not Format.F32 else kind
+        for name in [name for name in self._state if ".experts." in name]:
+            values, suffix = self._state[name], "bias" if name.endswith("bias") else "weight"
+            if in_turn and suffix == "weight":
+                values = values.transpose(1, 2)
+            stem, _, part = name.removesuffix("_bias").rpartition(".")
+            rows = [values[:, i::2] for i in range(2)] if in_turn else values.chunk(2, dim=1)
+            parts = dict(zip(("gate_proj", "up_proj"), rows, strict=True)) if "gate_up" in part else {part: values}
+            self._state |= {f"{stem}.{each}.{suffix}": view for each, view in parts.items()}
         self._rounded: dict[str, MatrixArrays] = {}
         self.packed: dict[str, Any] = {}
 
@@ -117,20 +134,23 @@ class RoundedWeights:
             return self.packed[name]
         if name not in self._rounded:
             weight = self._state[name]
-            arrays = rounded(weight.reshape(-1, weight.shape[-1]).numpy(), self._kind)
+            kind = self._experts if ".experts." in name else self._kind
+            arrays = rounded(weight.reshape(-1, weight.shape[-1]).numpy(), kind)
             weight.copy_(torch.from_numpy(arrays.values()).view(weight.shape))
             self._rounded[name] = arrays
         return self._rounded[name]
 
     def vector(self, name: str) -> Any:
-        return self.packed[name] if self.packed else self._state[name].numpy()
+        return self.packed[name] if self.packed else self._state[name].flatten().numpy()
 
     def sample(self, name: str, places: Any) -> Any:
         raise NotImplementedError
 
 
 def rounded(weight: np.ndarray, kind: Format) -> MatrixArrays:
-    """A weight in one of three formats, rounded to the nearest code."""
+    """A weight in one of four formats, rounded to the nearest code."""
+    if kind is Format.MXFP4:
+        return rounded_to_mxfp4(torch.from_numpy(weight))
     if kind is Format.F32:
         return MatrixArrays(kind, weight)
     return quantize(torch.from_numpy(weight), "q8" if kind is Format.Q8 else "q4")

@@ -1,0 +1,71 @@
+"""Experts of a mixture in transformers' parameters, which hold those of a layer, and in the matrices of the kernels.
+
+A matrix has the rows of its experts one after the other: `gate_proj` and `up_proj` [experts x size, hidden], `down_proj`
+[experts x hidden, size]; biases likewise. A parameter is `gate_up_proj` [experts, 2 x size, hidden], the rows of the
+gate first, or `down_proj` [experts, hidden, size]. gpt-oss has rows of gate and up in turn, its parameters are
+transposed, [experts, columns, rows], and it has biases, `gate_up_proj_bias` [experts, 2 x size] and `down_proj_bias`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+IN_TURN = ("gpt_oss",)
+"""Families whose parameters are transposed, with rows of gate and up in turn."""
+_ROWS = {
+    "gate_proj": ("gate_up_proj", slice(0, None, 2)),
+    "up_proj": ("gate_up_proj", slice(1, None, 2)),
+    "down_proj": ("down_proj", slice(None)),
+}
+_BIAS = "_bias"
+
+
+def is_experts(name: str) -> bool:
+    """Whether a parameter or matrix of that name has the experts of a layer."""
+    return ".experts." in name
+
+
+def matrices_of(parameter: str) -> list[str]:
+    """Names of the matrices or biases whose rows a parameter consists of."""
+    stem, _, last = parameter.rpartition(".")
+    suffix = "bias" if last.endswith(_BIAS) else "weight"
+    last = last.removesuffix(_BIAS)
+    parts = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
+    return [f"{stem}.{part}.{suffix}" for part in parts]
+
+
+def parameter_of(matrix: str) -> tuple[str, slice]:
+    """Parameter of gpt-oss with the rows of a matrix or bias, and their places among its rows."""
+    stem, part, suffix = matrix.rsplit(".", 2)
+    if part not in _ROWS:
+        return matrix, slice(None)
+    parameter, rows = _ROWS[part]
+    return f"{stem}.{parameter}{_BIAS if suffix == 'bias' else ''}", rows
+
+
+def joined(parts: Sequence[Tensor], shape: torch.Size, family: str) -> Tensor:
+    """A parameter of that shape from its matrices or biases, in the order of `matrices_of`."""
+    in_turn, experts = family in IN_TURN, shape[0]
+    each = [part.reshape(experts, -1, *part.shape[1:]) for part in parts]
+    rows = torch.stack(each, dim=2).flatten(1, 2) if in_turn else torch.cat(each, dim=1)
+    return rows.transpose(1, 2) if in_turn and rows.ndim == 3 else rows
+
+
+def places_in_matrices(
+    shape: torch.Size, parts: int, places: NDArray[np.int64], family: str
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number of the matrix, and flat index in it, of entries of a parameter by flat index."""
+    in_turn = family in IN_TURN
+    expert, *within = np.unravel_index(places, shape)
+    if in_turn:
+        within.reverse()
+    row, column = within if len(within) == 2 else (within[0], np.zeros_like(expert))
+    rows, columns = (shape[2], shape[1]) if in_turn and len(shape) == 3 else (*shape[1:], 1)[:2]
+    size = rows // parts
+    part, row = (row % parts, row // parts) if in_turn else (row // size, row % size)
+    return part, (expert * size + row) * columns + column
