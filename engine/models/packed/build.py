@@ -87,7 +87,6 @@ def _pack(
     about = {
         "source": identity,
         "format": source.format,
-        "fingerprint": fingerprint_of(_samples(source, config)),
         "decoder": asdict(described),
         "tokenizer": tokenizer_facts(tokenizer),
         "eos_ids": sorted(eos_ids(tokenizer, config, _generation(model))),
@@ -102,7 +101,8 @@ def _pack(
                     writer.matrix(name, weight)
                 else:
                     writer.vector(name, weight)
-            index = writer.index(about)
+            # After the weights, whose shapes were checked.
+            index = writer.index(about | {"fingerprint": fingerprint_of(_samples(source, config))})
         tokenizer.backend_tokenizer.save(str(folder / FILE))
         if (model / GENERATION).is_file():
             shutil.copyfile(model / GENERATION, folder / GENERATION)

@@ -39,6 +39,15 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 64,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "tie_word_embeddings": True},
     "llama with biases and scaled rope": {"model_type": "llama", "attention_bias": True, "rope_parameters": _LLAMA3},
@@ -79,9 +88,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 3,
         "intermediate_size": 96,
         "sliding_window": 12,
-        "initializer_range": 0.4,  # so that the activation meets its limits
-        "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
-        | {"rope_theta": 10000.0, "beta_fast": 32.0, "beta_slow": 1.0},
+        "rope_parameters": _YARN,
     },
     "phi3": {
         "model_type": "phi3",
@@ -99,7 +106,8 @@ def tiny_network(family: str) -> Any:
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     for name, parameter in model.named_parameters():
         if "norm" in name or "bias" in name:  # initialised to what changes nothing
-            parameter.data.add_(torch.randn_like(parameter) * 0.2)
+            # Where an activation has limits it meets them.
+            parameter.data.add_(torch.randn_like(parameter) * (4.0 if name.endswith("gate_up_proj_bias") else 0.2))
     return model.requires_grad_(False)
 
 

@@ -1,0 +1,124 @@
+"""gpt-oss from safetensors, in bfloat16 and as published in MXFP4, and from GGUF."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.packed_matrix import Format, unpack
+from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.load import load_model
+from specchat.engine.models.packed.build import pack_gguf
+from specchat.engine.models.packed.find import packed_folder
+from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from tests.engine.families import write_family
+from tests.engine.models.packed.gpt_oss_gguf import write_gpt_oss_gguf
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    return write_family("gpt-oss-mxfp4", tmp_path / "published")
+
+
+def pack(folder: Path, tmp_path: Path, method: str = "q8") -> PackedModel:
+    made = packed_folder(str(folder), method, ModelStore(tmp_path / "store"), ignore_progress)
+    assert made is not None
+    return load_packed(made, ignore_progress)
+
+
+def pack_file(file: Path, folder: Path, tmp_path: Path) -> PackedModel:
+    (tmp_path / "gguf").mkdir()
+    pack_gguf(file, folder, tmp_path / "gguf", "identity", ignore_progress)
+    return load_packed(tmp_path / "gguf", ignore_progress)
+
+
+def change(folder: Path, **tensors: torch.Tensor) -> None:
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {name.replace("__", "."): each for name, each in tensors.items()}, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_published_experts_keep_their_codes(published: Path, method: str, tmp_path: Path) -> None:
+    packed = pack(published, tmp_path, method)
+    theirs = load_model(published, CPU, torch.float32, ignore_progress)
+    assert packed.format == "MXFP4"
+    assert packed.fingerprint == theirs.fingerprint
+    state = load_dequantized(packed, published, ignore_progress).model.state_dict()
+    assert state.keys() == theirs.model.state_dict().keys()
+    exact = (".experts.", ".router.", "norm", "sinks", ".bias")
+    for name, weight in theirs.model.state_dict().items():
+        if any(part in name for part in exact):
+            assert torch.equal(state[name], weight), name
+    gate = packed.weights.matrix("model.layers.0.mlp.experts.gate_proj.weight")
+    assert gate.format is Format.MXFP4
+
+
+def test_experts_in_bfloat16_are_quantised(tmp_path: Path) -> None:
+    folder = write_family("gpt-oss", tmp_path / "plain")
+    packed = pack(folder, tmp_path)
+    theirs = load_model(folder, CPU, torch.float32, ignore_progress)
+    assert (packed.format, packed.fingerprint) == ("Q8", theirs.fingerprint)
+    state = load_dequantized(packed, folder, ignore_progress).model.state_dict()
+    for name, weight in theirs.model.state_dict().items():
+        if ".experts." in name:
+            torch.testing.assert_close(state[name], weight, atol=0.51 / 127 * float(weight.abs().max()), rtol=0)
+
+
+def test_a_gguf_file_has_the_same_experts(published: Path, tmp_path: Path) -> None:
+    packed = pack(published, tmp_path)
+    file = write_gpt_oss_gguf(published, tmp_path / "model.gguf")
+    read = pack_file(file, published, tmp_path)
+    assert read.weights.index["matrices"].keys() == packed.weights.index["matrices"].keys()
+    for name in packed.weights.index["matrices"]:
+        ours, theirs = packed.weights.matrix(name), read.weights.matrix(name)
+        if ".experts." in name:
+            assert np.array_equal(ours.data, theirs.data), name
+        else:
+            assert np.abs(unpack(ours) - unpack(theirs)).max() < 0.01
+    vectors = read.weights.index["vectors"]
+    assert vectors.keys() == packed.weights.index["vectors"].keys()
+    assert any(name.endswith("sinks") for name in vectors)
+    for name in vectors:
+        assert np.array_equal(packed.weights.vector(name), read.weights.vector(name)), name
+
+
+def test_two_weights_in_a_byte_are_counted(published: Path, tmp_path: Path) -> None:
+    plain = Checkpoint.open(write_family("gpt-oss", tmp_path / "plain")).parameters
+    assert plain <= Checkpoint.open(published).parameters <= 1.1 * plain
+
+
+@pytest.mark.parametrize("kind", ["gpt-oss", "gpt-oss-mxfp4", "qwen3-moe", "gguf"])
+def test_a_wrong_number_of_experts_is_refused(kind: str, tmp_path: Path) -> None:
+    folder = write_family("gpt-oss-mxfp4" if kind == "gguf" else kind, tmp_path / "model")
+    file = write_gpt_oss_gguf(folder, tmp_path / "model.gguf") if kind == "gguf" else None
+    config = json.loads((folder / "config.json").read_text())
+    config["num_local_experts" if "num_local_experts" in config else "num_experts"] = 7
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngineError, match=r"has \d+ rows, and the 7 experts of the configuration need \d+: fetch"):
+        pack_file(file, folder, tmp_path) if file else pack(folder, tmp_path)
+
+
+def test_what_is_missing_or_damaged_is_named(published: Path, tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.experts.down_proj_scales"
+    scales = load_file(published / "model.safetensors")[name]
+    scales[2, 3, 0] = 255
+    change(published, **{name: scales})
+    with pytest.raises(EngineError, match=r"is damaged \(model.layers.1.mlp.experts.down_proj.weight holds values"):
+        pack(published, tmp_path)
+    state = load_file(published / "model.safetensors")
+    del state[name]
+    save_file(state, published / "model.safetensors", {"format": "pt"})
+    with pytest.raises(EngineError, match=f"lacks weights \\({name}\\)"):
+        pack(published, tmp_path)
