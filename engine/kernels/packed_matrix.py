@@ -44,7 +44,8 @@ class Format(IntEnum):
 
 _CODES = {
     **dict.fromkeys((Format.Q4, Format.Q4_SUPER, Format.MXFP4), "u1"),
-    **{Format.BF16: "u2", Format.F16: "u2", Format.F32: "f4"},
+    **dict.fromkeys((Format.BF16, Format.F16), "u2"),
+    Format.F32: "f4",
 }
 _SUPER = (Format.Q4_SUPER, Format.Q8_SUPER, Format.Q8_SUPER16)
 _WITH_MINIMUM = (Format.Q4, Format.Q4_SUPER, Format.Q8_MINIMUM, Format.Q8_SUPER)
@@ -102,7 +103,7 @@ class MatrixArrays:
     def is_damaged(self) -> bool:
         """Whether a scale or a minimum is not a number."""
         if self.format is Format.MXFP4:
-            return bool((self.scale == _NO_NUMBER).any())
+            return bool(np.any(self.scale == _NO_NUMBER))
         return not all(np.isfinite(each).all() for each in (self.scale, self.minimum) if each is not None)
 
     def group_scales(self) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:

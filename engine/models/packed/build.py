@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
-from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.models.checkpoint import Checkpoint, model_config, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import eos_ids, fingerprint_of, load_tokenizer, sampled, stated_context
@@ -70,7 +70,8 @@ def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progr
     """Quantise and pack the safetensors of a model folder; arguments and errors as for `pack_gguf`."""
     config = _config(model)
     checkpoint = Checkpoint.open(model)
-    require_space(folder, int(checkpoint.parameters * _BYTES[method] * _ROOM), f"quantising {model.name}")
+    stored = sum(file.stat().st_size for file in weight_files(model))  # fewer bytes, if experts are in MXFP4
+    require_space(folder, int(min(checkpoint.parameters * _BYTES[method], stored) * _ROOM), f"quantising {model.name}")
     _pack(CheckpointSource(model, method, config.model_type), config, model, folder, identity, progress)
 
 

@@ -1,9 +1,9 @@
 """Experts of a mixture in transformers' parameters, which hold those of a layer, and in the matrices of the kernels.
 
-A matrix has the rows of its experts one after the other: `gate_proj` and `up_proj` [experts x size, hidden], `down_proj`
-[experts x hidden, size]; biases likewise. A parameter is `gate_up_proj` [experts, 2 x size, hidden], the rows of the
-gate first, or `down_proj` [experts, hidden, size]. gpt-oss has rows of gate and up in turn, its parameters are
-transposed, [experts, columns, rows], and it has biases, `gate_up_proj_bias` [experts, 2 x size] and `down_proj_bias`.
+A matrix has the rows of its experts one after the other: `gate_proj` and `up_proj` [experts x size, hidden] and
+`down_proj` [experts x hidden, size]; biases likewise. A parameter is `gate_up_proj` [experts, 2 x size, hidden], the
+rows of the gate first, or `down_proj` [experts, hidden, size]. gpt-oss has the rows of gate and up in turn, transposed
+parameters [experts, columns, rows], and biases, `gate_up_proj_bias` [experts, 2 x size] and `down_proj_bias`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from specchat.engine.models.packed.decoder_description import FUSED
 
 IN_TURN = ("gpt_oss",)
 """Families whose parameters are transposed, with rows of gate and up in turn."""
@@ -35,8 +37,7 @@ def matrices_of(parameter: str) -> list[str]:
     stem, _, last = parameter.rpartition(".")
     suffix = "bias" if last.endswith(_BIAS) else "weight"
     last = last.removesuffix(_BIAS)
-    parts = ("gate_proj", "up_proj") if last == "gate_up_proj" else (last,)
-    return [f"{stem}.{part}.{suffix}" for part in parts]
+    return [f"{stem}.{part}.{suffix}" for part in FUSED.get(last, (last,))]
 
 
 def parameter_of(matrix: str) -> tuple[str, slice]:
@@ -60,12 +61,12 @@ def places_in_matrices(
     shape: torch.Size, parts: int, places: NDArray[np.int64], family: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Number of the matrix, and flat index in it, of entries of a parameter by flat index."""
-    in_turn = family in IN_TURN
+    in_turn, sizes = family in IN_TURN, list(shape[1:])
     expert, *within = np.unravel_index(places, shape)
     if in_turn:
         within.reverse()
-    row, column = within if len(within) == 2 else (within[0], np.zeros_like(expert))
-    rows, columns = (shape[2], shape[1]) if in_turn and len(shape) == 3 else (*shape[1:], 1)[:2]
+        sizes.reverse()
+    (row, column), (rows, columns) = (*within, 0)[:2], (*sizes, 1)[:2]
     size = rows // parts
     part, row = (row % parts, row // parts) if in_turn else (row // size, row % size)
     return part, (expert * size + row) * columns + column

@@ -17,6 +17,7 @@ from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, write_family
 from tests.engine.scored import scored
+from tests.engine.tiny import ask, ids_of, run_together, tiny_engine
 from tests.engine.tree_places import places
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -124,6 +125,17 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     mine.forward(fed[[0, *path]][None], [1], [start])
     behind = start + 1 + len(path)
     assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-mxfp4"])
+def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, tmp_path: Path) -> None:
+    model = packed(write_family(family, tmp_path / family), tmp_path)
+    texts = ("one two one two one", "a b a b a b a b", "speculative decoding")
+    with tiny_engine(model, model, slots=3, chunk=8) as engine:  # type: ignore[arg-type]
+        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30)))) for text in texts]
+        for drafter in ("suffix", "random", "model", "model-tree"):
+            requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=4, max_tokens=30) for i, t in enumerate(texts)]
+            assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
 
 
 def test_a_cache_that_does_not_fit_is_refused(qwen: PackedModel) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format, unpack
@@ -46,7 +47,9 @@ def pack_file(file: Path, folder: Path, tmp_path: Path) -> PackedModel:
 
 def change(folder: Path, **tensors: torch.Tensor) -> None:
     file = folder / "model.safetensors"
-    save_file(load_file(file) | {name.replace("__", "."): each for name, each in tensors.items()}, file, {"format": "pt"})
+    save_file(
+        load_file(file) | {name.replace("__", "."): each for name, each in tensors.items()}, file, {"format": "pt"}
+    )
 
 
 @pytest.mark.parametrize("method", ["q8", "q4"])
@@ -92,6 +95,23 @@ def test_a_gguf_file_has_the_same_experts(published: Path, tmp_path: Path) -> No
     assert any(name.endswith("sinks") for name in vectors)
     for name in vectors:
         assert np.array_equal(packed.weights.vector(name), read.weights.vector(name)), name
+
+
+def test_logits_are_those_of_llama_cpp(published: Path, tmp_path: Path) -> None:
+    library = pytest.importorskip("xllamacpp")
+    file = write_gpt_oss_gguf(published, tmp_path / "model.gguf")
+    tokens = torch.arange(3, 43) * 7 % 317 + 3
+    model = pack_file(file, published, tmp_path)
+    logits = PackedBackend(model, 1, 120, 17).forward(tokens[None], [0], [0])[0].log_softmax(-1)
+    settings = library.CommonParams()
+    settings.model.path, settings.n_ctx, settings.n_gpu_layers, settings.port = str(file), 256, 0, 0
+    server = library.Server(settings)
+    for length in (1, 12, 40):  # within the window of 8 and beyond it
+        ids = tokens[:length].tolist()
+        reply = server.handle_completions({"prompt": ids, "n_predict": 1, "n_probs": 10, "temperature": 0.0})
+        (token,) = reply["choices"][0]["logprobs"]["content"]
+        for each in token["top_logprobs"]:
+            assert abs(logits[length - 1, each["id"]] - each["logprob"]) < 0.1
 
 
 def test_two_weights_in_a_byte_are_counted(published: Path, tmp_path: Path) -> None:
