@@ -62,11 +62,12 @@ def places_in_matrices(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Number of the matrix, and flat index in it, of entries of a parameter by flat index."""
     in_turn, sizes = family in IN_TURN, list(shape[1:])
-    expert, *within = np.unravel_index(places, shape)
+    entry: list[NDArray[np.int64]] = list(np.unravel_index(places, shape))
+    expert, within = entry[0], entry[1:]
     if in_turn:
         within.reverse()
         sizes.reverse()
-    (row, column), (rows, columns) = (*within, 0)[:2], (*sizes, 1)[:2]
+    (row, column), (rows, columns) = (*within, np.zeros_like(expert))[:2], (*sizes, 1)[:2]
     size = rows // parts
     part, row = (row % parts, row // parts) if in_turn else (row // size, row % size)
     return part, (expert * size + row) * columns + column
