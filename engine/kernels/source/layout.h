@@ -44,6 +44,7 @@ static constexpr bool is_4_bit(int32_t format) { return format == SK_Q4 || forma
 
 // Twice the values of 4-bit floats with two bits of exponent and one of mantissa (OCP Microscaling Formats 1.0).
 static constexpr int8_t kDoubledE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int8_t kLargestE2m1 = 12;
 
 static constexpr bool has_minimum(int32_t format) {
     return format == SK_Q4 || format == SK_Q4_SUPER || format == SK_Q8_MINIMUM || format == SK_Q8_SUPER;

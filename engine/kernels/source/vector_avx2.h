@@ -125,9 +125,10 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
                         _mm256_and_si256(_mm256_srli_epi16(high, 4), mask)};
     }
 }
-// The values of 4-bit floats, doubled, as those of 8-bit codes.
+// The values of 4-bit floats, doubled, and raised by their largest to be unsigned.
 inline void load_e2m1(const uint8_t* p, Codes* w) {
-    const __m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)kDoubledE2m1));
+    const __m128i table = _mm_loadu_si128((const __m128i*)kDoubledE2m1);
+    const __m256i values = _mm256_broadcastsi128_si256(_mm_add_epi8(table, _mm_set1_epi8(kLargestE2m1)));
     load_4_bit(p, w);
     for (int j = 0; j < 8; j++) w[j] = {_mm256_shuffle_epi8(values, w[j].low), _mm256_shuffle_epi8(values, w[j].high)};
 }
@@ -140,16 +141,22 @@ inline __m256i four(const int8_t* a) {
     __builtin_memcpy(&bytes, a, 4);
     return _mm256_set1_epi32(bytes);
 }
-inline Ints dot_4_bit(const Codes* w, const int8_t* a) {
-    // Sixteen products of at most 15 · 127 stay within 16 bits.
+// Of unsigned codes up to 15 in eight steps, or 24 in four: sums of two products a step stay within 16 bits.
+template <int Steps>
+inline Ints dot_unsigned(const Codes* w, const int8_t* a) {
     __m256i low = _mm256_setzero_si256(), high = low;
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < Steps; j++) {
         const __m256i x = four(a + 4 * j);
         low = _mm256_add_epi16(low, _mm256_maddubs_epi16(w[j].low, x));
         high = _mm256_add_epi16(high, _mm256_maddubs_epi16(w[j].high, x));
     }
     const __m256i ones = _mm256_set1_epi16(1);
     return {_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones)};
+}
+inline Ints dot_4_bit(const Codes* w, const int8_t* a) { return dot_unsigned<8>(w, a); }
+inline Ints dot_e2m1(const Codes* w, const int8_t* a, int32_t total) {
+    const __m256i raised = _mm256_set1_epi32(-kLargestE2m1 * total);
+    return add({raised, raised}, add(dot_unsigned<4>(w, a), dot_unsigned<4>(w + 4, a + 16)));
 }
 // steps of 4 columns; maddubs multiplies unsigned by signed bytes, so the codes give their signs to the activations:
 // two products of at most 128 · 127 stay within 16 bits.

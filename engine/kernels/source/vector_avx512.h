@@ -101,7 +101,7 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
 inline void load_8_bit(const int8_t* p, Codes* w) {
     for (int j = 0; j < 8; j++) w[j] = _mm512_xor_si512(_mm512_loadu_si512(p + 64 * j), _mm512_set1_epi8(-128));
 }
-// The values of 4-bit floats, doubled, as those of 8-bit codes.
+// The values of 4-bit floats, doubled, as 8-bit codes.
 template <bool Raised = true>
 inline void load_e2m1(const uint8_t* p, Codes* w) {
     __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)kDoubledE2m1));
@@ -126,6 +126,7 @@ inline Ints dot_8_bit(const Codes* w, const int8_t* a, int32_t total) {
     for (int j = 0; j < Steps; j++) c = _mm512_dpbusd_epi32(c, w[j], _mm512_set1_epi32(four(a + 4 * j)));
     return c;
 }
+inline Ints dot_e2m1(const Codes* w, const int8_t* a, int32_t total) { return dot_8_bit<8>(w, a, total); }
 
 }  // namespace
 }  // namespace sk

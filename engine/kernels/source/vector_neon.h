@@ -135,7 +135,7 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
             w[2 * j + 1].part[i] = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
         }
 }
-// The values of 4-bit floats, doubled, as those of 8-bit codes.
+// The values of 4-bit floats, doubled, as 8-bit codes.
 inline void load_e2m1(const uint8_t* p, Codes* w) {
     const int8x16_t values = vld1q_s8(kDoubledE2m1);
     load_4_bit(p, w);
@@ -158,6 +158,7 @@ inline Ints dot_8_bit(const Codes* w, const int8_t* a, int32_t) {
     return c;
 }
 inline Ints dot_4_bit(const Codes* w, const int8_t* a) { return dot_8_bit<8>(w, a, 0); }
+inline Ints dot_e2m1(const Codes* w, const int8_t* a, int32_t total) { return dot_8_bit<8>(w, a, total); }
 
 }  // namespace
 }  // namespace sk

@@ -146,7 +146,7 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
             w[2 * j + 1].byte[i] = int8_t(p[64 * j + i] >> 4);
         }
 }
-// The values of 4-bit floats, doubled, as those of 8-bit codes.
+// The values of 4-bit floats, doubled, as 8-bit codes.
 inline void load_e2m1(const uint8_t* p, Codes* w) {
     load_4_bit(p, w);
     for (int j = 0; j < 8; j++)
@@ -165,6 +165,7 @@ inline Ints dot_8_bit(const Codes* w, const int8_t* a, int32_t) {
     return c;
 }
 inline Ints dot_4_bit(const Codes* w, const int8_t* a) { return dot_8_bit<8>(w, a, 0); }
+inline Ints dot_e2m1(const Codes* w, const int8_t* a, int32_t total) { return dot_8_bit<8>(w, a, total); }
 
 #undef SK_EACH
 

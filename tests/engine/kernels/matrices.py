@@ -34,7 +34,7 @@ def random_arrays(kind: Format, rows: int, columns: int, seed: int = 0) -> tuple
     if kind is Format.MXFP4:
         values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
         exponents = rng.integers(118, 123, (rows, columns // 32), dtype=np.uint8)
-        exponents[0, :2] = (0, 1)  # a group of zeros, and the smallest of the others
+        exponents[0, :1], exponents[-1, :1] = 0, 1  # a group of zeros, and the smallest of the others
         scale = np.where(exponents == 0, 0.0, 2.0 ** (exponents.astype(np.float64) - 127))
         return MatrixArrays(kind, codes, exponents), _weights(np.concatenate([values, -values])[codes], scale, 32)
     wide = codes.astype(np.float64)

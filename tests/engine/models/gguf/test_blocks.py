@@ -13,6 +13,19 @@ from specchat.engine.models.gguf.blocks import GgmlType, read_matrix, read_vecto
 from specchat.engine.models.gguf.header import GgufHeader
 
 ROWS, COLUMNS = 6, 512
+SCALES_AT: dict[GgmlType, tuple[int, ...]] = {
+    GgmlType.Q4_0: (0,),
+    GgmlType.Q4_1: (0, 2),
+    GgmlType.Q5_0: (0,),
+    GgmlType.Q5_1: (0, 2),
+    GgmlType.Q8_0: (0,),
+    GgmlType.Q3_K: (108,),
+    GgmlType.Q4_K: (0, 2),
+    GgmlType.Q5_K: (0, 2),
+    GgmlType.Q6_K: (208,),
+    GgmlType.MXFP4: (),
+}
+"""Bytes of a block where its float16 scales begin."""
 
 
 def write(file: Path, raw: np.ndarray, kind: GGMLQuantizationType) -> GgufHeader:
@@ -26,36 +39,21 @@ def write(file: Path, raw: np.ndarray, kind: GGMLQuantizationType) -> GgufHeader
     return GgufHeader.read(file)
 
 
-def random_blocks(kind: GgmlType, scales_at: tuple[int, ...]) -> np.ndarray:
-    """Blocks of any bytes whatever, but for their float16 scales, which are numbers."""
+def random_blocks(kind: GgmlType, rows: int = ROWS, columns: int = COLUMNS, scale: float = 0.02) -> np.ndarray:
+    """Blocks of any bytes whatever, but for their scales, which are numbers."""
     block, size = quants.GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
     random = np.random.default_rng(kind)
-    raw = random.integers(0, 256, (ROWS, COLUMNS // block, size), np.uint8)
-    for at in scales_at:
-        raw[..., at : at + 2] = random.normal(0, 0.02, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
+    raw = random.integers(0, 256, (rows, columns // block, size), np.uint8)
+    for at in SCALES_AT[kind]:
+        raw[..., at : at + 2] = random.normal(0, scale, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
     if kind is GgmlType.MXFP4:
         raw[..., 0] = random.integers(1, 250, raw.shape[:2])  # 0 is taken for no scale, 255 is no number
-    return raw.reshape(ROWS, -1)
+    return raw.reshape(rows, -1)
 
 
-@pytest.mark.parametrize(
-    ("kind", "scales_at"),
-    [
-        (GgmlType.Q4_0, (0,)),
-        (GgmlType.Q4_1, (0, 2)),
-        (GgmlType.Q5_0, (0,)),
-        (GgmlType.Q5_1, (0, 2)),
-        (GgmlType.Q8_0, (0,)),
-        (GgmlType.Q3_K, (108,)),
-        (GgmlType.Q4_K, (0, 2)),
-        (GgmlType.Q5_K, (0, 2)),
-        (GgmlType.Q6_K, (208,)),
-        (GgmlType.MXFP4, ()),
-    ],
-    ids=lambda value: value.name if isinstance(value, GgmlType) else "",
-)
-def test_blocks_dequantise_to_the_same_bits(kind: GgmlType, scales_at: tuple[int, ...], tmp_path: Path) -> None:
-    raw = random_blocks(kind, scales_at)
+@pytest.mark.parametrize("kind", SCALES_AT, ids=lambda kind: kind.name)
+def test_blocks_dequantise_to_the_same_bits(kind: GgmlType, tmp_path: Path) -> None:
+    raw = random_blocks(kind)
     header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType(kind))
     arrays = read_matrix(header, header.tensors["weight"])
     assert arrays.shape == (ROWS, COLUMNS)
@@ -77,7 +75,7 @@ def test_plain_numbers_stay(kind: GgmlType, tmp_path: Path) -> None:
 
 
 def test_chosen_rows_keep_their_scales(tmp_path: Path) -> None:
-    raw = random_blocks(GgmlType.Q4_K, (0, 2))
+    raw = random_blocks(GgmlType.Q4_K)
     header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType.Q4_K)
     arrays = read_matrix(header, header.tensors["weight"])
     order = np.array([4, 0, 3])
@@ -86,14 +84,14 @@ def test_chosen_rows_keep_their_scales(tmp_path: Path) -> None:
 
 
 def test_a_type_that_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
-    header = write(tmp_path / "x.gguf", random_blocks(GgmlType.Q4_0, (0,)), GGMLQuantizationType.IQ4_NL)
+    header = write(tmp_path / "x.gguf", random_blocks(GgmlType.Q4_0), GGMLQuantizationType.IQ4_NL)
     with pytest.raises(EngineError, match="weight as IQ4_NL, which cannot be kept quantised"):
         read_matrix(header, header.tensors["weight"])
 
 
 @pytest.mark.parametrize("kind", [GgmlType.Q8_0, GgmlType.MXFP4], ids=lambda kind: kind.name)
 def test_scales_that_are_no_numbers_are_found(kind: GgmlType, tmp_path: Path) -> None:
-    raw = random_blocks(kind, (0,))
+    raw = random_blocks(kind)
     raw[2, :2] = 0xFF
     header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType(kind))
     with pytest.raises(EngineError, match="weight holds values that are not numbers"):
