@@ -1,4 +1,4 @@
-"""gpt-oss from safetensors, in bfloat16 and as published in MXFP4, and from GGUF."""
+"""Mixtures of experts: gpt-oss in bfloat16, as published in MXFP4 and from GGUF; Qwen3-MoE in the types of GGUF."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format, unpack
 from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows
+from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.build import pack_gguf
 from specchat.engine.models.packed.find import packed_folder
@@ -22,10 +24,11 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized, lo
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
-from tests.engine.models.packed.gpt_oss_gguf import write_gpt_oss_gguf
+from tests.engine.models.packed.mixture_gguf import write_gpt_oss_gguf, write_qwen3_moe_gguf
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
+TOKENS = torch.arange(3, 43) * 7 % 317 + 3
 
 
 @pytest.fixture
@@ -97,17 +100,44 @@ def test_a_gguf_file_has_the_same_experts(published: Path, tmp_path: Path) -> No
         assert np.array_equal(packed.weights.vector(name), read.weights.vector(name)), name
 
 
-def test_logits_are_those_of_llama_cpp(published: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        (GgmlType.Q4_K, GgmlType.Q4_K, GgmlType.Q6_K),  # as in most files named Q4_K_M
+        (GgmlType.Q5_K, GgmlType.Q5_K, GgmlType.Q8_0),
+        (GgmlType.Q4_0, GgmlType.Q4_1, GgmlType.Q5_0),
+    ],
+    ids=lambda kinds: "-".join(kind.name for kind in kinds),
+)
+def test_experts_of_qwen3_keep_the_codes_of_a_gguf_file(kinds: tuple[GgmlType, ...], tmp_path: Path) -> None:
+    sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "initializer_range": 0.05}
+    folder = write_family("qwen3-moe", tmp_path / "qwen3", mlp_only_layers=[], norm_topk_prob=True, **sizes)
+    parts = dict(zip(("gate_proj", "up_proj", "down_proj"), kinds, strict=True))
+    file = write_qwen3_moe_gguf(folder, tmp_path / "model.gguf", parts)
+    packed, header = pack_file(file, folder, tmp_path), GgufHeader.read(file)
+    for part, kind in parts.items():
+        tensor = header.tensors[f"blk.1.ffn_{part.removesuffix('_proj')}_exps.weight"]
+        assert tensor.type == kind
+        matrix = packed.weights.matrix(f"model.layers.1.mlp.experts.{part}.weight")
+        wanted = dequantized_rows(header, tensor, np.arange(matrix.rows))
+        np.testing.assert_allclose(unpack(matrix), wanted, rtol=1e-6, atol=1e-9)
+    reference = load_dequantized(packed, folder, ignore_progress).model
+    with torch.inference_mode():
+        expected = reference(TOKENS[None]).logits[0].log_softmax(-1)
+    found = PackedBackend(packed, 1, 120, 17).forward(TOKENS[None], [0], [0])[0].log_softmax(-1)
+    assert (expected.exp() * (expected - found)).sum(-1).mean() < 0.01
+
+
+def test_logits_of_gpt_oss_are_those_of_llama_cpp(published: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("xllamacpp")
     file = write_gpt_oss_gguf(published, tmp_path / "model.gguf")
-    tokens = torch.arange(3, 43) * 7 % 317 + 3
     model = pack_file(file, published, tmp_path)
-    logits = PackedBackend(model, 1, 120, 17).forward(tokens[None], [0], [0])[0].log_softmax(-1)
+    logits = PackedBackend(model, 1, 120, 17).forward(TOKENS[None], [0], [0])[0].log_softmax(-1)
     settings = library.CommonParams()
     settings.model.path, settings.n_ctx, settings.n_gpu_layers, settings.port = str(file), 256, 0, 0
     server = library.Server(settings)
-    for length in (1, 12, 40):  # within the window of 8 and beyond it
-        ids = tokens[:length].tolist()
+    for length in (1, 12, 40):  # within a window of 8 and beyond it
+        ids = TOKENS[:length].tolist()
         reply = server.handle_completions({"prompt": ids, "n_predict": 1, "n_probs": 10, "temperature": 0.0})
         (token,) = reply["choices"][0]["logprobs"]["content"]
         for each in token["top_logprobs"]:
