@@ -216,8 +216,10 @@ class CheckpointSource:
 
 def _mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> MatrixArrays:
     """A matrix from its blocks [rows, groups, 16]; the low half of a byte is the earlier column."""
-    codes = np.stack([blocks & 15, blocks >> 4], axis=-1).reshape(len(blocks), -1)
-    return MatrixArrays(Format.MXFP4, codes, scales)
+    codes = np.empty((*blocks.shape, 2), np.uint8)
+    np.bitwise_and(blocks, 15, out=codes[..., 0])
+    np.right_shift(blocks, 4, out=codes[..., 1])
+    return MatrixArrays(Format.MXFP4, codes.reshape(len(blocks), -1), scales)
 
 
 WeightSource = GgufSource | CheckpointSource
