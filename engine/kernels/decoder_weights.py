@@ -15,6 +15,8 @@ from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
 _LARGEST_HEAD, _MOST_TAPS, _MOST_EXPERTS = 512, 16, 1024
+_WITH_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "router")
+"""Matrices of a layer that may have a bias."""
 Floats = NDArray[np.float32]
 
 
@@ -215,29 +217,21 @@ def _check(
         "down": (hidden, inner),
         **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), (hidden,)),
         **dict.fromkeys(("query_norm", "key_norm"), (shape.head_size,)),
-        "query_bias": (queries,),
-        "key_bias": (keys,),
-        "value_bias": (keys,),
-        "output_bias": (hidden,),
-        "gate_bias": (inner,),
-        "up_bias": (inner,),
-        "down_bias": (hidden,),
         "sinks": (shape.heads,),
         "convolution": (shape.taps, hidden),
         "convolution_bias": (hidden,),
     }
-    convolution = {"query": (3 * hidden, hidden), "query_bias": (3 * hidden,), "output": (hidden, hidden)}
+    convolution = {"query": (3 * hidden, hidden), "output": (hidden, hidden)}
     experts = {
         "router": (shape.experts, hidden),
         **dict.fromkeys(("gate", "up"), (shape.experts * shape.expert_size, hidden)),
         "down": (shape.experts * hidden, shape.expert_size),
-        "router_bias": (shape.experts,),
-        **dict.fromkeys(("gate_bias", "up_bias"), (shape.experts * shape.expert_size,)),
-        "down_bias": (shape.experts * hidden,),
     }
     for i, layer in enumerate(layers):
         expected = wanted if layer.convolution is None else wanted | convolution
-        for name, size in (expected if layer.router is None else expected | experts).items():
+        expected = expected if layer.router is None else expected | experts
+        biases = {f"{name}_bias": size[:1] for name, size in expected.items() if name in _WITH_BIAS}
+        for name, size in (expected | biases).items():
             part = getattr(layer, name)
             if part is not None and part.shape != size:
                 raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")
