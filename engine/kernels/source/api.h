@@ -56,10 +56,10 @@ struct sk_layer {
     int32_t mixer;   // sk_mixer
     int32_t reserved;
     const float *convolution, *convolution_bias;  // [taps, hidden], the oldest input first; [hidden]
-    // [experts, hidden] of a mixture of experts, whose gate, up and down are those of its experts one after the other; without
-    // rows for a dense MLP.
+    // [experts, hidden] of a mixture of experts, whose gate, up and down are those of its experts one after the other;
+    // without rows for a dense MLP.
     sk_matrix router;
-    const float *router_bias, *gate_bias, *up_bias, *down_bias;  // of all experts, one after the other
+    const float *router_bias, *gate_bias, *up_bias, *down_bias;  // of a mixture those of all experts
     const float* sinks;  // [heads], a score of every head that takes its share of the softmax and has no value
 };
 

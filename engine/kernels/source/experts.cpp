@@ -26,7 +26,8 @@ void Decoder::route(const sk_layer& layer) {
     routing_.weights.resize(size_t(tokens_ * chosen));
     const Inputs inputs = normed_.inputs();
     each_panels(pool_, panels(experts), [&](int64_t first, int64_t last, int) {
-        kernels_->linear(layer.router, inputs, first, last, 0, tokens_, layer.router_bias, false, scores + first * kPanel, experts);
+        kernels_->linear(layer.router, inputs, first, last, 0, tokens_, layer.router_bias, false,
+                         scores + first * kPanel, experts);
     });
     each_token(pool_, tokens_, [&](int64_t t) {
         float scratch[kMostExperts / kBestBlock + 1];
