@@ -20,7 +20,10 @@ def rows() -> Iterator[Row]:
     """First and second start."""
     for number in ("first", "second"):
         began = time.monotonic()
-        engine = Engine(EngineConfig(SHAPE, Path(), slots=8, context=4096), synthetic(1.0, SHAPE))
+        engine = Engine(
+            EngineConfig(SHAPE, Path(), slots=8 if ON_GPU else 2, context=4096 if ON_GPU else 512),
+            synthetic(1.0, SHAPE),
+        )
         engine.start()
         ready = engine.wait_ready()
         stated = ready.weight_bytes + ready.cache_bytes
