@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar, cast
@@ -29,6 +30,14 @@ Function = Callable[[Inputs], Sequence[Tensor]]
 T = TypeVar("T")
 _CAPTURE = threading.Lock()
 """Held by the thread that captures: a process captures one graph at a time (an engine closes while the next loads)."""
+
+
+is_closing: ContextVar[Callable[[], bool]] = ContextVar("is_closing", default=lambda: False)
+"""Whether the engine of this thread is to close; asked before each capture, as hundreds may follow each other."""
+
+
+class ClosingError(Exception):
+    """The engine is to close: the next graph was not captured."""
 
 
 class GraphPool:
@@ -57,9 +66,12 @@ class GraphPool:
 
         Raises:
             torch.OutOfMemoryError: there is not enough memory for the graph.
+            ClosingError: the engine is to close.
         """
         if not self._capture:
             return run
+        if is_closing.get()():
+            raise ClosingError
         with _CAPTURE:
             self._warm(run)
             try:

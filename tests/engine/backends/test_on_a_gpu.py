@@ -7,6 +7,7 @@ gpu tests/engine/backends`) the same is asked of it, with graphs, compiled layer
 
 from __future__ import annotations
 
+import queue
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,11 +31,12 @@ from specchat.engine import (
     Sampling,
 )
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.commands import Submit
+from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, moved, parts, parts_to_cuda
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
@@ -297,6 +299,25 @@ def test_after_a_capture_that_failed_others_get_new_memory(monkeypatch: pytest.M
         monkeypatch.setattr(GraphPool, "_captured", lambda pool, _: used.append(pool._pool))
         pool.graph(lambda: None)
     assert used == [(0, 1), (0, 2)]
+
+
+def test_an_engine_can_be_closed_while_it_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        target = parts_to_gpu(tiny_model())[0]
+        most, usual = 3, gpu.captured
+
+        def close_soon(run: Callable[[], object]) -> Callable[[], object]:
+            if gpu.graphs == most - 1:
+                commands.put(Close())
+            return usual(run)
+
+        monkeypatch.setattr(gpu, "captured", close_soon)
+        config, box, readies = EngineConfig("tiny", Path(), slots=2, context=256), Outbox(), []
+        worker = Worker(config, commands, box, time.perf_counter, lambda *ready: readies.append(ready), lambda _: None)
+        worker.run(lambda config, _: put_together(config, target))
+    assert gpu.graphs == most
+    assert not readies
 
 
 def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
