@@ -271,6 +271,8 @@ class Engine:
             self._die(worker, None)
         except BaseException as error:  # waiting callers need an answer, whatever the error
             self._die(worker, error)
+        del worker
+        _free_gpu_memory()
 
     def _make_worker(self) -> _Serves:
         from specchat.engine.worker.worker import Worker
@@ -307,6 +309,15 @@ class Engine:
     def _refuse(self, submitted: Submit, message: str | None) -> None:
         finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
         submitted.outbox.put(finished)
+
+
+def _free_gpu_memory() -> None:
+    """Free what the models of this thread held on a GPU: backends are parts of reference cycles."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        from specchat.engine.worker.assembly import free_memory
+
+        free_memory()
 
 
 class _OpenRequests:

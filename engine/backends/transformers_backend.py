@@ -70,6 +70,7 @@ class TransformersBackend(TensorBackend):
         on_gpu = self.device.type == "cuda"
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
+            torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, 0.4 s each time
         self.context = context
         self.short_context = fix_longrope(model, context, self)
         folds = _use_slot_attention(model, self.config)

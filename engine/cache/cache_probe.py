@@ -79,7 +79,7 @@ class CacheProbe:
     def get_conv_state(self, *_: object, **__: object) -> None:
         """None: nothing has been read."""
 
-    get_recurrent_state = get_conv_state
+    get_recurrent_state = has_previous_state = get_conv_state
 
     def update_conv_state(self, inputs: Tensor, layer_idx: int, *, conv_kernel_size: int, **_: object) -> Tensor:
         """Note the shape of the last inputs of a convolution."""

@@ -153,6 +153,28 @@ class KeyValues(Protocol):
         """Tokens before the pass."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """States by layer, as transformers before 5.23 asks for them: `cache.layers[3].conv_states[0]`."""
+
+    states: StatePass
+    layer: int = 0
+    record_past = True
+
+    def __getitem__(self, layer: int) -> _Layers:
+        return _Layers(self.states, layer)
+
+    @property
+    def conv_states(self) -> tuple[Tensor]:
+        """As `StatePass.get_conv_state`."""
+        return (self.states.get_conv_state(self.layer),)
+
+    @property
+    def recurrent_states(self) -> tuple[Tensor]:
+        """As `StatePass.get_recurrent_state`."""
+        return (self.states.get_recurrent_state(self.layer),)
+
+
 class StatePass:
     """Cache of one pass of a network with recurrent layers, passed to transformers as `past_key_values`.
 
@@ -188,6 +210,15 @@ class StatePass:
     def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002
         """Whether convolutions must be given all their inputs, also for one token: they would overwrite their state."""
         return True
+
+    def has_previous_state(self, *_: object, **__: object) -> bool:
+        """True, for transformers before 5.23: a row that has read nothing starts from zeros."""
+        return True
+
+    @property
+    def layers(self) -> _Layers:
+        """The same states by layer."""
+        return _Layers(self)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:  # noqa: ARG002
         """Last inputs of a convolution [B, channels, kernel size]."""

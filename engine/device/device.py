@@ -80,7 +80,8 @@ def require_memory(device: torch.device, needed: int, purpose: str) -> None:
 def available_memory(device: torch.device) -> int | None:
     """Bytes that can be allocated on the device now; None on a CPU without psutil."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by torch's allocator
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     return int(psutil.virtual_memory().available) if psutil else None
 
 

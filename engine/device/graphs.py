@@ -7,11 +7,14 @@ the inputs as they are, and one function serves both.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -25,6 +28,16 @@ Shape = tuple[int, ...]
 Inputs = Mapping[str, Tensor]
 Function = Callable[[Inputs], Sequence[Tensor]]
 T = TypeVar("T")
+_CAPTURE = threading.Lock()
+"""Held by the thread that captures: a process captures one graph at a time (an engine closes while the next loads)."""
+
+
+is_closing: ContextVar[Callable[[], bool]] = ContextVar("is_closing", default=lambda: False)
+"""Whether the engine of this thread is to close; asked before each capture, as hundreds may follow each other."""
+
+
+class ClosingError(Exception):
+    """The engine is to close: the next graph was not captured."""
 
 
 class GraphPool:
@@ -42,6 +55,8 @@ class GraphPool:
         """Why some function runs eagerly although capture was requested; None if all are captured."""
         self._capture = capture
         self._pool = torch.cuda.graph_pool_handle() if capture else None
+        self._stream: torch.cuda.Stream | None = None
+        """Of warm-ups and captures. One for all, since each stream gets its own workspace of cuBLAS."""
 
     def graph(self, run: Callable[[], T]) -> Callable[[], T]:
         """`run` as a CUDA graph, or `run` itself where it cannot be captured.
@@ -51,23 +66,36 @@ class GraphPool:
 
         Raises:
             torch.OutOfMemoryError: there is not enough memory for the graph.
+            ClosingError: the engine is to close.
         """
         if not self._capture:
             return run
-        self._warm(run)
-        try:
-            return self._captured(run)
-        except RuntimeError as error:
-            # An error inside a capture makes the end of the capture fail too: the first error is the reason.
-            reasons = list(_causes(error))
-            if any(map(_is_shortage, reasons)):
-                raise torch.OutOfMemoryError(first_line(reasons[-1])) from error
-            self.not_captured = first_line(reasons[-1])
-            return run
+        if is_closing.get()():
+            raise ClosingError
+        with _CAPTURE:
+            self._warm(run)
+            try:
+                return self._captured(run)
+            except RuntimeError as error:
+                self._replace_pool()
+                # An error inside a capture makes the end of the capture fail too: the first error is the reason.
+                reasons = list(_causes(error))
+                if any(map(_is_shortage, reasons)):
+                    raise torch.OutOfMemoryError(first_line(reasons[-1])) from error
+                self.not_captured = first_line(reasons[-1])
+                return run
+
+    def _replace_pool(self) -> None:
+        """Take a new memory pool. A failed capture leaves the old one open for allocation (pytorch#180395)."""
+        with suppress(RuntimeError, AttributeError):  # it was closed already, or torch is built without CUDA
+            index, pool = torch.cuda.current_device(), cast(tuple[int, int], self._pool)
+            torch._C._cuda_endAllocateToPool(index, pool)
+            torch._C._cuda_releasePool(index, pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def _warm(self, run: Callable[[], object]) -> None:
         """Call twice outside of a graph, so that libraries initialise themselves."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -78,7 +106,7 @@ class GraphPool:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # thread_local: other threads may allocate during the capture.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 made = run()
         finally:
             torch.cuda.set_stream(stream)  # a capture that fails leaves its own

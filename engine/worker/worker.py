@@ -6,6 +6,7 @@ This is where torch comes in; `engine.engine` imports it inside the thread.
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import ClassVar
@@ -27,6 +28,7 @@ from specchat.engine.commands import (
 )
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.planner import Planner
+from specchat.engine.device.graphs import ClosingError, is_closing
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS
@@ -80,6 +82,8 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
+        self._early: deque[Command] = deque()
+        """Commands that came while the models were warmed up."""
 
     def run(self, assemble: Assemble) -> None:
         """Load with `assemble`, then serve until closed.
@@ -87,7 +91,13 @@ class Worker:
         Raises:
             EngineError: the models cannot be loaded.
         """
-        self._load(assemble)
+        asked = is_closing.set(self._is_closing)
+        try:
+            self._load(assemble)
+        except ClosingError:
+            return
+        finally:
+            is_closing.reset(asked)
         while not self._closed:
             self._take_commands()
             self._requests.admit()
@@ -181,13 +191,20 @@ class Worker:
 
     # ---- commands
 
+    def _is_closing(self) -> bool:
+        """Whether a `Close` command has come; during the start, when commands are not obeyed yet."""
+        with suppress(queue.Empty):
+            while True:
+                self._early.append(self._commands.get_nowait())
+        return any(isinstance(command, Close) for command in self._early)
+
     def _take_commands(self) -> None:
         """Process all queued commands; wait for one if there is nothing else to do."""
         idle = not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
         while True:
             held = self._paused and not self._steps and not self._closed
             try:
-                command = self._commands.get(block=idle or held)
+                command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
             except queue.Empty:
                 return
             idle = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import silence_transformers
@@ -72,6 +72,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     | _EXPERTS,
 }
 """Model type to what is special about its configuration."""
+HYBRIDS = {kind: own for kind, own in HYBRIDS.items() if kind in CONFIG_MAPPING}  # transformers 5.17 has no lfm3
 
 
 def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0) -> LoadedModel:

@@ -136,14 +136,14 @@ class PretendedGpu(TorchFunctionMode):
             self.waits.append("to the device" if to_device else "to the host")
 
 
-def _to_int4_layout(halves: Tensor, tiles: int) -> Tensor:
+def to_int4_layout(halves: Tensor, tiles: int) -> Tensor:
     """CUDA's `_convert_weight_to_int4pack` takes two codes a byte, the one of the even column higher; the CPU's one."""
     codes = torch.stack((halves >> 4, halves & 15), dim=-1).flatten(-2).to(torch.int32)
     return torch._convert_weight_to_int4pack_for_cpu(codes, tiles)
 
 
 _ON_THE_CPU = {
-    torch._convert_weight_to_int4pack: _to_int4_layout,
+    torch._convert_weight_to_int4pack: to_int4_layout,
     torch._weight_int4pack_mm: torch._weight_int4pack_mm_for_cpu,
 }
 """Operations that have another name, or other arguments, there."""
@@ -219,7 +219,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         "device_count": lambda: 1,
         "is_bf16_supported": lambda **_: True,
         "mem_get_info": lambda *_: (1 << 34, 1 << 34),
-        "max_memory_allocated": lambda *_: 0,
+        **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved"), lambda *_: 0),
         "get_device_name": lambda *_: "pretended",
         "synchronize": lambda *_: None,
         "set_device": lambda *_: None,

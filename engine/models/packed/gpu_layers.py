@@ -60,7 +60,6 @@ class GpuQuantizedLinear(_Quantized):
         """Dequantised copy [out, in], computed at each access."""
         return self._product(torch.eye(self.in_features, dtype=torch.bfloat16, device=self._device)).T
 
-    @torch.inference_mode()
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b [..., out] of x [..., in]."""
         y = self._product(x.to(torch.bfloat16).reshape(-1, self.in_features).contiguous())
@@ -97,7 +96,6 @@ class GpuQuantizedEmbedding(_Quantized):
         self.register_buffer("_scale", scale.to(device, torch.bfloat16))
         self.register_buffer("_minimum", None if minimum is None else minimum.to(device, torch.bfloat16))
 
-    @torch.inference_mode()
     def forward(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of tokens [...]."""
         groups = self._codes[tokens].view(*tokens.shape, -1, GROUP).to(torch.float32)

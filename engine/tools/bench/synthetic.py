@@ -38,6 +38,7 @@ _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
 SHAPES: dict[str, dict[str, Any]] = {
     name: {**dict(zip(_SIZES, sizes, strict=True)), "tie_word_embeddings": True}
     for name, sizes in {
+        "llama-3.1-8b": (4096, 14336, 32, 32, 8, 128_256, 131_072),
         "llama-3.2-3b": (3072, 8192, 28, 24, 8, 128_256, 131_072),
         "llama-3.2-1b": (2048, 8192, 16, 32, 8, 128_256, 131_072),
         "smollm2-1.7b": (2048, 8192, 24, 32, 32, 49_152, 8_192),

@@ -7,7 +7,11 @@ gpu tests/engine/backends`) the same is asked of it, with graphs, compiled layer
 
 from __future__ import annotations
 
+import queue
+import time
+import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -27,11 +31,12 @@ from specchat.engine import (
     Sampling,
 )
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.commands import Submit
+from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, moved, parts, parts_to_cuda
 from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
@@ -276,6 +281,81 @@ def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypat
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
             pool.graph(lambda: None)
         assert pool.not_captured is None
+
+
+def test_after_a_capture_that_failed_others_get_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.11 leaves the pool of a failed capture open, and every later capture in it fails."""
+    handles, used = iter([(0, 1), (0, 2)]), []
+
+    def fail(pool: GraphPool, _: object) -> None:
+        used.append(pool._pool)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+        monkeypatch.setattr(GraphPool, "_captured", fail)
+        pool = GraphPool(torch.device("cuda:0"), capture=True)
+        pool.graph(lambda: None)
+        monkeypatch.setattr(GraphPool, "_captured", lambda pool, _: used.append(pool._pool))
+        pool.graph(lambda: None)
+    assert used == [(0, 1), (0, 2)]
+
+
+def test_an_engine_can_be_closed_while_it_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        target = parts_to_gpu(tiny_model())[0]
+        most, usual = 3, gpu.captured
+
+        def close_soon(run: Callable[[], object]) -> Callable[[], object]:
+            if gpu.graphs == most - 1:
+                commands.put(Close())
+            return usual(run)
+
+        monkeypatch.setattr(gpu, "captured", close_soon)
+        config, box, readies = EngineConfig("tiny", Path(), slots=2, context=256), Outbox(), []
+        worker = Worker(config, commands, box, time.perf_counter, lambda *ready: readies.append(ready), lambda _: None)
+        worker.run(lambda config, _: put_together(config, target))
+    assert gpu.graphs == most
+    assert not readies
+
+
+def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = [], []
+
+    def capture(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        inside.append(run)
+        time.sleep(0.01)
+        most.append(len(inside))
+        inside.remove(run)
+        return run
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(GraphPool, "_captured", capture)
+        pools = [GraphPool(torch.device("cuda:0"), capture=True) for _ in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            for pool in pools * 3:
+                threads.submit(pool.graph, lambda: None)
+    assert most == [1] * 9
+
+
+def test_an_engine_that_ends_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[bool] = []
+    backends: list[weakref.ref[object]] = []
+
+    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
+        made = put_together(config, tiny_model())
+        made.target.cycle = made.target  # type: ignore[attr-defined] # as graphs make one
+        backends.append(weakref.ref(made.target))
+        return made
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(backends[-1]() is not None))
+    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
+    engine.start()
+    engine.wait_ready(60)
+    engine.close()
+    assert alive == [False]
 
 
 def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:

@@ -9,17 +9,22 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig
+from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.packed import network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, fits
+from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.kernels.matrices import QUANTISED, random_arrays
-from tests.engine.pretend_cuda import GPU, pretended_gpu
+from tests.engine.pretend_cuda import GPU, pretended_gpu, to_int4_layout
+from tests.engine.tiny import tiny_model
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
@@ -77,6 +82,29 @@ def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, mon
         found = runner.forward(TOKENS.to(GPU), [1], [0]).cpu().float()
     gap = (found.log_softmax(-1) - expected.log_softmax(-1)).abs()
     assert gap.mean() < (0.03 if method == "q8" else 0.3) * expected.std()
+
+
+@pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
+@torch.inference_mode()
+def test_compiled_layers_compute_with_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, whose own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
+    monkeypatch.setattr(torch, "_weight_int4pack_mm", torch._weight_int4pack_mm_for_cpu)
+    monkeypatch.setattr(torch, "_convert_weight_to_int4pack", to_int4_layout)
+    models = [tiny_model(layers=2, hidden=64).model.bfloat16() for _ in range(2)]
+    for model in models:
+        for name, part in list(model.model.layers.named_modules()):
+            if isinstance(part, torch.nn.Linear):
+                layer = GpuQuantizedLinear(quantize(part.weight.float(), "q8"), None, CPU)
+                model.model.layers.set_submodule(name, layer)
+    plain, fast = (TransformersBackend(model, 2, 200, 17) for model in models)
+    assert compile_layers(fast.model)
+    for backend, compiled in ((plain, False), (fast, True)):
+        backend.captured = CapturedPasses(
+            backend.cache, backend._step, GraphPool(CPU, capture=False), compiled=compiled
+        )
+    found, expected = (backend.forward(TOKENS[:, :5], [1], [0]).float() for backend in (fast, plain))
+    assert fast.performance_warnings == []
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())
 
 
 def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

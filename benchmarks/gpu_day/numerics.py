@@ -1,0 +1,130 @@
+"""Passes of fixed shape against a float32 reference on the CPU: rows, widths, head ratios, columns, trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.gpu_day.bench import ON_GPU
+from benchmarks.gpu_day.section import Row
+from specchat.engine.backends.captured_passes import CapturedPasses
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.decoding.tree import Tree, chain, tree_of
+from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.device import pick_device
+from specchat.engine.device.graphs import GraphPool
+from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear, check_kernel
+from specchat.engine.models.packed.quantize import quantize
+
+RATIOS = (3, 4, 7, 8)
+KINDS = ("bfloat16", "q8", "q4") if ON_GPU else ("float32",)
+PLACES = ((300, (1, 2, 4, 32)), (4000, (1, 4))) if ON_GPU else ((300, (1, 2)),)
+"""Columns of the cache that are filled, and numbers of rows."""
+WIDTHS = (1, 5, 9, 17) if ON_GPU else (1, 5)
+_VOCABULARY, _KEY_HEADS = 1024, 2
+_HEAD = 128 if ON_GPU else 16
+_MOST_GAP = {"float32": 1e-4, "bfloat16": 0.05, "q8": 0.05, "q4": 0.05}
+"""Largest mean difference of log-probabilities."""
+
+
+def rows() -> Iterator[Row]:
+    """A row per head ratio and format."""
+    if not ON_GPU:
+        yield {"what": "no GPU: passes of fixed shape run eagerly on the CPU, in float32"}
+    for ratio, kind in product(RATIOS, KINDS):
+        yield {"what": f"{ratio} query heads per key head, {kind}", **_compare(ratio, kind)}
+
+
+@torch.inference_mode()
+def _compare(ratio: int, kind: str) -> Row:
+    device = pick_device("auto")
+    if kind.startswith("q"):
+        check_kernel(device)
+    exact_network, fast_network = _networks(ratio, kind, device)
+    largest = mean = 0.0
+    cases = differing = 0
+    notes: set[str] = set()
+    for columns, row_counts in PLACES:
+        most, context = max(row_counts), columns + 64
+        exact = TransformersBackend(exact_network, most, context, 17)
+        fast = TransformersBackend(fast_network, most, context, 17)
+        if not ON_GPU:
+            fast.captured = CapturedPasses(fast.cache, fast._step, GraphPool(device, capture=False))
+        for backend in (exact, fast):
+            for slot in range(most):
+                backend.prefill(_drawn(1, columns - slot, seed=slot).to(backend.device), [slot], [0])
+        for count, width, branches in product(row_counts, WIDTHS, (False, True)):
+            if branches and width == 1:
+                continue
+            tree = tree_of(3).first(width - 1) if branches else chain(width - 1)
+            expected = _pass(exact, tree, count, columns, branches=branches)
+            found = _pass(fast, tree, count, columns, branches=branches)
+            first = found.cpu()
+            found.fill_(float("nan"))  # a graph must not read what it wrote before
+            differing += not torch.equal(_pass(fast, tree, count, columns, branches=branches).cpu(), first)
+            gap = (first.float().log_softmax(-1) - expected.log_softmax(-1)).abs()
+            largest, mean, cases = max(largest, gap.max().item()), max(mean, gap.mean().item()), cases + 1
+        notes |= set(fast.performance_warnings)
+    return {
+        "cases": cases,
+        "largest mean gap": mean,
+        "largest gap": largest,
+        "replays that differ": differing,
+        "warnings": "; ".join(sorted(notes)) or "none",
+        "wrong": not mean < _MOST_GAP[kind] or differing > 0,
+    }
+
+
+def _pass(backend: TransformersBackend, tree: Tree, count: int, columns: int, *, branches: bool) -> Tensor:
+    """Logits of a pass over a tree in the first `count` slots."""
+    fed = _drawn(count, len(tree) + 1, seed=99).to(backend.device)
+    slots = list(range(count))
+    starts = [columns - slot for slot in slots]
+    if not branches:
+        return backend.forward(fed, slots, starts)
+    mask = TreeMask.of([tree] * count, backend.width(len(tree) + 1), backend.device)
+    return backend._forward(fed, slots, starts, mask)[0][:, : len(tree) + 1]
+
+
+def _networks(ratio: int, kind: str, device: torch.device) -> tuple[Any, Any]:
+    """A float32 network on the CPU, and the same weights in this format on the device."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    heads = ratio * _KEY_HEADS
+    config = LlamaConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=heads * _HEAD,
+        intermediate_size=4 * _HEAD,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=_KEY_HEADS,
+        max_position_embeddings=8192,
+    )
+    made: list[Any] = []
+    for fast in (False, True):
+        torch.manual_seed(0)
+        network: Any = LlamaForCausalLM(config).requires_grad_(False)
+        if kind.startswith("q"):
+            _quantise(network.model.layers, kind, device if fast else None)
+        dtype = torch.bfloat16 if fast and kind != "float32" else torch.float32
+        made.append(network.to(device=device, dtype=dtype) if fast else network.to(dtype))
+    return made[0], made[1]
+
+
+def _quantise(layers: nn.Module, method: str, device: torch.device | None) -> None:
+    """Replace the linear layers' weights by codes on the device; without one, by the values of the codes."""
+    for name, part in list(layers.named_modules()):
+        if isinstance(part, nn.Linear):
+            arrays = quantize(part.weight, method)
+            if device is None:
+                part.weight.copy_(torch.from_numpy(arrays.values()))
+            else:
+                layers.set_submodule(name, GpuQuantizedLinear(arrays, None, device))
+
+
+def _drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randint(0, _VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))

@@ -1,0 +1,32 @@
+"""Speculation with a draft model that agrees at 0.8 of the tokens: τ, c, predicted and measured speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.gpu_day.bench import ON_GPU, bench, cells, rounded
+from benchmarks.gpu_day.section import Row
+
+SHAPES = ("llama-3.1-8b/llama-3.2-1b", "llama-3.2-3b/llama-3.2-1b") if ON_GPU else ("smollm2-135m/smollm2-135m",)
+GAMMAS = (2, 4, 6, "auto") if ON_GPU else (4,)
+BATCHES = (1, 4, 16) if ON_GPU else (1,)
+_FIGURES = (
+    *("tokens_per_second", "mean_emitted_length", "cost_ratio", "pass_ratio"),
+    *("predicted_speedup", "measured_speedup"),
+)
+
+
+def rows() -> Iterator[Row]:
+    """A row per shape, batch size and γ."""
+    for shape in SHAPES:
+        report = bench(
+            *("--synthetic", 0.8, "--shape", shape, "--drafter", "model"),
+            *(option for gamma in GAMMAS for option in ("--gamma", gamma)),
+            *(option for batch in BATCHES for option in ("--batch", batch)),
+            *("--limit", max(BATCHES), "--max-tokens", 64 if ON_GPU else 12, "--passes", 2 if ON_GPU else 1),
+        )
+        for name, cell in cells(report):
+            row: Row = {"what": name, **rounded(cell, *_FIGURES)}
+            if cell["predicted_speedup"]:
+                row["measured / predicted"] = cell["measured_speedup"] / cell["predicted_speedup"]
+            yield row

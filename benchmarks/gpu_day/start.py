@@ -1,0 +1,37 @@
+"""Time from an engine's start to `Ready`, twice in one process, and the memory it states and takes: 8B shape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.gpu_day.bench import ON_GPU
+from benchmarks.gpu_day.section import Row
+from specchat.engine.config import EngineConfig
+from specchat.engine.device.device import held_memory, pick_device
+from specchat.engine.engine import Engine
+from specchat.engine.tools.bench.synthetic import synthetic
+
+SHAPE = "llama-3.1-8b" if ON_GPU else "smollm2-135m"
+
+
+def rows() -> Iterator[Row]:
+    """First and second start."""
+    for number in ("first", "second"):
+        began = time.monotonic()
+        engine = Engine(
+            EngineConfig(SHAPE, Path(), slots=8 if ON_GPU else 2, context=4096 if ON_GPU else 512),
+            synthetic(1.0, SHAPE),
+        )
+        engine.start()
+        ready = engine.wait_ready()
+        stated = ready.weight_bytes + ready.cache_bytes
+        yield {
+            "what": f"{number} start of {SHAPE}",
+            "seconds": time.monotonic() - began,
+            "stated GB": stated / 1e9,
+            "held GB": (held_memory(pick_device("auto")) or 0) / 1e9,
+        }
+        engine.close(None)
+        del engine
