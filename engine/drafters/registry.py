@@ -16,7 +16,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.drafters.datastore import Datastore
-from specchat.engine.models.checkpoint import MTP, read_json, tensor_names
+from specchat.engine.models.checkpoint import MTP, has_weights, read_json, tensor_names
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
@@ -235,7 +235,8 @@ def load_own_part(folder: Path, model: LoadedModel | PackedModel) -> dict[str, A
     config = config.get("text_config") or config
     if not str(config.get("model_type")).startswith(_MTP_FAMILIES):
         return {}
-    if not config.get("mtp_num_hidden_layers") and not any(name.startswith(MTP) for name in tensor_names(folder)):
+    layers = config.get("mtp_num_hidden_layers")
+    if not layers and (not has_weights(folder) or not any(name.startswith(MTP) for name in tensor_names(folder))):
         return {}
     return {"head": import_module(f"{_CORE}.published.mtp").load_mtp(folder, model)}
 

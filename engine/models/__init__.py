@@ -7,7 +7,7 @@ from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
 from specchat.engine.models.disk import folder_bytes
 from specchat.engine.models.hub import cached_snapshot
 from specchat.engine.models.known import KnownModel, free_memory, known_models, vocabulary_misfit
-from specchat.engine.models.resolve import resolve as resolve_model
+from specchat.engine.models.prepare import prepare as prepare_model
 from specchat.engine.models.store import ModelStore, StoredModel
 
 __all__ = [
@@ -21,6 +21,6 @@ __all__ = [
     "folder_bytes",
     "free_memory",
     "known_models",
-    "resolve_model",
+    "prepare_model",
     "vocabulary_misfit",
 ]

@@ -27,6 +27,8 @@ _MXFP4 = "mxfp4"
 """The only quantisation of safetensors that is read: the published experts of gpt-oss, two weights in a byte."""
 MTP = "mtp."
 """Beginning of the names of multi-token-prediction layers."""
+MTP_FILE = "mtp.safetensors"
+"""The multi-token-prediction layer of a model that came as a GGUF file."""
 _NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
 
 
@@ -43,8 +45,12 @@ class Checkpoint:
     """Dtypes of the weights, by safetensors' names (BF16, F32 …)."""
 
     @classmethod
-    def open(cls, folder: Path) -> Checkpoint:
+    def open(cls, folder: Path, elsewhere: int = 0) -> Checkpoint:
         """Read config.json and the headers of the weight files.
+
+        Args:
+            folder: of the model.
+            elsewhere: number of weights if they are not in the folder but in a GGUF file.
 
         Raises:
             EngineError: the folder does not exist or is not a model, or one of its files is damaged.
@@ -52,8 +58,8 @@ class Checkpoint:
         if not folder.is_dir():
             raise EngineError(f"there is no folder {folder}: give a folder that holds a model's config.json")
         config = _read_config(folder)
-        parameters, dtypes = 0, set[str]()
-        for shard in weight_files(folder):
+        parameters, dtypes = elsewhere, set[str]()
+        for shard in [] if elsewhere else weight_files(folder):
             count, kinds = _read_header(shard)
             parameters += count
             dtypes |= kinds
@@ -88,6 +94,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise EngineError(f"{path} holds no JSON object: fetch the model again")
     return content
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a model folder has weights besides its configuration and tokenizer."""
+    return any(folder.glob("model*.safetensors"))
 
 
 def weight_files(folder: Path) -> list[Path]:

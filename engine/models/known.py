@@ -48,7 +48,7 @@ def known_models(store: ModelStore, used: Iterable[str] = ()) -> list[KnownModel
         disk = local.bytes if local else folder_bytes(cached) if cached else None
         models.append(KnownModel(preset.name, folder, disk, preset.memory_bytes, preset.draft or "", note=preset.note))
     models += [
-        KnownModel(model.name, model.folder, model.bytes, _weights(model.folder), note=model.origin)
+        KnownModel(model.name, model.folder, model.bytes, _weights(model.folder) or model.bytes, note=model.origin)
         for model in stored.values()
     ]
     known = {model.spec for model in models} | {preset.origin for preset in PRESETS.values()}

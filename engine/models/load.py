@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -89,8 +89,34 @@ class LoadedModel:
         return fingerprint(self.model)
 
 
+class Outside(Protocol):
+    """Weights that are not in the model's folder: those of a GGUF file."""
+
+    format: str
+    """Display name of the format of most of them."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of the weights."""
+
+    def network(self) -> PreTrainedModel:
+        """The network, with parameters on the meta device."""
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the network with these weights."""
+
+
 def load_model(
-    folder: Path, device: torch.device, dtype: torch.dtype, progress: Progress, stage: str = "target"
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    progress: Progress,
+    stage: str = "target",
+    source: Outside | None = None,
 ) -> LoadedModel:
     """Load a model from a folder. No code of the folder is run, and only safetensors weights are read.
 
@@ -98,19 +124,23 @@ def load_model(
         folder: result of `engine.models.resolve.resolve`.
         dtype: of weights and computation.
         stage: for `progress`: target or draft.
+        source: where weights will come from; parameters are then on the meta device, and the folder needs no weights.
 
     Raises:
         EngineError: the folder is not a supported model, is damaged, or does not fit into memory.
     """
-    checkpoint = Checkpoint.open(folder)
+    checkpoint = Checkpoint.open(folder, source.parameters if source else 0)
     silence_transformers()
     config = model_config(checkpoint)
     name = display_name(folder)
-    require_memory(device, int(checkpoint.parameters * dtype.itemsize * _ROOM), f"{name} in {_dtype_name(dtype)}")
+    size = source.bytes if source else checkpoint.parameters * dtype.itemsize
+    require_memory(device, int(size * _ROOM), f"{name} in {source.format if source else _dtype_name(dtype)}")
     progress(stage, f"Loading {name}", 0.0)
     tokenizer = load_tokenizer(folder)
     with transformers_bars(lambda fraction: progress(stage, f"Loading {name}", fraction)):
-        model = _load_network(folder, config, device, dtype)
+        model = source.network() if source else _load_network(folder, config, device, dtype)
+    if source:
+        _fingerprints[model] = source.fingerprint()
     trim_heap()
     progress(stage, f"Loaded {name}", 1.0)
     special = encoder_decoder.MODULES.get(config.model_type)

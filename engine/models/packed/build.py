@@ -6,19 +6,16 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, model_config, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.load import eos_ids, fingerprint_of, load_tokenizer, sampled, stated_context
+from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
@@ -32,9 +29,11 @@ from specchat.engine.models.packed.decoder_description import (
     DecoderDescription,
     describe_decoder,
 )
-from specchat.engine.models.packed.experts import is_experts, matrices_of, places_in_matrices
+from specchat.engine.models.packed.experts import is_experts
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
-from specchat.engine.models.packed.source import CheckpointSource, Floats, GgufSource, WeightSource
+from specchat.engine.models.packed.fingerprint import source_fingerprint
+from specchat.engine.models.packed.gguf_source import GgufSource
+from specchat.engine.models.packed.source import CheckpointSource, Floats, WeightSource
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.tokenizer import FILE, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers
@@ -52,17 +51,17 @@ def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Pr
 
     Args:
         file: the GGUF file.
-        model: folder that the file was converted to, for configuration and tokenizer.
+        model: folder with its configuration and tokenizer (`engine.models.convert.describe_gguf`).
         folder: an empty folder, which becomes the packed model.
         identity: of the source, to notice when it changes.
 
     Raises:
         EngineError: the type of a tensor, or the model's family, is not supported.
     """
-    config = _config(model)
     header = GgufHeader.read(file)
-    require_space(folder, int(sum(tensor.bytes for tensor in header.tensors.values()) * _ROOM), f"packing {file.name}")
-    source = GgufSource(header, (config.num_attention_heads, config.num_key_value_heads))
+    config = _config(model, header.parameters)
+    source = GgufSource(header, config)
+    require_space(folder, int(header.bytes * _ROOM), f"packing {file.name}")
     _pack(source, config, model, folder, identity, progress)
 
 
@@ -75,9 +74,9 @@ def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progr
     _pack(CheckpointSource(model, method, config.model_type), config, model, folder, identity, progress)
 
 
-def _config(model: Path) -> PreTrainedConfig:
+def _config(model: Path, elsewhere: int = 0) -> PreTrainedConfig:
     silence_transformers()
-    return model_config(Checkpoint.open(model)).get_text_config()
+    return model_config(Checkpoint.open(model, elsewhere)).get_text_config()
 
 
 def _pack(
@@ -97,18 +96,18 @@ def _pack(
         with (folder / WEIGHTS).open("wb") as file:
             writer = PackedWriter(file)
             for name, weight, fraction in decoder_weights(source, described):
-                progress("convert", f"Packing {model.name}", fraction)
+                progress("convert", f"Packing {display_name(model)}", fraction)
                 if isinstance(weight, MatrixArrays):
                     writer.matrix(name, weight)
                 else:
                     writer.vector(name, weight)
             # After the weights, whose shapes were checked.
-            index = writer.index(about | {"fingerprint": fingerprint_of(_samples(source, config))})
+            index = writer.index(about | {"fingerprint": source_fingerprint(source, config)})
         tokenizer.backend_tokenizer.save(str(folder / FILE))
         if (model / GENERATION).is_file():
             shutil.copyfile(model / GENERATION, folder / GENERATION)
         (folder / INDEX).write_text(index, encoding="utf-8")
-    progress("convert", f"Packed {model.name}", 1.0)
+    progress("convert", f"Packed {display_name(model)}", 1.0)
 
 
 def _generation(model: Path) -> GenerationConfig | None:
@@ -177,29 +176,3 @@ def _check_experts(described: DecoderDescription, name: str, rows: int) -> None:
             f"{name} has {rows} rows, and the {shape.experts} experts of the configuration need "
             f"{each * shape.experts}: fetch the model again"
         )
-
-
-def _samples(source: WeightSource, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Arguments for `fingerprint_of`, as `fingerprint` computes them from transformers' network."""
-    from transformers import AutoModelForCausalLM
-
-    auto: Any = AutoModelForCausalLM
-    with torch.device("meta"):
-        state = auto.from_config(config).state_dict()
-    for name, weight in state.items():
-        stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
-        places = np.arange(weight.numel())[sampled(weight.numel())]
-        if is_experts(name) and not source.has(name):
-            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places, config.model_type)
-        else:
-            yield name, tuple(weight.shape), source.sample(stored, places)
-
-
-def _sample_experts(
-    source: WeightSource, name: str, shape: torch.Size, places: NDArray[np.int64], family: str
-) -> Tensor:
-    """Entries of a parameter with the experts of a layer, by flat index."""
-    matrices = matrices_of(name)
-    part, within = places_in_matrices(shape, len(matrices), places, family)
-    found = [source.sample(each, within) for each in matrices]
-    return torch.stack(found)[torch.from_numpy(part), torch.arange(len(places))]

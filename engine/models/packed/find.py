@@ -12,7 +12,7 @@ from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.file import PackedFileError, PackedWeights
-from specchat.engine.models.resolve import GgufFile, converted, empty_folder, gguf_of, is_gguf, resolve
+from specchat.engine.models.resolve import GgufFile, described, empty_folder, gguf_of, is_gguf, resolve
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.progress import Progress
 
@@ -33,7 +33,8 @@ def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progres
         return None
     if quantize == "auto":
         gguf = _gguf(spec, store, progress)
-        return None if gguf is None else _from_gguf(gguf, store, progress)
+        # Without the file, the model that was packed from it is still there.
+        return store.packed.find(f"{spec}.gguf") if gguf is None else _from_gguf(gguf, store, progress)
     model = resolve(spec, store, progress)
     identity = f"{quantize} {_folder_identity(model)}"
     name = model.name if model.parent == store.folder else f"{display_name(model)}-{_short(identity)}"
@@ -82,7 +83,7 @@ def _from_gguf(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
         from specchat.engine.models.packed.build import pack_gguf
 
         file = gguf.file(work)
-        model = converted(replace(gguf, file=lambda _: file), store, progress)
+        model = described(replace(gguf, file=lambda _: file), store, progress)
         pack_gguf(file, model, folder, gguf.digest, progress)
 
     return _packed(f"{gguf.name}.gguf", gguf.digest, store.packed, build, progress)

@@ -16,11 +16,13 @@ from specchat.engine.device.device import trim_heap
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, most_common_type, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.load import LoadedModel, fingerprint, load_model
+from specchat.engine.models.packed.decoder_description import EMBEDDING
+from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, check_kernel, fits
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
@@ -41,7 +43,10 @@ class MadeCodes:
 
     Attributes:
         format: display name of the format of most weights.
+        source: none besides the loaded model.
     """
+
+    source = None
 
     def __init__(self, method: str) -> None:
         self.format = method.upper()
@@ -59,21 +64,32 @@ class MadeCodes:
 
 
 class GgufCodes:
-    """Codes of a GGUF file; new 8-bit codes where the modelling code reorders or transforms a weight.
+    """Codes of a GGUF file; of a family without `source`, new 8-bit codes where a weight is not stored as it is loaded.
 
     Args:
         header: of the file.
+        folder: with the configuration of the model.
+
+    Attributes:
+        source: all weights, without loading the model; None for families whose order of weights is not known here.
 
     Raises:
         EngineError: its architecture is not known.
     """
 
-    def __init__(self, header: GgufHeader) -> None:
+    def __init__(self, header: GgufHeader, folder: Path) -> None:
         self._header, self._names = header, header.names()
         self.format = most_common_type(header)
+        self.source: GgufSource | None = None
+        if header.architecture in ARCHITECTURES:
+            config = model_config(Checkpoint.open(folder, header.parameters))
+            self.source = GgufSource(header, config.get_text_config())
 
-    def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:  # noqa: ARG002 as in the file
+    def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:
         """A quantised weight."""
+        if self.source is not None:
+            stored = f"{name}.weight"
+            return self.source.matrix(stored if self.source.has(stored) or not is_end else EMBEDDING)
         tensor = self._header.tensors.get(f"{self._names.get_name(name)}.weight")
         if tensor is not None and tensor.type in set(GgmlType) and self._is_same(tensor, weight):
             return read_matrix(self._header, tensor)
@@ -133,14 +149,19 @@ def load_quantized_network(
     Raises:
         EngineError: as for `load_model` and `check_kernel`, or most weights are not in linear layers.
     """
-    dtype = _STORED.get(frozenset(Checkpoint.open(folder).dtypes), torch.float32)
-    layers = _Layers.on(device)
-    loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage)
+    layers, source = _Layers.on(device), codes.source
+    elsewhere = source.parameters if source else 0
+    dtype = _STORED.get(frozenset(Checkpoint.open(folder, elsewhere).dtypes), torch.float32)
+    loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage, source)
     require_decoder_only(loaded, "codes need")
     fingerprint(loaded.model)  # before the weights are replaced
     rest: nn.Module = loaded.model
     try:
+        if source:  # biases before they become a part of quantised layers
+            source.fill(loaded.model, layers.dtype, lambda weight: weight.ndim < 2)
         _quantize(loaded.model, codes, layers)
+        if source:
+            source.fill(loaded.model, layers.dtype, lambda weight: weight.is_meta)
         for parameter in rest.parameters():  # buffers, such as rotary frequencies, stay in float32
             parameter.data = parameter.data.to(layers.dtype)
         rest.to(device)

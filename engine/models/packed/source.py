@@ -14,106 +14,14 @@ from torch import Tensor
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import weight_files
-from specchat.engine.models.gguf.blocks import (
-    dequantized_rows,
-    most_common_type,
-    read_matrix,
-    read_vector,
-    readable_type,
-)
-from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.packed.decoder_description import (
-    EMBEDDING,
-    KERNEL,
-    OUTPUT,
-    ROUTER_NAMES,
-    SINKS,
-    OtherFamilyError,
-)
+from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, ROUTER_NAMES
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
+from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3", "lfm2", "gpt-oss")
-"""llama.cpp's names of the supported families."""
 _BLOCKS, _SCALES = "_blocks", "_scales"
 """Ends of the names of the two tensors of a weight in MXFP4 (OpenAI's checkpoints of gpt-oss)."""
 Floats = NDArray[np.float32]
-
-
-class GgufSource:
-    """Weights of a GGUF file, with their codes.
-
-    Args:
-        header: of the file.
-        heads: number of query heads and of key heads.
-
-    Attributes:
-        format: display name of the format of most weights: Q4_1.
-
-    Raises:
-        EngineError: the architecture, or the type of a tensor, is not supported.
-    """
-
-    def __init__(self, header: GgufHeader, heads: tuple[int, int]) -> None:
-        if header.architecture not in ARCHITECTURES:
-            raise OtherFamilyError(
-                f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
-            )
-        for tensor in header.tensors.values():
-            readable_type(header, tensor)
-        self.format = most_common_type(header)
-        self._header, self._names = header, header.names()
-        paired = header.architecture == "llama"
-        self._paired = {"self_attn.q_proj": heads[0], "self_attn.k_proj": heads[1]} if paired else {}
-        self._norm_offset = np.float32(1 if header.architecture.startswith("gemma") else 0)
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a weight."""
-        return self._find(name) is not None
-
-    def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, its rows in transformers' order."""
-        return read_matrix(self._header, self._tensor(name), self._order(name))
-
-    def vector(self, name: str) -> Floats:
-        """A weight kept as a vector, flat. llama.cpp stores Gemma's norms as 1 + w."""
-        values = read_vector(self._header, self._tensor(name))[self._order(name)]
-        return values - self._norm_offset if name.endswith("norm.weight") else values
-
-    def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
-        """Entries of a weight, by flat index, before quantisation by specchat."""
-        tensor, order = self._tensor(name), self._order(name)
-        if len(tensor.shape) == 1 or KERNEL in name:
-            return torch.from_numpy(self.vector(name)[places])
-        rows, columns = np.divmod(places, tensor.shape[0])
-        values = dequantized_rows(self._header, tensor, rows if isinstance(order, slice) else order[rows])
-        return torch.from_numpy(values[np.arange(len(rows)), columns])
-
-    def _find(self, name: str) -> GgufTensor | None:
-        # gguf maps both up_proj and the fused gate_up_proj to ffn_up; only Phi-3 has the latter.
-        if "up_proj" in name and ("gate_up_proj" in name) != (self._header.architecture == "phi3"):
-            return None
-        stored = f"{name}.weight" if name.endswith(SINKS) else name
-        return self._header.tensors.get(self._names.get_name(stored, try_suffixes=(".weight", ".bias")) or "")
-
-    def _tensor(self, name: str) -> GgufTensor:
-        tensor = self._find(name)
-        if tensor is None:
-            raise EngineError(f"{self._header.path} lacks weights ({name}): fetch the file again")
-        return tensor
-
-    def _order(self, name: str) -> NDArray[np.int64] | slice:
-        """Indices that bring the file's rows into transformers' order.
-
-        In query and key projections of Llama models, llama.cpp stores rows that are rotated together next to each
-        other; transformers rotates row d with row d + size / 2 of a head.
-        """
-        heads = next((count for part, count in self._paired.items() if part in name), None)
-        if not heads:
-            return slice(None)
-        rows = self._tensor(name).shape[-1]
-        order: NDArray[np.int64] = np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).ravel()
-        return order
 
 
 class CheckpointSource:

@@ -40,7 +40,7 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise EngineError(f"{options.out} is there already, and not empty: name another folder with --out")
     started = time.perf_counter()
-    folder = resolve(options.target, ModelStore(options.models), progress)
+    folder = resolve(options.target, ModelStore(options.models), progress, weights=False)
     name, tokenizer = display_name(folder), load_tokenizer(folder)
     vocabulary = max(tokenizer.get_vocab().values()) + 1
     counter = TokenCounter(vocabulary)

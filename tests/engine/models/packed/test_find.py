@@ -6,16 +6,20 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
+from transformers import AutoModelForCausalLM, GgufConfig
 
+from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import unpack
 from specchat.engine.models import resolve as resolution
 from specchat.engine.models.catalog import DEFAULT_PRESET
+from specchat.engine.models.checkpoint import has_weights
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedFileError, PackedWeights
 from specchat.engine.models.packed.find import gguf_file, packed_folder
@@ -77,22 +81,47 @@ def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
     assert folder is not None
     packed = load_packed(folder, ignore_progress)
     assert (packed.format, packed.name, packed.context, packed.eos_ids) == ("Q4_0", "tiny", 256, {2})
-    # transformers reads the same file on its own: what it makes of the codes, in bfloat16
-    converted = load_model(resolve(str(gguf), store, untouched), CPU, torch.float32, ignore_progress)
-    exact = load_dequantized(packed, resolve(str(gguf), store, untouched), ignore_progress)
-    theirs, ours = converted.model.state_dict(), exact.model.state_dict()
-    assert theirs.keys() == ours.keys()
-    for name, weight in theirs.items():
-        assert torch.equal(ours[name].bfloat16().float(), weight), name
-    assert packed.fingerprint == converted.fingerprint
+    # transformers reads the same file on its own
+    auto: Any = AutoModelForCausalLM
+    theirs = auto.from_pretrained(gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True))
+    converted = resolve(str(gguf), store, ignore_progress)
+    exact = load_dequantized(packed, converted, ignore_progress)
+    rounded = load_model(converted, CPU, torch.float32, ignore_progress)
+    for network in (exact, rounded):
+        ours = network.model.state_dict()
+        assert theirs.state_dict().keys() == ours.keys()
+        for name, weight in theirs.state_dict().items():
+            assert torch.equal(ours[name], weight if network is exact else weight.bfloat16().float()), name
+    assert packed.fingerprint == rounded.fingerprint
 
 
 def test_it_is_built_once_and_then_found(gguf: Path, store: ModelStore) -> None:
     first = packed_folder(str(gguf), "auto", store, ignore_progress)
     assert packed_folder(str(gguf), "auto", store, untouched) == first
-    converted = resolve(str(gguf), store, untouched)
-    assert packed_folder(converted.name, "auto", store, untouched) == first
-    assert [each.name for each in store.models()] == [converted.name]
+    described = resolve(str(gguf), store, untouched, weights=False)
+    assert packed_folder(described.name, "auto", store, untouched) == first
+    assert [each.name for each in store.models()] == [described.name]
+
+
+def test_the_weights_are_on_disk_once_until_they_are_needed_unquantised(gguf: Path, store: ModelStore) -> None:
+    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    name = resolve(str(gguf), store, untouched, weights=False).name
+    assert not list(store.folder.rglob("*.safetensors"))
+    assert store.models()[0].bytes < 1.6 * gguf.stat().st_size  # with the tokenizer of so small a model
+    assert has_weights(resolve(name, store, ignore_progress))
+    assert packed_folder(name, "auto", store, untouched) == folder
+
+
+def test_what_was_packed_outlives_its_file(gguf: Path, store: ModelStore) -> None:
+    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    name = resolve(str(gguf), store, untouched, weights=False).name
+    gguf.unlink()
+    assert packed_folder(name, "auto", store, untouched) == folder
+    with pytest.raises(EngineError, match=r"there is no file .*tiny\.gguf"):
+        resolve(name, store, ignore_progress)
+    gguf.write_bytes(b"GGUF of another model")
+    with pytest.raises(EngineError, match="is no longer the file that tiny-"):
+        resolve(name, store, ignore_progress)
 
 
 def test_a_store_of_an_earlier_version_gains_what_it_lacks(gguf: Path, store: ModelStore) -> None:

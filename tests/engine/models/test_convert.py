@@ -15,9 +15,10 @@ import torch
 
 from specchat.engine.device import device
 from specchat.engine.errors import EngineError
-from specchat.engine.models.gguf import convert
-from specchat.engine.models.gguf.convert import convert_gguf, llama3_factors
+from specchat.engine.models import convert
+from specchat.engine.models.convert import convert_gguf
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.gguf.rope import llama3_factors
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
 from tests.tiny_model import write_tiny_gguf
@@ -189,7 +190,7 @@ def test_an_architecture_transformers_cannot_read(gguf: Path, tmp_path: Path) ->
     [
         ({"split__count": 3}, "is one of 3 parts"),
         ({"general__type": "adapter"}, r"a part of a model \(adapter\)"),
-        ({"llama__rope__scaling__type": "yarn"}, r"scales its rope \(yarn\)"),
+        ({"llama__rope__scaling__type": "longrope"}, r"scales its rope \(longrope\)"),
     ],
 )
 def test_kinds_that_would_go_wrong(source: Path, tmp_path: Path, metadata: dict[str, Any], sentence: str) -> None:

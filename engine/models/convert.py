@@ -1,0 +1,257 @@
+"""Conversion of a GGUF file to a model folder: configuration and tokenizer, and bfloat16 safetensors where needed."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+
+from specchat.engine.device.device import require_memory
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models.checkpoint import MTP_FILE
+from specchat.engine.models.disk import disk_errors, require_space
+from specchat.engine.models.gguf.config import gguf_config, mtp_layers, reads_config
+from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
+from specchat.engine.models.recommendation import FILE as GENERATION
+from specchat.engine.models.recommendation import add_gguf_sampling
+from specchat.engine.progress import Progress, ReportingBar, silence_transformers, transformers_bars
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+_DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+"""Values of tokenizer.ggml.pre that split text at every digit, then as GPT-2 does (llama.cpp, llama-vocab.cpp)."""
+_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_END_NAMES = {
+    "gemma4": ("<eos>", "<turn|>", "<|tool_response>"),
+    "gpt-oss": ("<|return|>", "<|call|>", "<|endoftext|>"),
+    "qwen35": ("<|endoftext|>",),
+    "qwen35moe": ("<|endoftext|>",),
+}
+"""Names of further end tokens of a family, which its files do not state: from its authors' generation_config.json."""
+_COMPOSED = {"qwen2", "qwen35"}
+"""Values of tokenizer.ggml.pre of vocabularies for composed characters (Unicode NFC)."""
+Bar = Callable[[list[Any]], Iterable[Any]]
+"""Shows the progress through a list."""
+
+_CONFIG, _WEIGHTS, _WRITE = 0.1, 0.2, 0.9
+"""Ends of the first stages of a conversion, as fractions of its time."""
+
+
+def describe_gguf(file: Path, folder: Path, progress: Progress) -> None:
+    """Write what a model folder has besides weights: configuration, tokenizer, and a multi-token-prediction layer.
+
+    Args:
+        file: the GGUF file; of its tensors only those of that layer are read.
+        folder: must exist and be empty.
+
+    Raises:
+        EngineError: the file is damaged or of a kind that cannot be converted, or the disk is too small.
+    """
+    header = GgufHeader.read(file)
+    _check_kind(header)
+    silence_transformers()
+    with _errors(header):
+        _describe(header, folder, lambda fraction: progress("convert", f"Reading {file.name}", fraction))
+
+
+def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
+    """Convert a GGUF file into a model folder that transformers loads; `folder` must exist and be empty.
+
+    Raises:
+        EngineError: as for `describe_gguf`, or memory is too small.
+    """
+    header = GgufHeader.read(file)
+    _check_kind(header)
+    size = header.parameters * torch.bfloat16.itemsize
+    require_space(folder, size, f"converting {file.name}")
+    ours = header.architecture in ARCHITECTURES
+    # Of other families, the tensors as read and the network exist at the same time.
+    require_memory(torch.device("cpu"), size if ours else 2 * size, f"converting {file.name}")
+    silence_transformers()
+
+    def report(start: float, end: float, fraction: float) -> None:
+        progress("convert", f"Converting {file.name}", start + (end - start) * fraction)
+
+    with _errors(header):
+        config = _describe(header, folder, functools.partial(report, 0.0, _WEIGHTS))
+        read = _read_weights if ours else _read_network
+        with _instrumented(functools.partial(report, _WEIGHTS, _WRITE)) as bar:
+            network = read(header, config, bar)
+    report(_WRITE, 1.0, 0.0)
+    with disk_errors(folder, f"converting {file.name}"):
+        _save(network, folder)
+    report(_WRITE, 1.0, 1.0)
+
+
+@contextmanager
+def _errors(header: GgufHeader) -> Iterator[None]:
+    try:
+        yield
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(
+            f"{header.path} ({header.architecture}) cannot be converted ({first_line(error)}): "
+            "it may be damaged, or of a kind transformers cannot read"
+        ) from error
+
+
+def _check_kind(header: GgufHeader) -> None:
+    metadata = header.metadata
+    if metadata.get("general.type", "model") != "model" or header.architecture in ("clip", "mmproj"):
+        kind = metadata.get("general.type", header.architecture)
+        raise EngineError(f"{header.path} holds a part of a model ({kind}): give the file of the language model itself")
+    if metadata.get("split.count", 1) > 1:
+        raise EngineError(
+            f"{header.path} is one of {metadata['split.count']} parts: join them with llama-gguf-split first"
+        )
+    if not metadata.get("tokenizer.ggml.tokens"):
+        raise EngineError(f"{header.path} has no tokenizer: choose a GGUF file of a whole model")
+
+
+def _describe(header: GgufHeader, folder: Path, report: Callable[[float], None]) -> PreTrainedConfig:
+    from transformers import GenerationConfig, PreTrainedTokenizerFast
+
+    report(0.0)
+    file = header.path
+    config = gguf_config(header) if reads_config(header) else _other_config(header)
+    config.dtype = torch.bfloat16
+    report(_CONFIG)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    _complete(tokenizer, header)
+    tokenizer.model_max_length = config.get_text_config().max_position_embeddings
+    ends = _ends(header)
+    generation = GenerationConfig(  # type: ignore[no-untyped-call]
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=ends[0] if len(ends) == 1 else ends or None,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    layer = GgufSource(header, config).mtp_weights() if mtp_layers(header) else {}
+    with disk_errors(folder, f"converting {file.name}"):
+        config.save_pretrained(folder)
+        generation.save_pretrained(folder)
+        add_gguf_sampling(folder, header.metadata)
+        tokenizer.save_pretrained(folder)
+        _strip_load_options(folder / "tokenizer_config.json")
+        if layer:
+            save_file(layer, folder / MTP_FILE)
+    report(1.0)
+    return config
+
+
+def _other_config(header: GgufHeader) -> PreTrainedConfig:
+    """Configuration of a family that only transformers' reader knows."""
+    from transformers import AutoConfig
+
+    if header.setting("rope.scaling.type", "none") != "none" or "rope_freqs.weight" in header.tensors:
+        raise EngineError(f"{header.path} scales its rope, which conversion would lose: use the safetensors model")
+    file = header.path
+    config: PreTrainedConfig = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
+    vars(config).pop("quantization_config", None)
+    return config
+
+
+def _ends(header: GgufHeader) -> list[int]:
+    """Tokens that end a reply: stated in the file, or known of the family."""
+    stated = [header.metadata.get(f"tokenizer.ggml.{key}") for key in _END_KEYS]
+    names = _END_NAMES.get(header.architecture, ())
+    tokens = header.metadata["tokenizer.ggml.tokens"] if names else []
+    known = [token for token, name in enumerate(tokens) if name in names]
+    return list(dict.fromkeys(end for end in (*stated, *known) if end is not None))
+
+
+def _complete(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> None:
+    """Add what transformers' GGUF reader leaves out: digit splitting, and the normal form of Qwen's vocabularies."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    kind, backend = header.metadata.get("tokenizer.ggml.pre"), tokenizer.backend_tokenizer
+    if kind in _DIGITS_APART:
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+    elif kind in _COMPOSED:
+        backend.normalizer = normalizers.NFC()
+
+
+def _read_weights(header: GgufHeader, config: PreTrainedConfig, bar: Bar) -> PreTrainedModel:
+    """The network of transformers in bfloat16."""
+    source = GgufSource(header, config)
+    network = source.network()
+    source.fill(network, torch.bfloat16, bar=bar)
+    return network
+
+
+def _read_network(header: GgufHeader, config: PreTrainedConfig, _: Bar) -> PreTrainedModel:
+    """The same of a family that only transformers' reader knows."""
+    from transformers import AutoModelForCausalLM, GgufConfig
+
+    file = header.path
+    auto: Any = AutoModelForCausalLM
+    model, report = auto.from_pretrained(
+        file.parent,
+        config=config,
+        gguf_file=file.name,
+        dtype=torch.bfloat16,
+        local_files_only=True,
+        output_loading_info=True,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise EngineError(f"{file} lacks weights ({lacking[0]}): fetch the file again")
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise EngineError(f"{file} is damaged ({name} holds values that are not numbers): fetch the file again")
+    network: PreTrainedModel = model
+    return network
+
+
+def _save(network: PreTrainedModel, folder: Path) -> None:
+    # The weights are bfloat16 by now; only these two attributes make save_pretrained refuse them as GGUF.
+    vars(network)["hf_quantizer"] = None
+    vars(network.config).pop("quantization_config", None)
+    generation = (folder / GENERATION).read_bytes()
+    network.save_pretrained(folder)
+    (folder / GENERATION).write_bytes(generation)
+
+
+def _strip_load_options(tokenizer_config: Path) -> None:
+    """Remove the options with which this tokenizer was loaded; they are wrong for the next load."""
+    settings = json.loads(tokenizer_config.read_text(encoding="utf-8"))
+    for option in ("is_local", "local_files_only", "name_or_path", "gguf_file", "vocab_file"):
+        settings.pop(option, None)
+    tokenizer_config.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _instrumented(report: Any) -> Iterator[Bar]:
+    """Report the progress of transformers' GGUF reader and cache what it computes repeatedly.
+
+    It uses tqdm itself, which is replaced by name. It opens the file twice, parsing every token of the vocabulary, and
+    builds the same table of names once per module: together half of a small model's conversion.
+    """
+    import gguf
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    def bar(items: Any, **_: Any) -> ReportingBar:
+        return ReportingBar(items, report)
+
+    with ExitStack() as stack:
+        stack.enter_context(transformers_bars(lambda _: None))
+        for module, name, substitute in (
+            (reader, "tqdm", bar),
+            (gguf, "GGUFReader", functools.cache(gguf.GGUFReader)),
+            (gguf, "get_tensor_name_map", functools.cache(gguf.get_tensor_name_map)),
+        ):
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, substitute)
+        yield bar

@@ -1,0 +1,52 @@
+"""Fingerprint of a network from its weights where they are stored, without loading it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.models.load import fingerprint_of, sampled
+from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT
+from specchat.engine.models.packed.experts import is_experts, matrices_of, places_in_matrices
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+def source_fingerprint(source: Any, config: PreTrainedConfig) -> str:
+    """Fingerprint of the network with these weights, as `engine.models.load.fingerprint` computes it.
+
+    Args:
+        source: of the weights, with the methods `has` and `sample` of `engine.models.packed.source.WeightSource`.
+        config: of the model.
+    """
+    return fingerprint_of(_samples(source, config))
+
+
+def _samples(source: Any, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
+    """Arguments for `fingerprint_of`, as `fingerprint` computes them from transformers' network."""
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        state = auto.from_config(config).state_dict()
+    for name, weight in state.items():
+        stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
+        places = np.arange(weight.numel())[sampled(weight.numel())]
+        if is_experts(name) and not source.has(name):
+            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places, config.model_type)
+        else:
+            yield name, tuple(weight.shape), source.sample(stored, places)
+
+
+def _sample_experts(source: Any, name: str, shape: torch.Size, places: NDArray[np.int64], family: str) -> Tensor:
+    """Entries of a parameter with the experts of a layer, by flat index."""
+    matrices = matrices_of(name)
+    part, within = places_in_matrices(shape, len(matrices), places, family)
+    found = [source.sample(each, within) for each in matrices]
+    return torch.stack(found)[torch.from_numpy(part), torch.arange(len(places))]

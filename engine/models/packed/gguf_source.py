@@ -1,0 +1,268 @@
+"""Weights of a GGUF file by the names of transformers, and networks of transformers that they fill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from specchat.engine.errors import EngineError
+from specchat.engine.kernels.packed_matrix import MatrixArrays
+from specchat.engine.models.checkpoint import MTP
+from specchat.engine.models.gguf.blocks import (
+    dequantized_rows,
+    most_common_type,
+    read_matrix,
+    read_vector,
+    readable_type,
+)
+from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
+from specchat.engine.models.packed.decoder_description import KERNEL, MATRICES, NORMS, ROUTER, SINKS, OtherFamilyError
+from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
+from specchat.engine.models.packed.fingerprint import source_fingerprint
+from specchat.engine.models.packed.gguf_order import Order, grouped_heads, split_pairs, with_columns
+from specchat.engine.models.packed.quantize import quantize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ARCHITECTURES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "qwen35",
+    "qwen35moe",
+    "gemma2",
+    "gemma3",
+    "gemma4",
+    "gpt-oss",
+    "phi3",
+    "lfm2",
+)
+"""llama.cpp's names of the supported families."""
+Floats = NDArray[np.float32]
+
+_MTP = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head_norm",
+}
+"""Weights of a multi-token-prediction layer besides those of any layer, and llama.cpp's names below `nextn`."""
+_MTP_LAYER = (
+    *(name for name in NORMS if "feedforward" not in name),
+    *MATRICES.values(),
+    ROUTER,
+    *(f"mlp.shared_expert{part}" for part in ("_gate", ".gate_proj", ".up_proj", ".down_proj")),
+)
+"""Weights of a layer that it may have, besides those of experts."""
+_WITHOUT_SUFFIX = (SINKS, "layer_scalar")
+"""Ends of names that lack the suffix of llama.cpp's."""
+_CHUNK = 1 << 24
+"""Number of weights that are dequantised at a time."""
+
+
+class GgufSource:
+    """Weights of a GGUF file, with their codes, by the names and in the order of transformers.
+
+    What llama.cpp's converter changes (`conversion` in its repository) is undone here.
+
+    Args:
+        header: of the file.
+        config: of the model.
+
+    Attributes:
+        format: display name of the format of most weights: Q4_1.
+        header: of the file.
+
+    Raises:
+        EngineError: the architecture, or the type of a tensor, is not supported.
+    """
+
+    def __init__(self, header: GgufHeader, config: Any) -> None:
+        if header.architecture not in ARCHITECTURES:
+            raise OtherFamilyError(
+                f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
+            )
+        for tensor in header.tensors.values():
+            readable_type(header, tensor)
+        self._config = config
+        self.format = most_common_type(header)
+        self.header, self._names = header, header.names()
+        self._layers, self._experts = config.num_hidden_layers, getattr(config, "num_experts", 0)
+        self._zero_centred = header.architecture in ("gemma2", "gemma3", "qwen35", "qwen35moe")
+        self._rows: dict[str, Order] = {}
+        self._columns: dict[str, Order] = {}
+        if header.architecture == "llama":
+            heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+            self._rows = {f"self_attn.{part}": split_pairs(count, config.head_dim) for part, count in heads.items()}
+        elif header.architecture.startswith("qwen35"):
+            self._rows, self._columns = grouped_heads(config)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return self.header.parameters
+
+    @property
+    def bytes(self) -> int:
+        """Size of the weights."""
+        return self.header.bytes
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the network."""
+        return source_fingerprint(self, self._config)
+
+    def network(self) -> PreTrainedModel:
+        """The network of the modelling code, parameters on the meta device; buffers, such as frequencies, are real."""
+        accelerate: Any = import_module("accelerate")  # it has no types
+        auto: Any = import_module("transformers").AutoModelForCausalLM
+        with accelerate.init_empty_weights(include_buffers=False):
+            network: PreTrainedModel = auto.from_config(self._config).eval()
+        network.tie_weights()
+        return network
+
+    def fill(
+        self,
+        network: PreTrainedModel,
+        dtype: torch.dtype,
+        chosen: Callable[[Tensor], bool] = lambda _: True,
+        bar: Callable[[list[str]], Iterable[str]] = iter,
+    ) -> None:
+        """Give the result of `network` its weights.
+
+        Args:
+            network: buffers that are weights are set too.
+            dtype: of the weights.
+            chosen: which of them are set.
+            bar: shows progress through their names.
+        """
+        state, tied = network.state_dict(keep_vars=True), network.all_tied_weights_keys
+        for name in bar([name for name, old in state.items() if name not in tied and chosen(old)]):
+            values = self.entry(name, dtype, state[name].shape)
+            is_parameter = isinstance(state[name], nn.Parameter)
+            state[name] = nn.Parameter(values, requires_grad=False) if is_parameter else values
+            _set(network, name, state[name])
+        for name, other in tied.items():
+            if name in state and other in state:  # neither has become a quantised layer
+                _set(network, name, state[other])
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a weight."""
+        return self._find(name) is not None
+
+    def matrix(self, name: str) -> MatrixArrays:
+        """A two-dimensional weight, or one of all experts, one after the other.
+
+        It keeps its codes. Only where columns have to change places across blocks it gets new ones, of 8 bits.
+        """
+        columns = self._order(self._columns, name)
+        arrays = read_matrix(self.header, self._tensor(name), self._order(self._rows, name))
+        if isinstance(columns, slice):
+            return arrays
+        return with_columns(arrays, columns) or quantize(self.values(name, torch.float32), "q8")
+
+    def vector(self, name: str) -> Floats:
+        """A weight kept as a vector, flat. Where the modelling code multiplies by 1 + w, llama.cpp stores that."""
+        tensor, order = self._tensor(name), self._order(self._rows, name)
+        values = read_vector(self.header, tensor)
+        if not isinstance(order, slice):
+            values = values.reshape(len(order), -1)[order].ravel()
+        if name.endswith(".A_log"):
+            return np.log(-values)
+        is_norm = "norm" in name.rsplit(".", 2)[-2] and "linear_attn" not in name
+        return values - np.float32(1) if self._zero_centred and is_norm else values
+
+    def values(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A weight, dequantised: [rows, columns], or flat if it is one of `vector`.
+
+        Raises:
+            EngineError: it holds values that are not numbers.
+        """
+        tensor, columns = self._tensor(name), self._order(self._columns, name)
+        if _is_vector(tensor, name):
+            made = torch.from_numpy(self.vector(name)).to(dtype)
+        else:
+            rows, width = tensor.elements // tensor.shape[0], tensor.shape[0]
+            order = np.arange(rows)[self._order(self._rows, name)]
+            made = torch.empty(rows, width, dtype=dtype)
+            for start in range(0, rows, step := max(_CHUNK // width, 1)):
+                part = dequantized_rows(self.header, tensor, order[start : start + step])
+                made[start : start + step] = torch.from_numpy(part[:, columns])
+        if not torch.isfinite(made).all():
+            raise EngineError(
+                f"{self.header.path} is damaged ({name} holds values that are not numbers): fetch the file again"
+            )
+        return made
+
+    def entry(self, name: str, dtype: torch.dtype, shape: torch.Size | None = None) -> Tensor:
+        """A weight as in transformers' state dict, where matrices of experts are joined; in its shape, if given."""
+        if is_experts(name):
+            parts = [self.values(part, dtype) for part in matrices_of(name)]
+            flat = [part.flatten() if name.endswith("_bias") else part for part in parts]
+            return joined(flat, torch.Size([self._experts]), self._config.model_type).contiguous()
+        values = self.values(name, dtype)
+        return values if shape is None else values.view(shape)
+
+    def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
+        """Entries of a weight, by flat index, before quantisation by specchat."""
+        tensor = self._tensor(name)
+        if _is_vector(tensor, name):
+            return torch.from_numpy(self.vector(name)[places])
+        rows, columns = np.divmod(places, tensor.shape[0])
+        row_order, column_order = self._order(self._rows, name), self._order(self._columns, name)
+        values = dequantized_rows(self.header, tensor, rows if isinstance(row_order, slice) else row_order[rows])
+        return torch.from_numpy(values[:, column_order][np.arange(len(rows)), columns])
+
+    def mtp_weights(self) -> dict[str, Tensor]:
+        """Weights of the multi-token-prediction layer, by the names of checkpoints, bfloat16; empty without one."""
+        if not self.has("mtp.fc.weight"):
+            return {}
+        names = [f"{name}.weight" for name in (*_MTP, *(f"layers.0.{part}" for part in _MTP_LAYER))]
+        if self.has("mtp.layers.0.mlp.experts.down_proj.weight"):
+            names += ["layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj"]
+        found = {
+            f"mtp.{name}": self.entry(f"mtp.{name}", torch.bfloat16)
+            for name in names
+            if is_experts(name) or self.has(f"mtp.{name}")
+        }
+        return {name: each[None] if "shared_expert_gate" in name else each for name, each in found.items()}
+
+    def _find(self, name: str) -> GgufTensor | None:
+        if name.startswith(MTP):
+            part = name.removeprefix(MTP).removesuffix(".weight")
+            if part in _MTP:
+                return self.header.tensors.get(f"blk.{self._layers}.nextn.{_MTP[part]}.weight")
+            name = name.replace("mtp.layers.0.", f"model.layers.{self._layers}.")
+        # gguf maps both up_proj and the fused gate_up_proj to ffn_up; only Phi-3 has the latter.
+        if "up_proj" in name and ("gate_up_proj" in name) != (self.header.architecture == "phi3"):
+            return None
+        if name.endswith(_WITHOUT_SUFFIX):
+            name = f"{name}.weight"
+        name = name.replace(".dt_bias", ".dt_proj.bias")  # llama.cpp's spelling, which gguf knows
+        return self.header.tensors.get(self._names.get_name(name, try_suffixes=(".weight", ".bias")) or "")
+
+    def _tensor(self, name: str) -> GgufTensor:
+        tensor = self._find(name)
+        if tensor is None:
+            raise EngineError(f"{self.header.path} lacks weights ({name}): fetch the file again")
+        return tensor
+
+    def _order(self, orders: dict[str, Order], name: str) -> Order | slice:
+        """Indices that bring the file's rows or columns into transformers' order."""
+        return next((order for part, order in orders.items() if part in name), slice(None))
+
+
+def _set(network: nn.Module, name: str, value: Tensor) -> None:
+    module, _, last = name.rpartition(".")
+    setattr(network.get_submodule(module), last, value)
+
+
+def _is_vector(tensor: GgufTensor, name: str) -> bool:
+    return len(tensor.shape) == 1 or KERNEL in name or ".conv1d." in name

@@ -1,0 +1,364 @@
+"""Tiny random models as GGUF files, as llama.cpp's converter writes them, one of each family that is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFValueType, GGUFWriter, get_tensor_name_map, quants
+from torch import Tensor
+
+from specchat.engine.models.load import load_model
+from specchat.engine.progress import ignore_progress
+from tests.engine.families import FAMILIES, write_model
+from tests.tiny_model import add_tokenizer
+
+Kind = Callable[[str, Tensor], GGMLQuantizationType]
+"""Type of a tensor from its name in the file and its values."""
+
+_DELTA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [2, 1, 1],
+        "mrope_interleaved": True,
+    },
+}
+_GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "sliding_window": 8,
+    "global_head_dim": 32,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 320,
+    "final_logit_softcapping": 30.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
+    },
+}
+_GPT_OSS: dict[str, Any] = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 64,
+    "sliding_window": 8,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 150000.0,
+        "factor": 4.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 64,
+    },
+}
+_UNSCALED = {"rope_type": "default", "rope_theta": 150000.0}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_CONV = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
+_GEMMA3 = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6}
+FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "llama": ("llama", "llama", {}),
+    "qwen2": ("qwen2", "qwen2", {}),
+    "qwen3": ("qwen3", "qwen3", {}),
+    "qwen3moe": ("qwen3moe", "qwen3_moe", {**_EXPERTS, "norm_topk_prob": True}),
+    "qwen35": ("qwen35", "qwen3_5_text", _DELTA),
+    "qwen35-tied": ("qwen35", "qwen3_5_text", {**_DELTA, "linear_num_value_heads": 2, "tie_word_embeddings": True}),
+    "qwen35moe": ("qwen35moe", "qwen3_5_moe_text", {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}),
+    "gemma2": ("gemma2", "gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
+    "gemma3": ("gemma3", "gemma3_text", {**_GEMMA3, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
+    "gemma4": ("gemma4", "gemma4_text", {**_GEMMA4, "tie_word_embeddings": True}),
+    "phi3": ("phi3", "phi3", {"resid_pdrop": 0.0, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
+    "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
+    "gpt-oss": ("gpt-oss", "gpt_oss", _GPT_OSS),
+    "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
+}
+"""Name to llama.cpp's architecture, transformers' model type and its settings."""
+
+
+_BLOCKS = {GGMLQuantizationType.Q4_K: 144, GGMLQuantizationType.Q5_K: 176}
+"""Bytes of 256 weights."""
+
+
+def plain(_: str, __: Tensor) -> GGMLQuantizationType:
+    """All values as they are."""
+    return GGMLQuantizationType.F32
+
+
+def write_source(name: str, folder: Path, **more: Any) -> Path:
+    """Write the tiny model of one of `FILES` as safetensors; give the folder back."""
+    _, kind, settings = FILES[name]
+    return write_model(kind, settings | more, folder)
+
+
+def write_gguf(
+    name: str,
+    folder: Path,
+    file: Path,
+    kind: Kind = plain,
+    mtp: dict[str, Tensor] | None = None,
+    tokenizer: str = "",
+    **metadata: Any,
+) -> Path:
+    """Write the model of a folder from `write_source` as a GGUF file; give the file back.
+
+    Args:
+        name: one of `FILES`.
+        folder: of the model.
+        file: where to.
+        kind: types of the tensors.
+        mtp: a multi-token-prediction layer, by the names of checkpoints.
+        tokenizer: another value of tokenizer.ggml.pre.
+        metadata: more keys of the architecture, "__" for dots.
+    """
+    architecture = FILES[name][0]
+    network = load_model(folder, torch.device("cpu"), torch.float32, ignore_progress).model
+    config: Any = network.config
+    layers = config.num_hidden_layers + bool(mtp)
+    writer = GGUFWriter(file, architecture)
+    for key, value in (_metadata(architecture, config) | {"block_count": layers} | metadata).items():
+        _add(writer, f"{architecture}.{key.replace('__', '.')}", value)
+    if mtp:
+        writer.add_uint32(f"{architecture}.nextn_predict_layers", 1)
+    add_tokenizer(writer, folder)
+    if tokenizer:
+        writer.add_tokenizer_pre(tokenizer)
+    state: dict[str, Tensor] = {**network.state_dict(), **_renamed(mtp or {}, config.num_hidden_layers)}
+    if config.tie_word_embeddings:
+        del state["lm_head.weight"]
+    for place, weight in _tensors(architecture, config, state, layers):
+        values = weight.float().contiguous()
+        chosen = kind(place, values) if values.ndim > 1 and "norm" not in place else GGMLQuantizationType.F32
+        raw = _random_blocks(values, chosen) if chosen in _BLOCKS else quants.quantize(values.numpy(), chosen)
+        writer.add_tensor(place, raw, raw_dtype=chosen)
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    return file
+
+
+def _random_blocks(weight: Tensor, kind: GGMLQuantizationType) -> np.ndarray:
+    """Blocks [rows, bytes] of a type that the gguf package does not quantise to: random codes, sound scales."""
+    draws, size = np.random.default_rng(5), _BLOCKS[kind]
+    blocks = draws.integers(0, 256, (weight.numel() // 256, size), np.uint8)
+    blocks[:, :4] = np.array([1e-3, 5e-3], np.float16).view(np.uint8)
+    return blocks.reshape(len(weight), -1)
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    kinds = {
+        bool: GGUFValueType.BOOL,
+        int: GGUFValueType.UINT32,
+        float: GGUFValueType.FLOAT32,
+        str: GGUFValueType.STRING,
+    }
+    if isinstance(value, list):
+        writer.add_array(key, value)
+    else:
+        writer.add_key_value(key, value, kinds[type(value)])
+
+
+def _metadata(architecture: str, config: Any) -> dict[str, Any]:
+    size = _head_size(config, "sliding_attention")
+    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    found = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "attention.layer_norm_rms_epsilon": getattr(config, "norm_eps", None) or config.rms_norm_eps,
+        "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1.0)),
+        "rope.freq_base": rope["rope_theta"],
+        "vocab_size": config.vocab_size,
+    }
+    if rope["rope_type"] == "yarn":
+        found |= {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+            "rope.scaling.yarn_beta_fast": rope["beta_fast"],
+            "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+        }
+    if rope["rope_type"] == "longrope":
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    if getattr(config, "sliding_window", None):
+        found["attention.sliding_window"] = config.sliding_window
+    return found | _special(architecture, config)
+
+
+def _head_size(config: Any, kind: str) -> int:
+    """Head size of the layers of a type."""
+    if config.model_type == "gemma4_text":
+        return int(config.per_layer_config[config.layer_types.index(kind)].head_dim)
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def _special(architecture: str, config: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if architecture in ("qwen3moe", "qwen35moe", "gpt-oss"):
+        found = {
+            "expert_count": config.num_experts,
+            "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": getattr(config, "moe_intermediate_size", config.intermediate_size),
+        }
+    if architecture.startswith("qwen35"):
+        found |= {
+            "ssm.conv_kernel": config.linear_conv_kernel_dim,
+            "ssm.state_size": config.linear_key_head_dim,
+            "ssm.group_count": config.linear_num_key_heads,
+            "ssm.time_step_rank": config.linear_num_value_heads,
+            "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+            "full_attention_interval": 4,
+            "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0],
+        }
+    if architecture == "qwen35moe":
+        found["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    if architecture == "lfm2":
+        heads = [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types]
+        found = {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
+    if architecture.startswith("gemma"):
+        for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+            if getattr(config, key, None):
+                found[key] = getattr(config, key)
+    if architecture == "gemma4":
+        wide, first = config.use_double_wide_mlp, config.num_hidden_layers - config.num_kv_shared_layers
+        inner = [config.intermediate_size * (1 + (wide and i >= first)) for i in range(config.num_hidden_layers)]
+        full, sliding = (_head_size(config, kind) for kind in ("full_attention", "sliding_attention"))
+        found |= {
+            "feed_forward_length": inner,
+            "attention.key_length": full,
+            "attention.value_length": full,
+            "attention.key_length_swa": sliding,
+            "attention.value_length_swa": sliding,
+            "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
+            "attention.shared_kv_layers": config.num_kv_shared_layers,
+            "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
+            "rope.dimension_count": full,
+            "rope.dimension_count_swa": sliding,
+            "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
+        }
+    return found
+
+
+def _renamed(mtp: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
+    own = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
+    names = {name: name.removeprefix("mtp.").removesuffix(".weight") for name in mtp}
+    return {
+        f"nextn.{own[part]}" if part in own else name.replace("mtp.layers.0", f"model.layers.{layer}"): mtp[name]
+        for name, part in names.items()
+    }
+
+
+def mtp_layer(folder: Path) -> dict[str, Tensor]:
+    """A random multi-token-prediction layer for the model of a folder from `write_source`: its last layer, changed."""
+    network = load_model(folder, torch.device("cpu"), torch.float32, ignore_progress).model
+    config: Any = network.config
+    last = f"model.layers.{config.num_hidden_layers - 1}."
+    layer = {
+        name.replace(last, "mtp.layers.0."): 0.9 * weight
+        for name, weight in network.state_dict().items()
+        if name.startswith(last)
+    }
+    norms = ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")
+    size, generator = config.hidden_size, torch.Generator().manual_seed(3)
+    shapes = {"fc": (size, 2 * size), **dict.fromkeys(norms, (size,))}
+    own = {f"mtp.{name}.weight": 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    return layer | own
+
+
+def _tensors(architecture: str, config: Any, state: dict[str, Tensor], layers: int) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of the file: what the converter's `modify_tensors` yields, and its extra ones."""
+    number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == architecture)
+    names = get_tensor_name_map(number, layers)
+    for name, weight in _split(architecture, state):
+        changed = _changed(architecture, config, name, weight)
+        if name.startswith("nextn."):
+            yield f"blk.{layers - 1}.{name}.weight", changed
+            continue
+        spelled = name.replace(".dt_bias", ".dt_proj.bias")
+        spelled += ".weight" if name.endswith(("layer_scalar", "sinks")) else ""
+        found = names.get_name(spelled, try_suffixes=(".weight", ".bias"))
+        assert found, name
+        yield found, changed
+    rope = config.rope_parameters
+    if architecture == "gemma4":
+        half = _head_size(config, "full_attention") // 2
+        turned = int(half * rope["full_attention"]["partial_rotary_factor"])
+        yield "rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (half - turned))
+    if rope.get("rope_type") == "longrope":
+        for part in ("long", "short"):
+            yield f"rope_factors_{part}.weight", torch.tensor(rope[f"{part}_factor"])
+
+
+def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Experts as gate, up and down."""
+    for name, weight in state.items():
+        stem, _, last = name.rpartition(".")
+        if not stem.endswith(".experts"):
+            yield name, weight
+        elif architecture == "gpt-oss":  # gate and up alternate, and matrices are transposed
+            kind = "bias" if last.endswith("_bias") else "weight"
+            turned = weight if kind == "bias" else weight.transpose(1, 2)
+            parts = (
+                {"down_proj": turned} if "down" in last else {"gate_proj": turned[:, ::2], "up_proj": turned[:, 1::2]}
+            )
+            for part, values in parts.items():
+                yield f"{stem}.{part}.{kind}", values
+        elif last == "down_proj":
+            yield f"{name}.weight", weight
+        else:
+            for part, values in zip(("gate_proj", "up_proj"), weight.chunk(2, dim=1), strict=True):
+                yield f"{stem}.{part}.weight", values
+
+
+def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tensor:
+    """A tensor as the converter writes it."""
+    if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+        heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+        return weight.view(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+    if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
+        return weight + 1
+    if architecture == "lfm2" and "conv.conv" in name:
+        return weight.squeeze(1)
+    if not architecture.startswith("qwen35"):
+        return weight
+    if "linear_attn." in name:
+        weight = _tiled(config, name, weight)
+    if name.endswith(".A_log"):
+        return -torch.exp(weight)
+    if "conv1d" in name or "shared_expert_gate" in name:
+        return weight.squeeze()
+    is_norm = name.endswith(("norm.weight", "norm")) and not name.endswith("linear_attn.norm.weight")
+    return weight + 1 if is_norm else weight
+
+
+def _tiled(config: Any, name: str, weight: Tensor) -> Tensor:
+    """Value heads in tiled order: the first ones of all key heads, then the second ones."""
+    keys, per_key = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+    size, before = config.linear_value_head_dim, 2 * keys * config.linear_key_head_dim
+
+    def reordered(part: Tensor, dimension: int, width: int) -> Tensor:
+        shape = (*part.shape[:dimension], keys, per_key, width, *part.shape[dimension + 1 :])
+        return part.reshape(shape).swapaxes(dimension, dimension + 1).reshape(part.shape)
+
+    if "in_proj_qkv" in name or "conv1d" in name:
+        return torch.cat([weight[:before], reordered(weight[before:], 0, size)])
+    if "in_proj_z" in name:
+        return reordered(weight, 0, size)
+    if "out_proj" in name:
+        return reordered(weight, 1, size)
+    return weight if "norm" in name else reordered(weight, 0, 1)
