@@ -21,8 +21,12 @@ from specchat.engine.models.convert import convert_gguf, describe_gguf
 from specchat.engine.models.gguf.config import gguf_config
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, load_model, load_tokenizer
+from specchat.engine.models.packed.decoder_description import OtherFamilyError
+from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.gguf_source import GgufSource
+from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.packed.network import GgufCodes, load_quantized_network
+from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.gguf_files import FILES, mtp_layer, write_gguf, write_source
 from tests.engine.tiny import ask, ids_of
@@ -191,6 +195,20 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
             assert torch.equal(module.weight, expected.values(f"{path}.weight", torch.float32)), path
     assert torch.isfinite(found.model(torch.tensor([TEXT])).logits).all()
     assert found.fingerprint == expected.fingerprint()
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("name", FILES)
+def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    try:
+        folder = packed_folder(str(file_of(folders[name])), "auto", ModelStore(tmp_path), ignore_progress)
+    except OtherFamilyError as error:
+        pytest.skip(str(error))
+    assert folder is not None
+    packed, expected = load_packed(folder, ignore_progress), loaded(folders[name])
+    assert (packed.format, packed.context, packed.vocab_size) == ("F32", 256, 320)
+    exact = load_dequantized(packed, folders[name], ignore_progress)
+    assert_same(exact.model.state_dict(), expected.model.state_dict())
 
 
 def test_replies_end_where_the_authors_end_them(folders: dict[str, Path], tmp_path: Path) -> None:
