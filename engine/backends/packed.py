@@ -65,8 +65,8 @@ class PackedBackend(Backend):
     def __init__(self, model: PackedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
         shape, convolutions = model.shape, model.described.convolutions
-        attention, none = (shape.key_heads, shape.head_size) * 2, (0, 0, 0, 0)
-        shapes = [none if layer in convolutions else attention for layer in range(model.layers)]
+        attended = [model.described.layer_shape(layer).cached * 2 for layer in range(model.layers)]
+        shapes = [(0, 0, 0, 0) if layer in convolutions else each for layer, each in enumerate(attended)]
         self._inputs = None
         if convolutions:
             self._inputs = ConvolutionInputs(model.layers, convolutions, slots, shape.taps, shape.hidden)

@@ -35,12 +35,14 @@ class Decoder:
     def attach(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         """Set the KV cache: float16 [slots, key_heads, columns, head_size] per layer, contiguous; kept alive here.
 
+        Layers without keys and values of their own have tensors without elements.
+
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
         slots, columns = keys[0].shape[0], keys[0].shape[2]
-        attended = (slots, self.shape.key_heads, columns, self.shape.head_size)
-        sizes = [attended if layer.convolution is None else (slots, 0, columns, 0) for layer in self.weights.layers]
+        cached = [(0, 0) if layer.convolution is not None else shape.cached for layer, shape in self.weights.shaped]
+        sizes = [(slots, heads, columns, size) for heads, size in cached]
         if len(keys) != len(self.weights.layers) or len(values) != len(self.weights.layers):
             raise KernelError(f"a cache of {len(keys)} layers does not fit a model of {len(self.weights.layers)}")
         for tensor, wanted in zip((*keys, *values), sizes * 2, strict=True):

@@ -17,7 +17,33 @@ _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
 _LARGEST_HEAD, _MOST_TAPS, _MOST_EXPERTS = 512, 16, 1024
 _WITH_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "router")
 """Matrices of a layer that may have a bias."""
+_OF_LAYERS = ("activation", "key_heads", "head_size", "intermediate")
+"""Fields of `DecoderShape` that `sk_model` has not, or not as such."""
 Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Sizes of a layer."""
+
+    key_heads: int
+    head_size: int
+    intermediate: int
+    """Of its MLP; unused by mixtures of experts."""
+    source: int | None = None
+    """Earlier layer whose keys and values it attends to, if it has none itself."""
+    values_are_keys: bool = False
+    """Whether its values are the keys, before their norm and rotary embedding."""
+
+    @property
+    def cached(self) -> tuple[int, int]:
+        """Heads and head size of its keys and values in the cache."""
+        return self.read if self.source is None else (0, 0)
+
+    @property
+    def read(self) -> tuple[int, int]:
+        """Heads and head size of the keys and values that it attends to."""
+        return self.key_heads, self.head_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +53,7 @@ class DecoderShape:
     hidden: int
     heads: int
     key_heads: int
+    """This, `head_size` and `intermediate` are those of layers without a shape of their own."""
     head_size: int
     intermediate: int
     vocabulary: int
@@ -49,6 +76,11 @@ class DecoderShape:
     """Intermediate size of an expert."""
     normalise_experts: bool = False
     """Whether the weights of a token's experts are scaled to add up to 1."""
+
+    @property
+    def layer(self) -> LayerShape:
+        """Sizes of layers without a shape of their own."""
+        return LayerShape(self.key_heads, self.head_size, self.intermediate)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,6 +125,34 @@ class LayerWeights:
     down_bias: Floats | None = None
     sinks: Floats | None = None
     """[heads], a score of each head that takes its share of the softmax and has no value."""
+    shape: LayerShape | None = None
+    """None for the sizes of `DecoderShape`."""
+    scale: float = 1.0
+    """Factor on its output."""
+    value_norm: Floats | None = None
+    """[head_size], of every value head."""
+    input_gate: PackedMatrix | None = None
+    """[inputs, hidden]; with the next two, what the layer makes of its inputs (`LayerInputs`)."""
+    input_projection: PackedMatrix | None = None
+    """[hidden, inputs]"""
+    input_norm: Floats | None = None
+    """[hidden]"""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LayerInputs:
+    """Inputs of every layer besides the output of the one before, of each token (per-layer embeddings of Gemma 4).
+
+    They are norm(projection x embedding / √hidden) + scale x row of `embedding`, as [layers, inputs].
+    """
+
+    embedding: PackedMatrix
+    """[vocabulary, layers x inputs]"""
+    projection: PackedMatrix
+    """[layers x inputs, hidden]"""
+    norm: Floats
+    """[inputs]"""
+    scale: float
 
 
 class DecoderWeights:
@@ -105,6 +165,7 @@ class DecoderWeights:
         output: [vocabulary, hidden]; the embedding if they are tied.
         final_norm: [hidden].
         ropes: cosines and sines [positions, pairs] of each rotary table; dimensions d and d + pairs are a pair.
+        inputs: of every layer, if they have any.
 
     Raises:
         KernelError: sizes do not match.
@@ -118,13 +179,16 @@ class DecoderWeights:
         output: PackedMatrix,
         final_norm: Floats,
         ropes: Sequence[tuple[Floats, Floats]],
+        inputs: LayerInputs | None = None,
     ) -> None:
-        _check(shape, layers, embedding, output, ropes)
+        _check(shape, layers, embedding, output, ropes, inputs)
         self.shape = shape
         self.layers = tuple(layers)
-        self.embedding, self.output = embedding, output
+        self.embedding, self.output, self.inputs = embedding, output, inputs
         self._kept: list[Any] = []
-        c_layers = (CLayer * len(layers))(*map(self._c_layer, layers))
+        self.shaped = [(layer, layer.shape or shape.layer) for layer in layers]
+        """Layers, with their sizes."""
+        c_layers = (CLayer * len(layers))(*(self._c_layer(i, *each) for i, each in enumerate(self.shaped)))
         c_ropes = (CRope * len(ropes))(*(CRope(self._keep(c), self._keep(s), len(c), c.shape[1]) for c, s in ropes))
         self.c = CModel(
             layer_count=len(layers),
@@ -135,21 +199,35 @@ class DecoderWeights:
             final_norm=self._keep(final_norm),
             layers=c_layers,
             ropes=c_ropes,
-            **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name != "activation"},
+            **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name not in _OF_LAYERS},
+            **self._c_inputs(inputs),
         )
         """`sk_model`; valid while this object lives."""
 
-    def _c_layer(self, layer: LayerWeights) -> CLayer:
+    def _c_layer(self, index: int, layer: LayerWeights, shape: LayerShape) -> CLayer:
         parts: dict[str, Any] = {"mixer": int(layer.convolution is not None)}
+        parts |= {"key_heads": shape.key_heads, "head_size": shape.head_size}
+        parts["source"] = index if shape.source is None else shape.source
         for field in fields(layer):
             part = getattr(layer, field.name)
             if isinstance(part, PackedMatrix):
                 part = part.c
             elif isinstance(part, np.ndarray):
                 part = self._keep(part)
-            if part is not None:
+            if part is not None and field.name != "shape":
                 parts[field.name] = part
         return CLayer(**parts)
+
+    def _c_inputs(self, inputs: LayerInputs | None) -> dict[str, Any]:
+        if inputs is None:
+            return {}
+        return {
+            "inputs_embedding": inputs.embedding.c,
+            "inputs_projection": inputs.projection.c,
+            "inputs_norm": self._keep(inputs.norm),
+            "inputs": len(inputs.norm),
+            "inputs_scale": inputs.scale,
+        }
 
     def _keep(self, array: Floats) -> int:
         """Address of the values as float32, kept alive by this object."""
@@ -190,22 +268,56 @@ def _check(
     embedding: PackedMatrix,
     output: PackedMatrix,
     ropes: Sequence[tuple[Floats, Floats]],
+    inputs: LayerInputs | None,
 ) -> None:
     """Check all sizes against each other."""
     if shape.activation not in _ACTIVATIONS:
         raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
-    check_sizes(shape.hidden, shape.head_size, shape.intermediate)
     if shape.taps > _MOST_TAPS:
         raise KernelError(f"the kernels have short convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
     if shape.experts:
         check_experts(shape)
-    if shape.heads % shape.key_heads:
-        raise KernelError(f"{shape.heads} query heads cannot share {shape.key_heads} key heads")
+    width = 0 if inputs is None else len(inputs.norm)
+    for i, layer in enumerate(layers):
+        if not 0 <= layer.rope < len(ropes):
+            raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
+        sizes = layer.shape or shape.layer
+        _check_shape(shape, sizes, ropes[layer.rope])
+        for name, size in _expected(shape, sizes, layer, width).items():
+            part = getattr(layer, name)
+            if part is not None and part.shape != size:
+                raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")
+        if sizes.source is not None and (layer.key or (layers[sizes.source].shape or shape.layer).cached != sizes.read):
+            raise KernelError(f"layer {i} cannot attend to the keys of layer {sizes.source}")
+    if (output.rows, output.columns) != (shape.vocabulary, shape.hidden):
+        raise KernelError(f"the output is {output.rows} x {output.columns}, which is not vocabulary x hidden")
+    if embedding.columns != shape.hidden:
+        raise KernelError(f"the embedding has {embedding.columns} columns, and the hidden size is {shape.hidden}")
+    if inputs is not None and (
+        width % 16
+        or inputs.embedding.columns != len(layers) * width
+        or inputs.projection.shape != (len(layers) * width, shape.hidden)
+    ):
+        raise KernelError(f"the inputs of {len(layers)} layers must be of one size, a multiple of 16, and not {width}")
+
+
+def _check_shape(shape: DecoderShape, sizes: LayerShape, rope: tuple[Floats, Floats]) -> None:
+    """Check the sizes of a layer, and its rotary table."""
+    check_sizes(shape.hidden, sizes.head_size, sizes.intermediate)
+    if shape.heads % sizes.key_heads:
+        raise KernelError(f"{shape.heads} query heads cannot share {sizes.key_heads} key heads")
+    cosines, sines = rope
+    if cosines.shape != sines.shape or cosines.ndim != 2 or 2 * cosines.shape[1] > sizes.head_size:
+        raise KernelError("a rotary table must be [positions, pairs], with at most half the head size of pairs")
+
+
+def _expected(shape: DecoderShape, sizes: LayerShape, layer: LayerWeights, inputs: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the parts of a layer."""
     queries, keys, hidden, inner = (
-        shape.heads * shape.head_size,
-        shape.key_heads * shape.head_size,
+        shape.heads * sizes.head_size,
+        sizes.key_heads * sizes.head_size,
         shape.hidden,
-        shape.intermediate,
+        sizes.intermediate,
     )
     wanted: dict[str, tuple[int, ...]] = {
         "query": (queries, hidden),
@@ -216,10 +328,13 @@ def _check(
         "up": (inner, hidden),
         "down": (hidden, inner),
         **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), (hidden,)),
-        **dict.fromkeys(("query_norm", "key_norm"), (shape.head_size,)),
+        **dict.fromkeys(("query_norm", "key_norm", "value_norm"), (sizes.head_size,)),
         "sinks": (shape.heads,),
         "convolution": (shape.taps, hidden),
         "convolution_bias": (hidden,),
+        "input_gate": (inputs, hidden),
+        "input_projection": (hidden, inputs),
+        "input_norm": (hidden,),
     }
     convolution = {"query": (3 * hidden, hidden), "output": (hidden, hidden)}
     experts = {
@@ -227,20 +342,6 @@ def _check(
         **dict.fromkeys(("gate", "up"), (shape.experts * shape.expert_size, hidden)),
         "down": (shape.experts * hidden, shape.expert_size),
     }
-    for i, layer in enumerate(layers):
-        expected = wanted if layer.convolution is None else wanted | convolution
-        expected = expected if layer.router is None else expected | experts
-        biases = {f"{name}_bias": size[:1] for name, size in expected.items() if name in _WITH_BIAS}
-        for name, size in (expected | biases).items():
-            part = getattr(layer, name)
-            if part is not None and part.shape != size:
-                raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")
-        if not 0 <= layer.rope < len(ropes):
-            raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
-    if (output.rows, output.columns) != (shape.vocabulary, shape.hidden):
-        raise KernelError(f"the output is {output.rows} x {output.columns}, which is not vocabulary x hidden")
-    if embedding.columns != shape.hidden:
-        raise KernelError(f"the embedding has {embedding.columns} columns, and the hidden size is {shape.hidden}")
-    for cosines, sines in ropes:
-        if cosines.shape != sines.shape or cosines.ndim != 2 or 2 * cosines.shape[1] > shape.head_size:
-            raise KernelError("a rotary table must be [positions, pairs], with at most half the head size of pairs")
+    expected = wanted if layer.convolution is None else wanted | convolution
+    expected = expected if layer.router is None else expected | experts
+    return expected | {f"{name}_bias": size[:1] for name, size in expected.items() if name in _WITH_BIAS}

@@ -44,6 +44,12 @@ class CLayer(Structure):
         "pointer convolution convolution_bias",
         ("router", CMatrix),
         "pointer router_bias gate_bias up_bias down_bias sinks",
+        "int32 key_heads head_size source",
+        "float scale",
+        "pointer value_norm",
+        ("input_gate", CMatrix),
+        ("input_projection", CMatrix),
+        "pointer input_norm",
     )
 
 
@@ -57,7 +63,7 @@ class CModel(Structure):
     """`sk_model` of api.h."""
 
     _fields_ = _fields(
-        "int32 layer_count hidden heads key_heads head_size intermediate vocabulary activation rope_count taps",
+        "int32 layer_count hidden heads vocabulary activation rope_count taps",
         "float epsilon attention_scale attention_cap logit_cap embedding_scale",
         "int32 experts experts_per_token expert_size normalise_experts",
         ("embedding", CMatrix),
@@ -65,6 +71,11 @@ class CModel(Structure):
         "pointer final_norm",
         ("layers", POINTER(CLayer)),
         ("ropes", POINTER(CRope)),
+        ("inputs_embedding", CMatrix),
+        ("inputs_projection", CMatrix),
+        "pointer inputs_norm",
+        "int32 inputs",
+        "float inputs_scale",
     )
 
 

@@ -29,6 +29,8 @@ MTP = "mtp."
 """Beginning of the names of multi-token-prediction layers."""
 MTP_FILE = "mtp.safetensors"
 """The multi-token-prediction layer of a model that came as a GGUF file."""
+TEXT_PART = "model.language_model."
+"""Beginning of the names of the text part's weights where a model reads images too."""
 _NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
 
 

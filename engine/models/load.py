@@ -18,7 +18,7 @@ from torch import Tensor
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
-from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, tensor_names
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
@@ -270,6 +270,10 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    text, renamed = config.get_text_config(), None
+    networks = {auto._model_mapping.get(type(each), None) for each in (text, config)}
+    if len(networks - {None}) > 1 and any(name.startswith(TEXT_PART) for name in tensor_names(folder)):
+        config, renamed = text, {f"^{re.escape(TEXT_PART)}": "model."}
     try:
         model, report = auto.from_pretrained(
             folder,
@@ -280,6 +284,7 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            key_mapping=renamed,
         )
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error

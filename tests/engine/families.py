@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,24 @@ _MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
 _GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "initializer_range": 0.15} | {
     "rope_parameters": _YARN
 }
+_GEMMA4 = {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 8,
+    "global_head_dim": 32,
+    "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 320,
+    "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": True,
+}
+_DENSE = {
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -59,6 +78,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": ("qwen3_moe", _MOE),
     "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 24, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 24}),
+    "gemma4": ("gemma4_text", _GEMMA4),
+    "gemma4-dense": ("gemma4_text", _GEMMA4 | _DENSE),
     "phi3": ("phi3", {"sliding_window": 8, "resid_pdrop": 0.0}),
     "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32, "conv_bias": True}),
     "gpt-oss": ("gpt_oss", _GPT_OSS),
@@ -106,6 +127,23 @@ def write_model(kind: str, settings: dict[str, Any], folder: Path) -> Path:
     return _write(kind, _COMMON | settings, folder)
 
 
+def write_with_images(text: Path, folder: Path) -> Path:
+    """Write a Gemma 4 model that reads images too, whose text part is that of the folder `text`."""
+    from transformers import AutoModelForCausalLM, Gemma4Config, Gemma4ForConditionalGeneration
+
+    network: Any = AutoModelForCausalLM.from_pretrained(text)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16}
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "position_embedding_size": 16}
+    whole = Gemma4ForConditionalGeneration(
+        Gemma4Config(text_config=network.config, vision_config=heads | sizes, audio_config=None)
+    )
+    whole.model.language_model.load_state_dict(network.model.state_dict())
+    whole.to(torch.bfloat16).save_pretrained(folder)
+    for file in text.glob("*token*"):
+        shutil.copy(file, folder)
+    return folder
+
+
 def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -118,6 +156,9 @@ def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
         for parameter_name, parameter in model.named_parameters():  # norms and biases that do something
             if parameter.ndim == 1 or parameter_name.endswith("bias"):
                 parameter.data += 0.1 * torch.randn_like(parameter) * (1 if "norm" in parameter_name else 3)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("layer_scalar"):
+                buffer.mul_(0.75)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tiny_tokenizer(320), bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0]

@@ -22,7 +22,7 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, pack_head
 from specchat.engine.drafters.published.eagle import unfit
 from specchat.engine.drafters.published.find import CONFIG
-from specchat.engine.drafters.published.load import fill, read_tensors
+from specchat.engine.drafters.published.load import fill, hidden_size, read_tensors
 from specchat.engine.errors import first_line
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel, display_name
@@ -37,17 +37,15 @@ def load_assistant(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     Raises:
         EngineError: it was made for another target, or is broken.
     """
-    if isinstance(target, PackedModel):
-        raise unfit(folder, "needs its target unquantised: add --quantize none, or choose another draft")
-    config, own = read_json(folder / CONFIG), target.model.config.get_text_config()
+    config, hidden = read_json(folder / CONFIG), hidden_size(target)
     width, tokens = config.get("backbone_hidden_size"), config.get("text_config", {}).get("vocab_size")
-    if (width, tokens) != (own.hidden_size, target.vocab_size):
+    if (width, tokens) != (hidden, target.vocab_size):
         raise unfit(
             folder,
             f"was made for a target of hidden size {width} and {tokens} tokens, and {target.name} has "
-            f"{own.hidden_size} and {target.vocab_size}: choose the assistant of this target",
+            f"{hidden} and {target.vocab_size}: choose the assistant of this target",
         )
-    layers = _sharing_layers(own)
+    layers = _sharing_layers(target)
     if set(layers) != set(_TYPES):
         raise unfit(folder, f"needs a target with {' and '.join(_TYPES)}, and {target.name} is another: choose another")
     tensors = read_tensors(folder)
@@ -60,12 +58,17 @@ def load_assistant(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     head.model.rotary_emb = type(head.model.rotary_emb)(head.text)  # its buffers are in no file
     head.model.embed_tokens.register_buffer("embed_scale", torch.tensor(head.text.hidden_size**0.5), persistent=False)
     fill(folder, head, tensors, "model.", "model.")
-    size = pack_head(head, target.device, target.dtype, None)
+    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
     return LoadedHead(head, torch.arange(target.vocab_size, device=target.device), display_name(folder), size)
 
 
-def _sharing_layers(config: Any) -> dict[str, int]:
+def _sharing_layers(target: LoadedModel | PackedModel) -> dict[str, int]:
     """The target's last layer of each type with its own keys and values."""
+    if isinstance(target, PackedModel):
+        described = target.described
+        caching = [layer for layer in range(described.layers) if described.layer_shape(layer).source is None]
+        return {_TYPES[described.windows[layer] > 0]: layer for layer in caching}
+    config: Any = target.model.config.get_text_config()
     own = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", 0) or 0)
     return {kind: layer for layer, kind in enumerate((getattr(config, "layer_types", None) or ())[:own])}
 
@@ -134,11 +137,10 @@ class _AssistantLayer(HeadLayer):
     """
 
     def __init__(self, head: AssistantHead, target: Backend) -> None:
-        self._head, self._cache = head, target.cache
-        self._embed: nn.Module = target.model.get_input_embeddings()  # type: ignore[attr-defined]
-        like = head.pre_projection.weight
-        states = like.new_empty(target.cache.slots, target.cache.columns, head.post_projection.out_features)
-        super().__init__(states, window=1)
+        self._head, self._cache, self._embed = head, target.cache, target.embedding_rows
+        like, width = head.model.norm.weight, head.post_projection.out_features
+        self._scale = like.new_tensor(width**0.5)
+        super().__init__(like.new_empty(target.cache.slots, target.cache.columns, width), window=1)
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Run on the last place of every row."""
@@ -162,7 +164,7 @@ class _AssistantLayer(HeadLayer):
             )
             heads = self._head.text.num_attention_heads // key.shape[1]
             shared[kind], masks[kind] = (key, value), allowed[:, None, None].expand(-1, 1, heads * count, -1)
-        inputs = self._head.pre_projection(torch.cat([self._embed(tokens), states], dim=-1))
+        inputs = self._head.pre_projection(torch.cat([self._embed(tokens) * self._scale, states], dim=-1))
         out: Tensor = self._head.model(
             inputs_embeds=inputs,
             attention_mask=masks,

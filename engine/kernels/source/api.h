@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 9
+#define SK_ABI 10
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -61,6 +61,14 @@ struct sk_layer {
     sk_matrix router;
     const float *router_bias, *gate_bias, *up_bias, *down_bias;  // of a mixture those of all experts
     const float* sinks;  // [heads], a score of every head that takes its share of the softmax and has no value
+    int32_t key_heads, head_size;
+    int32_t source;  // the layer whose keys and values it attends to: itself, or an earlier one if it has no `key`
+    float scale;     // factor on its output
+    const float* value_norm;  // [head_size]; a layer without `value` has its keys as values, before norm and rotary embedding
+    // A second input of every token (`sk_model::inputs`): the layer's output before `scale` is x + norm(input_projection ·
+    // (activation(input_gate · x) · input)); without rows in other layers.
+    sk_matrix input_gate, input_projection;  // [inputs, hidden], [hidden, inputs]
+    const float* input_norm;                 // [hidden]
 };
 
 struct sk_rope {
@@ -69,7 +77,7 @@ struct sk_rope {
 };
 
 struct sk_model {
-    int32_t layer_count, hidden, heads, key_heads, head_size, intermediate, vocabulary, activation, rope_count;
+    int32_t layer_count, hidden, heads, vocabulary, activation, rope_count;
     int32_t taps;  // inputs that a short convolution reads, the token's own included
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
@@ -80,6 +88,12 @@ struct sk_model {
     const float* final_norm;
     const sk_layer* layers;
     const sk_rope* ropes;
+    // A token's inputs of all layers, [layers, inputs]: norm(inputs_projection · embedding / sqrt(hidden)) + inputs_scale ·
+    // inputs_embedding[id]; without rows in other models.
+    sk_matrix inputs_embedding, inputs_projection;  // [vocabulary, layers · inputs], [layers · inputs, hidden]
+    const float* inputs_norm;                       // [inputs], on the inputs of every layer
+    int32_t inputs;
+    float inputs_scale;
 };
 
 // One pass over n tokens, flat; tokens of one slot are adjacent. Token i sees the columns 0 to
@@ -237,7 +251,7 @@ SK_EXPORT int32_t sk_linear(const sk_matrix* matrix, const float* bias, const fl
                             int32_t threads);
 SK_EXPORT sk_decoder* sk_decoder_new(const sk_model* model);
 SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
-// float16 [slots, key_heads, columns, head_size] of every layer, owned by the caller
+// float16 [slots, key_heads, columns, head_size] of every layer that has keys and values, owned by the caller
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
                                     uint16_t* const* values);
 // float32 [slots, ring, hidden] of every layer with a short convolution, null for the others, owned by the caller: the

@@ -29,10 +29,17 @@ Decoder::Decoder(const sk_model& model)
       ropes_(model.ropes, model.ropes + model.rope_count) {
     model_.layers = layers_.data();
     model_.ropes = ropes_.data();
-    std::vector<sk_matrix*> all{&model_.output};
+    std::vector<sk_matrix*> all{&model_.output, &model_.inputs_projection};
     for (sk_layer& layer : layers_)
         for (sk_matrix* each : matrices(layer)) all.push_back(each);
-    for (const sk_layer& layer : layers_) query_width_ = std::max(query_width_, layer.query.rows);
+    for (int32_t i = 0; i < model_.layer_count; i++) {
+        const sk_layer& layer = layers_[size_t(i)];
+        query_width_ = std::max(query_width_, layer.query.rows);
+        key_width_ = std::max(key_width_, layer.key.rows);
+        head_size_ = std::max<int64_t>(head_size_, layer.head_size);
+        shared_heads_ = std::max<int64_t>(shared_heads_, model_.heads / layer.key_heads);
+        if (layer.source == i) caching_layers_ = i + 1;
+    }
     int64_t bytes = 0;
     for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
     for (sk_matrix* each : all) each->streamed = bytes > last_cache();
@@ -53,11 +60,21 @@ void Decoder::pass(const sk_batch& batch) {
     plan(batch);
     embed(batch);
     tap(batch, 0, states_.get());
-    for (int32_t i = 0; i < model_.layer_count; i++) {
+    if (model_.inputs) find_inputs(batch);
+    const int32_t last = last_needed(batch);
+    for (int32_t i = 0; i < last; i++) {
         layer(layers_[size_t(i)], i, batch);
         if (i + 1 < model_.layer_count) tap(batch, i + 1, states_.get());
     }
     judge(batch);
+}
+
+// Layers that have to be computed: those after the last cache are for logits and taps only.
+int32_t Decoder::last_needed(const sk_batch& batch) const {
+    if (batch.judged_count) return model_.layer_count;
+    int32_t last = caching_layers_;
+    for (int64_t i = 0; i < batch.tap_count; i++) last = std::max(last, batch.taps[i]);
+    return last;
 }
 
 void Decoder::embed(const sk_batch& batch) {
@@ -84,10 +101,14 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
         short_convolution(layer, index, batch);
     } else {
         rotate_and_store(layer, index, batch);
-        attend(layer, index, batch);
+        attend(layer, batch);
         attention_out(layer);
     }
     layer.router.rows ? experts(layer) : mlp(layer);
+    if (layer.input_gate.rows) add_input(layer, index);
+    if (layer.scale != 1.0f)
+        each_token(pool_, tokens_,
+                   [&](int64_t t) { kernels_->scale(states_.get() + t * model_.hidden, model_.hidden, layer.scale); });
 }
 
 // Queries, keys and values of all tokens.
@@ -121,7 +142,7 @@ void Decoder::project(const sk_layer& layer) {
 
 // Norms and turns queries and keys, and writes keys and values into the cache.
 void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const int64_t size = model_.head_size;
+    const int64_t size = layer.head_size, width = layer.key.rows;
     const sk_rope& rope = ropes_[size_t(layer.rope)];
     each_token(pool_, tokens_, [&](int64_t t) {
         const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
@@ -132,28 +153,35 @@ void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_ba
             kernels_->rotate(query, cosines, sines, rope.pairs);
             kernels_->scale(query, size, model_.attention_scale);
         }
-        for (int64_t h = 0; h < model_.key_heads; h++) {
-            float* key = keys_new_.get() + (t * model_.key_heads + h) * size;
+        if (!layer.value.rows && width)
+            memcpy(values_new_.get() + t * width, keys_new_.get() + t * width, size_t(width) * sizeof(float));
+        for (int64_t h = 0; h < width / size; h++) {
+            float *key = keys_new_.get() + t * width + h * size, *value = values_new_.get() + t * width + h * size;
             if (layer.key_norm) kernels_->norm(key, layer.key_norm, model_.epsilon, size, key);
+            if (layer.value_norm) kernels_->norm(value, layer.value_norm, model_.epsilon, size, value);
             kernels_->rotate(key, cosines, sines, rope.pairs);
-            const int64_t place = ((batch.slots[t] * int64_t(model_.key_heads) + h) * columns_ + batch.columns[t]) * size;
+            const int64_t place = ((batch.slots[t] * int64_t(layer.key_heads) + h) * columns_ + batch.columns[t]) * size;
             kernels_->halve(key, size, keys_[size_t(index)] + place);
-            kernels_->halve(values_new_.get() + (t * model_.key_heads + h) * size, size, values_[size_t(index)] + place);
+            kernels_->halve(value, size, values_[size_t(index)] + place);
         }
     });
 }
 
-void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const int64_t size = model_.head_size, heads = model_.heads / model_.key_heads;
+void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
+    const int64_t size = layer.head_size, key_heads = layer.key_heads, heads = model_.heads / key_heads;
     const int64_t head_stride = most_blocks_ * state_size(size);
+    split_keys_ = !split_pieces_.empty() && int64_t(pieces_.size()) * key_heads < pool_.threads() * kPiecesPerThread;
+    const std::vector<AttentionPiece>& pieces = split_keys_ ? split_pieces_ : pieces_;
+    attended_.reserve(tokens_, model_.heads * size);
     auto piece = [&](int64_t i, int thread) {
-        const AttentionPiece& work = pieces_[size_t(i)];
+        const AttentionPiece& work = pieces[size_t(i / key_heads)];
         const Row& row = rows_[size_t(work.row)];
-        const int64_t plane = (batch.slots[row.first] * int64_t(model_.key_heads) + work.key_head) * columns_ * size;
-        const int64_t query = work.first * model_.heads + work.key_head * heads;
+        const int64_t key_head = i % key_heads;
+        const int64_t plane = (batch.slots[row.first] * key_heads + key_head) * columns_ * size;
+        const int64_t query = work.first * model_.heads + key_head * heads;
         Attention task{};
-        task.keys = keys_[size_t(index)] + plane;
-        task.values = values_[size_t(index)] + plane;
+        task.keys = keys_[size_t(layer.source)] + plane;
+        task.values = values_[size_t(layer.source)] + plane;
         task.queries = queries_.get() + query * size;
         task.query_stride = model_.heads * size;
         task.heads = heads;
@@ -167,13 +195,13 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
         task.prefixes = batch.prefixes;
         task.ancestor_offsets = batch.ancestor_offsets;
         task.ancestors = batch.ancestors;
-        task.sinks = layer.sinks ? layer.sinks + work.key_head * heads : nullptr;
+        task.sinks = layer.sinks ? layer.sinks + key_head * heads : nullptr;
         task.window = layer.window;
         task.cap = model_.attention_cap;
         task.first_block = work.first_block;
         task.last_block = work.last_block;
         task.scratch = scratch_[size_t(thread)].get();
-        task.out = attended_.token(work.first) + work.key_head * heads * size;
+        task.out = attended_.token(work.first) + key_head * heads * size;
         task.out_stride = model_.heads * size;
         if (split_keys_) {
             task.states = partial_.get() + query * head_stride;
@@ -182,11 +210,11 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
         }
         kernels_->attend(task);
     };
-    pool_.each(int64_t(pieces_.size()), piece);
+    pool_.each(int64_t(pieces.size()) * key_heads, piece);
 }
 
 void Decoder::attention_out(const sk_layer& layer) {
-    const int64_t size = model_.head_size, head_stride = most_blocks_ * state_size(size);
+    const int64_t size = layer.head_size, head_stride = most_blocks_ * state_size(size);
     if (split_keys_ || wants_codes(layer.output))
         each_token(pool_, tokens_, [&](int64_t t) {
             if (split_keys_)
@@ -250,9 +278,11 @@ void Decoder::gate_group(const sk_layer& layer, const Inputs& inputs, const Gate
 void Decoder::mlp(const sk_layer& layer) {
     enter_mlp(layer);
     const Inputs inputs = normed_.inputs();
-    each_panels(pool_, (model_.intermediate + kGroup - 1) / kGroup, [&](int64_t first, int64_t last, int thread) {
+    const int64_t size = layer.gate.rows;
+    hidden_.reserve(tokens_, size);
+    each_panels(pool_, (size + kGroup - 1) / kGroup, [&](int64_t first, int64_t last, int thread) {
         for (int64_t g = first; g < last; g++)
-            gate_group(layer, inputs, {0, model_.intermediate, g, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
+            gate_group(layer, inputs, {0, size, g, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
     });
     add_projection(layer.down, layer.down_bias, hidden_, layer.mlp_out_norm);
 }

@@ -23,9 +23,9 @@ struct Row {
     int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
 };
 
-// Some tokens of a row, one key head, some blocks of keys.
+// Some tokens of a row, some blocks of keys.
 struct AttentionPiece {
-    int64_t row, first, count, key_head, first_block, last_block;
+    int64_t row, first, count, first_block, last_block;
 };
 
 // 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
@@ -70,14 +70,18 @@ class Decoder {
 
    private:
     void plan(const sk_batch& batch);
+    int32_t last_needed(const sk_batch& batch) const;
     void embed(const sk_batch& batch);
+    void find_inputs(const sk_batch& batch);
     void layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void project(const sk_layer& layer);
     void rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch);
-    void attend(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void attend(const sk_layer& layer, const sk_batch& batch);
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void mlp(const sk_layer& layer);
+    void add_input(const sk_layer& layer, int32_t index);
+    void enter_plainly(const sk_matrix& matrix);
     void enter_mlp(const sk_layer& layer);
     void gate_group(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
     void experts(const sk_layer& layer);
@@ -96,16 +100,19 @@ class Decoder {
     std::vector<uint16_t*> keys_, values_;
     std::vector<float*> rings_;
     int64_t slots_ = 0, columns_ = 0, ring_ = 0;
-    int64_t query_width_ = 0;  // most outputs of a layer's `query`
+    int64_t query_width_ = 0, key_width_ = 0;  // most outputs of a layer's `query`, and of its `key`
+    int64_t head_size_ = 0, shared_heads_ = 0;  // the largest, and most query heads that share a key head
+    int32_t caching_layers_ = 0;                // layers up to the last one with a cache
 
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
     int64_t tokens_ = 0;
     std::vector<Row> rows_;
-    std::vector<AttentionPiece> pieces_;
-    bool split_keys_ = false;
+    std::vector<AttentionPiece> pieces_, split_pieces_;  // with all blocks of their tokens, and with one
+    bool split_keys_ = false;  // in the layer that is computed
     int64_t most_blocks_ = 0, most_own_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_;
+    Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs]
     Activations normed_, attended_, convolved_, hidden_, judged_;
     Routing routing_;
     std::vector<Buffer<float>> scratch_;

@@ -20,7 +20,9 @@ std::string Decoder::fault(const sk_batch& batch) const {
     for (int64_t t = 0; t < batch.tokens; t++) {
         const int32_t position = batch.positions[t], slot = batch.slots[t];
         const int32_t from = batch.ancestor_offsets[t], to = batch.ancestor_offsets[t + 1];
-        if (batch.ids[t] < 0 || batch.ids[t] >= model_.embedding.rows) return at("the id", t) + " is not in the vocabulary";
+        if (batch.ids[t] < 0 || batch.ids[t] >= model_.embedding.rows ||
+            (model_.inputs && batch.ids[t] >= model_.inputs_embedding.rows))
+            return at("the id", t) + " is not in the vocabulary";
         if (slot < 0 || slot >= slots_) return at("the slot", t) + " is not in the cache";
         if (batch.columns[t] < 0 || batch.columns[t] >= columns_) return at("the column", t) + " is not in the cache";
         if (batch.prefixes[t] < 0 || batch.prefixes[t] > columns_) return at("the prefix", t) + " is not in the cache";
@@ -52,6 +54,7 @@ std::string Decoder::fault(const sk_batch& batch) const {
 void Decoder::plan(const sk_batch& batch) {
     rows_.clear();
     pieces_.clear();
+    split_pieces_.clear();
     most_blocks_ = most_own_ = 0;
     for (int64_t t = 0; t < tokens_; t++) {
         const int32_t column = batch.columns[t];
@@ -66,40 +69,31 @@ void Decoder::plan(const sk_batch& batch) {
         most_blocks_ = std::max(most_blocks_, row.blocks);
         most_own_ = std::max<int64_t>(most_own_, row.own_last - row.own_first + 1);
     }
-    int64_t groups = 0;
-    for (const Row& row : rows_) groups += (row.count + kAttentionTokens - 1) / kAttentionTokens;
-    split_keys_ = most_blocks_ > 1 && tokens_ <= kMostSplitTokens &&
-                  groups * model_.key_heads < pool_.threads() * kPiecesPerThread;
+    const bool may_split = most_blocks_ > 1 && tokens_ <= kMostSplitTokens;
     for (size_t r = 0; r < rows_.size(); r++)
-        for (int64_t head = 0; head < model_.key_heads; head++)
-            for (int64_t t = 0; t < rows_[r].count; t += kAttentionTokens) {
-                const int64_t count = std::min(kAttentionTokens, rows_[r].count - t), first = rows_[r].first + t;
-                if (!split_keys_) {
-                    int64_t last = 0;
-                    for (int64_t i = first; i < first + count; i++)
-                        last = std::max(last, batch.positions[i] / kKeyBlock + 1);
-                    pieces_.push_back({int64_t(r), first, count, head, 0, last});
-                    continue;
-                }
-                for (int64_t b = 0; b < most_blocks_; b++)
-                    pieces_.push_back({int64_t(r), first, count, head, b, b + 1});
-            }
+        for (int64_t t = 0; t < rows_[r].count; t += kAttentionTokens) {
+            const int64_t count = std::min(kAttentionTokens, rows_[r].count - t), first = rows_[r].first + t;
+            int64_t last = 0;
+            for (int64_t i = first; i < first + count; i++) last = std::max(last, batch.positions[i] / kKeyBlock + 1);
+            pieces_.push_back({int64_t(r), first, count, 0, last});
+            for (int64_t b = 0; may_split && b < most_blocks_; b++)
+                split_pieces_.push_back({int64_t(r), first, count, b, b + 1});
+        }
 
-    const int64_t hidden = model_.hidden, size = model_.head_size;
+    const int64_t hidden = model_.hidden;
     states_.reserve(tokens_ * hidden);
     branch_.reserve(tokens_ * hidden + kPanel);
     queries_.reserve(tokens_ * query_width_);
-    keys_new_.reserve(tokens_ * model_.key_heads * size);
-    values_new_.reserve(tokens_ * model_.key_heads * size);
+    keys_new_.reserve(tokens_ * key_width_);
+    values_new_.reserve(tokens_ * key_width_);
+    inputs_.reserve(tokens_ * model_.layer_count * model_.inputs);
     normed_.reserve(tokens_, hidden);
-    attended_.reserve(tokens_, model_.heads * size);
     if (!rings_.empty()) convolved_.reserve(tokens_, hidden);
-    hidden_.reserve(tokens_, model_.intermediate);
     judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
-    if (split_keys_) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(size));
+    if (may_split) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(head_size_));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
     const int64_t attention =
-        attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, model_.heads / model_.key_heads, size);
+        attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, shared_heads_, head_size_);
     const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
     for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max({attention, 2 * kMlpTokens * kGroup, blocks}));
 }

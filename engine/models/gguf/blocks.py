@@ -22,6 +22,8 @@ from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 
 Bytes = NDArray[np.uint8]
 Array = NDArray[Any]
+_UNPACKED = 1 << 24
+"""Number of weights that are unpacked at a time, so that what it takes stays small."""
 
 
 class GgmlType(IntEnum):
@@ -68,8 +70,15 @@ def read_matrix(
         form, dtype = _PLAIN[kind]
         return MatrixArrays(form, rows_of_bytes.view(dtype))
     unpack, form, _, block_bytes = _BLOCKS[kind]
-    parts = unpack(rows_of_bytes.reshape(-1, block_bytes))
-    arrays = MatrixArrays(form, **{name: part.reshape(len(rows_of_bytes), -1) for name, part in parts.items()})
+    parts: dict[str, Array] = {}
+    step = max(_UNPACKED // columns, 1)
+    for first in range(0, len(rows_of_bytes), step):
+        some = rows_of_bytes[first : first + step]
+        for name, part in unpack(some.reshape(-1, block_bytes)).items():
+            if name not in parts:
+                parts[name] = np.empty((len(rows_of_bytes), part.size // len(some)), part.dtype)
+            parts[name][first : first + step] = part.reshape(len(some), -1)
+    arrays = MatrixArrays(form, **parts)
     if arrays.is_damaged:
         raise EngineError(
             f"{header.path} is damaged ({tensor.name} holds values that are not numbers): fetch the file again"

@@ -20,11 +20,15 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
+    INPUTS_EMBEDDING,
+    INPUTS_NORM,
+    INPUTS_PROJECTION,
     KERNEL,
     NORMS,
     OUTPUT,
     ROUTER,
     ROUTER_NAMES,
+    SCALE,
     SINKS,
     DecoderDescription,
     describe_decoder,
@@ -131,6 +135,9 @@ def decoder_weights(
         names += [(f"{part}.bias", False) for part in (*matrices, f"{prefix}{KERNEL}")]
         names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
         names += [(f"{prefix}{SINKS}", False)]
+        names += [(f"{prefix}{SCALE}", False)]
+    if described.inputs:
+        names += [(INPUTS_EMBEDDING, True), (INPUTS_PROJECTION, True), (INPUTS_NORM, False)]
     names += [(described.name(FINAL_NORM), False)] + ([] if described.tied else [(OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(names):
         if is_matrix:

@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_weights import DecoderShape, check_experts, check_sizes
+from specchat.engine.kernels.decoder_weights import DecoderShape, LayerShape, check_experts, check_sizes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "phi3", "lfm2", "gpt_oss")
+_GEMMA4 = ("gemma4_text", "gemma4_unified_text")
+_GEMMA = ("gemma2", "gemma3_text", *_GEMMA4)
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *_GEMMA, "phi3", "lfm2", "gpt_oss")
 """Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text", "lfm2")
-_GEMMA = ("gemma2", "gemma3_text")
+_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text", *_GEMMA4, "lfm2")
 Floats = NDArray[np.float32]
 
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -47,10 +48,20 @@ NORMS = (
     "post_feedforward_layernorm",
     "self_attn.q_norm",
     "self_attn.k_norm",
+    "post_per_layer_input_norm",
 )
 """Norms of a layer; each family has some of them."""
 SINKS = "self_attn.sinks"
 """Scores [heads] that take a share of the softmax and have no value."""
+INPUTS = {"input_gate": "per_layer_input_gate", "input_projection": "per_layer_projection"}
+"""Matrices of a layer that has inputs besides the output of the one before (Gemma 4)."""
+INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
+    f"model.{name}.weight"
+    for name in ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm")
+)
+"""What these inputs are computed with."""
+SCALE = "layer_scalar"
+"""Factor [1] on the output of a layer."""
 CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
 """Matrices of a layer with a short convolution in the place of attention."""
 KERNEL = "conv.conv"
@@ -124,6 +135,16 @@ class DecoderDescription:
     """Layers with a short convolution in the place of attention; only LFM2 has such."""
     family: str = ""
     """One of `FAMILIES`."""
+    layer_shapes: tuple[LayerShape, ...] = ()
+    """Sizes of each layer; empty if they are those of `shape`."""
+    value_norm: bool = False
+    """Whether values are normalised per head, without weights."""
+    inputs: bool = False
+    """Whether every layer has inputs besides the output of the one before (per-layer embeddings)."""
+
+    def layer_shape(self, layer: int) -> LayerShape:
+        """Sizes of a layer."""
+        return self.layer_shapes[layer] if self.layer_shapes else self.shape.layer
 
     def matrices(self, layer: int, *, experts: bool) -> dict[str, str]:
         """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix.
@@ -132,6 +153,9 @@ class DecoderDescription:
         """
         mlp = {part: MATRICES[part] for part in ("gate", "up", "down")}
         parts = CONVOLUTION | mlp if layer in self.convolutions else MATRICES
+        sizes = self.layer_shape(layer)
+        absent = ("key", "value") if sizes.source is not None else ("value",) if sizes.values_are_keys else ()
+        parts = {part: name for part, name in parts.items() if part not in absent} | (INPUTS if self.inputs else {})
         if experts:
             mixture = {part: name.replace("mlp.", "mlp.experts.") for part, name in mlp.items()}
             parts = parts | mixture | {"router": ROUTER}
@@ -151,7 +175,9 @@ class DecoderDescription:
     def from_json(cls, values: dict[str, Any]) -> DecoderDescription:
         """Inverse of `asdict`, from values that were JSON."""
         rotaries = tuple(Rotary(**_with_tuples(rotary)) for rotary in values["rotaries"])
-        return cls(**_with_tuples(values) | {"shape": DecoderShape(**values["shape"]), "rotaries": rotaries})
+        layers = tuple(LayerShape(**each) for each in values.get("layer_shapes", ()))
+        parts = {"shape": DecoderShape(**values["shape"]), "rotaries": rotaries, "layer_shapes": layers}
+        return cls(**_with_tuples(values) | parts)
 
 
 def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
@@ -171,31 +197,32 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     kind = config.model_type
     if kind not in FAMILIES:
         raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
-    activation, mixture = _activation(config), _mixture(config)
-    if getattr(config, "use_bidirectional_attention", False):
+    looks_ahead = getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
+    if looks_ahead or getattr(config, "enable_moe_block", False):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
+    activation, mixture = _activation(config), _mixture(config)
     network = _empty_network(config)
     types, rotaries = _rotaries(config, network)
     layer_types = list(getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) or 0
     count = config.num_hidden_layers
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    lfm2 = kind == "lfm2"
-    inner = network.layers[0].feed_forward.w1.out_features if lfm2 else config.intermediate_size
-    check_sizes(config.hidden_size, size, inner)
-    gemma = kind in _GEMMA
+    gemma, gemma4, lfm2 = kind in _GEMMA, kind in _GEMMA4, kind == "lfm2"
+    layer_shapes = _layer_shapes(config, network) if gemma4 else ()
+    usual = layer_shapes[0] if layer_shapes else _usual_shape(config, network)
+    for each in (usual, *layer_shapes):
+        check_sizes(config.hidden_size, each.head_size, each.intermediate)
     described = DecoderDescription(
         shape=DecoderShape(
             **mixture,
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
-            key_heads=config.num_key_value_heads or config.num_attention_heads,
-            head_size=size,
-            intermediate=inner,
+            key_heads=usual.key_heads,
+            head_size=usual.head_size,
+            intermediate=usual.intermediate,
             vocabulary=config.vocab_size,
             epsilon=config.norm_eps if lfm2 else config.rms_norm_eps,
             activation=activation,
-            attention_scale=(config.query_pre_attn_scalar if gemma else size) ** -0.5,
+            attention_scale=(1.0 if gemma4 else config.query_pre_attn_scalar if gemma else usual.head_size) ** -0.5,
             attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
             embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
@@ -205,11 +232,14 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         ropes=tuple(types.index(layer_types[i]) if len(types) > 1 else 0 for i in range(count)),
         rotaries=rotaries,
         tied=bool(config.tie_word_embeddings),
-        norm_offset=1.0 if gemma else 0.0,
+        norm_offset=1.0 if gemma and not gemma4 else 0.0,
         out_norms=gemma,
         head_norms=kind in _PER_HEAD_NORMS,
         convolutions=tuple(i for i in range(count) if lfm2 and layer_types[i] == "conv"),
         family=kind,
+        layer_shapes=layer_shapes,
+        value_norm=gemma4,
+        inputs=gemma4 and getattr(config, "hidden_size_per_layer_input", 0) > 0,
     )
     if mixture:
         check_experts(described.shape)
@@ -242,6 +272,37 @@ def _mixture(config: PreTrainedConfig) -> dict[str, Any]:
     }
 
 
+def _usual_shape(config: PreTrainedConfig, network: Any) -> LayerShape:
+    """Sizes of all layers of families that have one size."""
+    lfm2, heads = config.model_type == "lfm2", config.num_attention_heads
+    return LayerShape(
+        key_heads=config.num_key_value_heads or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        intermediate=network.layers[0].feed_forward.w1.out_features if lfm2 else config.intermediate_size,
+    )
+
+
+def _layer_shapes(config: PreTrainedConfig, network: Any) -> tuple[LayerShape, ...]:
+    """Sizes of the layers of Gemma 4; the last ones attend to the keys of the last earlier layer of their type."""
+    shapes: list[LayerShape] = []
+    caching: dict[str, int] = {}
+    for layer, kind in zip(network.layers, config.layer_types, strict=True):
+        attention = layer.self_attn
+        shares = attention.is_kv_shared_layer
+        if not shares:
+            caching[kind] = len(shapes)
+        shapes.append(
+            LayerShape(
+                key_heads=config.num_attention_heads // attention.num_key_value_groups,
+                head_size=attention.head_dim,
+                intermediate=layer.mlp.intermediate_size,
+                source=caching[kind] if shares else None,
+                values_are_keys=attention.use_alternative_attention,
+            )
+        )
+    return tuple(shapes)
+
+
 def _empty_network(config: PreTrainedConfig) -> Any:
     """The network of the modelling code without its output layer, without weights."""
     import torch
@@ -266,7 +327,7 @@ def _rotary(config: PreTrainedConfig, rotary: Any, layer_type: str | None) -> Ro
 
     prefix = "" if layer_type is None else f"{layer_type}_"
     kind = rotary.rope_type if layer_type is None else rotary.rope_type[layer_type]
-    if kind not in ("default", "linear", "llama3", "yarn", "longrope"):
+    if kind not in ("default", "linear", "llama3", "yarn", "longrope", "proportional"):
         raise OtherFamilyError(f"the quantised kernels do not compute rotary embeddings of type {kind}")
     frequencies = tuple(getattr(rotary, f"{prefix}inv_freq").tolist())
     scaling = float(getattr(rotary, f"{prefix}attention_scaling"))

@@ -18,6 +18,8 @@ INDEX, WEIGHTS = "packed.json", "weights.packed"
 VERSION = 1
 """Version of the index and of the packed layout; models of other versions are packed again."""
 _ALIGNMENT = 64
+_ROWS = 1 << 14
+"""Rows that are packed at a time, a multiple of a panel's: an embedding may be as large as the rest of the model."""
 
 
 class PackedFileError(EngineError):
@@ -45,7 +47,8 @@ class PackedWriter:
             "columns": columns,
             "offset": self._align(),
         }
-        self._file.write(pack(arrays).data.data)
+        for first in range(0, rows, _ROWS):
+            self._file.write(pack(arrays.rows(slice(first, first + _ROWS))).data.data)
 
     def vector(self, name: str, values: NDArray[np.float32]) -> None:
         """Add a norm's weights or a bias."""

@@ -6,21 +6,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
-from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights
+from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.load import LoadedModel, display_name, load_model, shared
 from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
+    INPUTS_EMBEDDING,
+    INPUTS_NORM,
+    INPUTS_PROJECTION,
     KERNEL,
     OUTPUT,
     ROUTER,
+    SCALE,
     SINKS,
     DecoderDescription,
 )
@@ -102,12 +107,19 @@ class PackedModel:
             self.output,
             self.weights.vector(self.described.name(FINAL_NORM)),
             [rotary.table(context, positions) for rotary in self.described.rotaries],
+            self._inputs() if self.described.inputs else None,
         )
         return Decoder(weights)
 
+    def _inputs(self) -> LayerInputs:
+        """Gemma 4 adds the norm and √size x the embedding, and divides by √2."""
+        norm = self.weights.vector(INPUTS_NORM)
+        embedding, projection = (self.weights.matrix(name) for name in (INPUTS_EMBEDDING, INPUTS_PROJECTION))
+        return LayerInputs(embedding, projection, norm * 2**-0.5, (len(norm) / 2) ** 0.5)
+
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
-        attends = number not in described.convolutions
+        attends, sizes = number not in described.convolutions, described.layer_shape(number)
         names = described.matrices(number, experts=self.weights.has(described.name(f"{prefix}{ROUTER}.weight")))
 
         def norm(name: str, exists: bool = True) -> Any:
@@ -116,6 +128,7 @@ class PackedModel:
         def vector(name: str) -> Any:
             return self.weights.vector(name) if self.weights.has(name) else None
 
+        scale = f"{prefix}{SCALE}"
         matrices: dict[str, Any] = {"key": None, "value": None}
         matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
         kernel = None if attends else norm(KERNEL).reshape(-1, described.shape.taps).T
@@ -128,7 +141,11 @@ class PackedModel:
             attention_out_norm=norm("post_attention_layernorm", described.out_norms),
             mlp_out_norm=norm("post_feedforward_layernorm", described.out_norms),
             query_norm=norm("self_attn.q_norm", described.head_norms and attends),
-            key_norm=norm("self_attn.k_norm", described.head_norms and attends),
+            key_norm=norm("self_attn.k_norm", described.head_norms and attends and sizes.source is None),
+            value_norm=np.ones(sizes.head_size, np.float32) if described.value_norm else None,
+            input_norm=norm("post_per_layer_input_norm", described.inputs),
+            scale=float(self.weights.vector(scale)[0]) if self.weights.has(scale) else 1.0,
+            shape=sizes,
             window=described.windows[number],
             rope=described.ropes[number],
             convolution=kernel,

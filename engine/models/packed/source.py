@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
-from specchat.engine.models.checkpoint import weight_files
+from specchat.engine.models.checkpoint import TEXT_PART, weight_files
 from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, ROUTER_NAMES
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
@@ -22,6 +22,8 @@ from specchat.engine.models.packed.quantize import PLAIN, quantize
 _BLOCKS, _SCALES = "_blocks", "_scales"
 """Ends of the names of the two tensors of a weight in MXFP4 (OpenAI's checkpoints of gpt-oss)."""
 Floats = NDArray[np.float32]
+_CHECKED = 1 << 14
+"""Rows of a weight that are checked at a time, so that what it takes stays small."""
 
 
 class CheckpointSource:
@@ -42,10 +44,12 @@ class CheckpointSource:
         from safetensors import safe_open
 
         self._folder, self._method, self._in_turn = folder, method, family in IN_TURN
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, tuple[Any, str]] = {}
+        """File of each weight, and its name there."""
         for file in weight_files(folder):
             opened: Any = safe_open(file, framework="pt")
-            self._files.update(dict.fromkeys(opened.keys(), opened))
+            for name in opened.keys():  # noqa: SIM118 the file is no mapping
+                self._files[name.replace(TEXT_PART, "model.")] = (opened, name)
         self.format = Format.MXFP4.name if any(name.endswith(_BLOCKS) for name in self._files) else method.upper()
 
     def has(self, name: str) -> bool:
@@ -104,8 +108,9 @@ class CheckpointSource:
     def _tensor(self, name: str) -> Tensor:
         if name not in self._files:
             raise EngineError(f"{self._folder} lacks weights ({name}): fetch the model again")
-        stored: Tensor = self._files[name].get_tensor(name)
-        return stored
+        file, stored = self._files[name]
+        weight: Tensor = file.get_tensor(stored)
+        return weight
 
     def _stored(self, name: str) -> Tensor:
         weight = self._tensor(name)
@@ -114,7 +119,7 @@ class CheckpointSource:
                 f"{self._folder} has {name} as {str(weight.dtype).removeprefix('torch.')}, which cannot be quantised "
                 "here: leave quantize at none"
             )
-        if not torch.isfinite(weight).all():
+        if not all(torch.isfinite(part).all() for part in weight.split(_CHECKED)):
             raise self._damaged(name)
         return weight
 

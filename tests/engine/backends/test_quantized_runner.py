@@ -11,11 +11,12 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
+from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
-from tests.engine.families import FAMILIES, write_family
+from tests.engine.families import FAMILIES, write_family, write_with_images
 from tests.engine.scored import scored
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine
 from tests.engine.tree_places import places
@@ -58,6 +59,19 @@ def test_logits_and_states_are_those_of_the_dequantised_network(family: str, qua
     kl = (p.exp() * (p - q)).sum(-1)
     assert kl.mean() < 0.02 * -(p.exp() * p).sum(-1).mean(), kl
     assert (p.argmax(-1) == q.argmax(-1)).float().mean() >= 0.8
+
+
+def test_the_text_part_of_a_model_that_reads_images_is_packed(tmp_path: Path) -> None:
+    text = write_family("gemma4", tmp_path / "text")
+    whole = write_with_images(text, tmp_path / "whole")
+    models = [packed(folder, tmp_path) for folder in (text, whole)]
+    loaded = [load_model(folder, CPU, torch.float32, ignore_progress) for folder in (text, whole)]
+    assert len({model.fingerprint for model in (*models, *loaded)}) == 1
+    assert torch.equal(*(runner(model).forward(TOKENS[None], [2], [0]) for model in models))
+    loaded[0] = load_dequantized(models[0], whole, ignore_progress)
+    loaded[1] = load_dequantized(models[1], text, ignore_progress)
+    with torch.inference_mode():
+        assert torch.equal(*(each.model(TOKENS[None]).logits for each in loaded))
 
 
 @pytest.mark.parametrize("context", [100, 200])
@@ -127,7 +141,7 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
 
 
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-mxfp4"])
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-mxfp4", "gemma4", "gemma4-dense"])
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, tmp_path: Path) -> None:
     model = packed(write_family(family, tmp_path / family), tmp_path)
     texts = ("one two one two one", "a b a b a b a b", "speculative decoding")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.find import packed_folder
+from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
 from tests.engine.drafters.heads import row_in, scores_along
@@ -31,8 +34,8 @@ _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 8,
-    "global_head_dim": 16,
+    "head_dim": 16,
+    "global_head_dim": 32,
     "sliding_window": 12,
     "max_position_embeddings": 512,
     "eos_token_id": EOS,
@@ -61,7 +64,7 @@ def target_model(hidden: int = 32) -> LoadedModel:
         hidden_size=hidden,
         intermediate_size=64,
         num_kv_shared_layers=2,
-        hidden_size_per_layer_input=8,
+        hidden_size_per_layer_input=16,
         vocab_size_per_layer_input=VOCABULARY,
     )
     torch.manual_seed(0)
@@ -72,6 +75,15 @@ def target_model(hidden: int = 32) -> LoadedModel:
             weight.normal_(0.0, 2.0 if "embed_tokens.weight" in name else 0.2)
     size = sum(weight.nbytes for weight in network.parameters())
     return LoadedModel(network, tiny_tokenizer(), "gemma", frozenset({EOS}), 512, VOCABULARY, size, True)
+
+
+def packed_model(folder: Path) -> PackedModel:
+    """The target, quantised to 8 bits."""
+    target_model().model.save_pretrained(folder / "target")
+    tiny_tokenizer().save_pretrained(folder / "target")
+    made = packed_folder(str(folder / "target"), "q8", ModelStore(folder / "store"), ignore_progress)
+    assert made is not None
+    return load_packed(made, ignore_progress)
 
 
 def write_assistant(folder: Path, **more: Any) -> Path:
@@ -132,8 +144,30 @@ def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: 
             state, last = step.last_hidden_state, following
 
 
-def test_replies_are_the_same_with_an_assistant(tmp_path: Path) -> None:
-    target = target_model()
+@torch.inference_mode()
+def test_next_to_packed_weights_it_scores_as_next_to_plain_ones(tmp_path: Path) -> None:
+    """The two differ by what 8 bits leave of weights and activations."""
+    folder, packed = write_assistant(tmp_path / "a"), packed_model(tmp_path)
+    plain = load_dequantized(packed, tmp_path / "target", ignore_progress)
+    text, found = [(7 * i + 3) % 250 for i in range(40)], []
+    for target in (packed, plain):
+        loaded = load_published(folder, target)
+        backend = import_module(target.backend).build(target, 2, 128, 17, loaded.taps)
+        assert isinstance(loaded.head, LayeredHead)
+        layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
+        row, memory = row_in(1, text[:]), HeadMemory(layer, 2)
+        memory.admit(row)
+        tapped = backend.prefill(torch.tensor([text[:-1]]), [1], [0])
+        memory.absorb([row], tapped)
+        row.cached = len(text) - 1
+        found.append(torch.stack(scores_along(layer, memory, [row], chain(3), torch.tensor([[11, 12, 13]]))).flatten(1))
+    similarity = torch.cosine_similarity(*(each - each.mean(1, keepdim=True) for each in found))
+    assert similarity.min() > 0.99
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+def test_replies_are_the_same_with_an_assistant(packed: bool, tmp_path: Path) -> None:
+    target = packed_model(tmp_path) if packed else target_model()
     head = load_published(write_assistant(tmp_path / "a", **ORDERED), target)
     texts = ("one two one two", "a b a b a b", "rivers")
     with tiny_engine(target, head=head) as engine:

@@ -115,6 +115,15 @@ def test_tokens_of_a_tree_have_the_bits_of_their_chains(family: str, start: int)
         assert np.array_equal(got[token], feed(decoder, chain, slot=1)[-1])
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_may_be_read_without_logits(family: str) -> None:
+    """Layers that keep nothing for later tokens are then left out."""
+    decoder, tokens = decoder_of(family), text()
+    whole = feed(decoder, tokens)
+    decoder.run(tokens[:140], TokenLayout.chains([1], [0], [140]), [], 2)
+    assert np.array_equal(feed(decoder, tokens[140:], 140, 1), whole[140:])
+
+
 def test_decoders_may_be_used_from_several_threads_at_once() -> None:
     families = ["llama", "gemma3", "qwen3"]
     wanted = [feed(decoder_of(family), text()) for family in families]
@@ -160,6 +169,8 @@ def test_what_does_not_fit_is_refused() -> None:
         {"model_type": "llama", "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3},
         {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5},
         {"model_type": "qwen3_moe", "moe_intermediate_size": 24},
+        {"model_type": "gemma4_text", "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2},
+        {"model_type": "gemma4_text", "use_bidirectional_attention": "all"},
         {"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
     ],
 )

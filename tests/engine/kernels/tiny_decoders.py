@@ -48,6 +48,16 @@ _YARN = {
     "truncate": False,
     "original_max_position_embeddings": 64,
 }
+_GEMMA4 = {
+    "model_type": "gemma4_text",
+    "sliding_window": 12,
+    "global_head_dim": 64,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 100,
+    "final_logit_softcapping": 7.0,
+    "tie_word_embeddings": True,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "tie_word_embeddings": True},
     "llama with biases and scaled rope": {"model_type": "llama", "attention_bias": True, "rope_parameters": _LLAMA3},
@@ -90,6 +100,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 12,
         "rope_parameters": _YARN,
     },
+    "gemma4": _GEMMA4 | {"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True},
+    "gemma4 dense": _GEMMA4
+    | {"model_type": "gemma4_unified_text", "attention_k_eq_v": True, "num_global_key_value_heads": 1},
     "phi3": {
         "model_type": "phi3",
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
@@ -108,6 +121,11 @@ def tiny_network(family: str) -> Any:
         if "norm" in name or "bias" in name:  # initialised to what changes nothing
             # Where an activation has limits it meets them.
             parameter.data.add_(torch.randn_like(parameter) * (4.0 if name.endswith("gate_up_proj_bias") else 0.2))
+        if family.startswith("gemma4") and "q_norm" in name:  # its scores are not divided by √head_size
+            parameter.data.mul_(0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer.mul_(0.8)
     return model.requires_grad_(False)
 
 
@@ -174,10 +192,10 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     unused: Any = None
     model = PackedModel(weights, described, *[unused] * 9)  # type: ignore[arg-type]
     decoder = model.decoder(CONTEXT, CONTEXT)
-    shape = decoder.shape
+    shapes = [described.layer_shape(layer).cached for layer in range(described.layers)] * 2
     # NaN in unused columns must not be read.
-    blocks = [torch.full((slots, shape.key_heads, CONTEXT, shape.head_size), torch.nan).half() for _ in range(8)]
-    decoder.attach(blocks[:4], blocks[4:])
+    blocks = [torch.full((slots, heads, CONTEXT, size), torch.nan).half() for heads, size in shapes]
+    decoder.attach(blocks[: described.layers], blocks[described.layers :])
     return decoder
 
 

@@ -83,6 +83,17 @@ def test_chosen_rows_keep_their_scales(tmp_path: Path) -> None:
     assert np.array_equal(arrays.rows(slice(2, 5)).values(), arrays.values()[2:5])
 
 
+def test_a_large_matrix_is_read_in_parts(tmp_path: Path) -> None:
+    random, rows = np.random.default_rng(0), np.array([0, 32767, 32768, 39999])
+    raw = random.integers(0, 256, (40000, COLUMNS // 32, 18), np.uint8)
+    raw[..., :2] = random.normal(0, 0.02, raw.shape[:2]).astype(np.float16)[..., None].view(np.uint8)
+    header = write(tmp_path / "x.gguf", raw.reshape(40000, -1), GGMLQuantizationType.Q4_0)
+    arrays = read_matrix(header, header.tensors["weight"])
+    assert arrays.shape == (40000, COLUMNS)
+    expected = quants.dequantize(raw[rows].reshape(4, -1), GGMLQuantizationType.Q4_0)
+    assert np.array_equal(arrays.rows(rows).values(), expected)
+
+
 def test_a_type_that_cannot_be_kept_is_refused_by_name(tmp_path: Path) -> None:
     header = write(tmp_path / "x.gguf", random_blocks(GgmlType.Q4_0), GGMLQuantizationType.IQ4_NL)
     with pytest.raises(EngineError, match="weight as IQ4_NL, which cannot be kept quantised"):

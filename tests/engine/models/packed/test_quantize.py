@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.packed_matrix import pack
+from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWeights, PackedWriter
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -37,3 +41,13 @@ def test_codes_are_the_nearest(dtype: torch.dtype) -> None:
 def inverse(scale: np.ndarray) -> np.ndarray:
     plain = scale.astype(np.float32)[..., None]
     return np.divide(np.float32(1), plain, out=np.zeros_like(plain), where=plain != 0)
+
+
+def test_a_large_matrix_is_written_as_one(tmp_path: Path) -> None:
+    arrays = quantize(torch.randn(40000, 32, generator=torch.Generator().manual_seed(0)), "q4")
+    with (tmp_path / WEIGHTS).open("wb") as file:
+        writer = PackedWriter(file)
+        writer.matrix("large", arrays)
+        index = writer.index({})
+    (tmp_path / INDEX).write_text(index)
+    assert np.array_equal(PackedWeights.open(tmp_path).matrix("large").data, pack(arrays).data)
