@@ -119,7 +119,7 @@ class CheckpointSource:
                 f"{self._folder} has {name} as {str(weight.dtype).removeprefix('torch.')}, which cannot be quantised "
                 "here: leave quantize at none"
             )
-        if not all(torch.isfinite(part).all() for part in weight.split(_CHECKED)):
+        if not all(torch.isfinite(weight[at : at + _CHECKED]).all() for at in range(0, len(weight), _CHECKED)):
             raise self._damaged(name)
         return weight
 
