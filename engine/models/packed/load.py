@@ -19,6 +19,7 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     FINAL_NORM,
     FUSED,
+    INPUTS,
     INPUTS_EMBEDDING,
     INPUTS_NORM,
     INPUTS_PROJECTION,
@@ -128,14 +129,14 @@ class PackedModel:
         def vector(name: str) -> Any:
             return self.weights.vector(name) if self.weights.has(name) else None
 
-        scale = f"{prefix}{SCALE}"
+        scale = vector(f"{prefix}{SCALE}")
         matrices: dict[str, Any] = {"key": None, "value": None}
         matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
         kernel = None if attends else norm(KERNEL).reshape(-1, described.shape.taps).T
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
-            **{f"{part}_bias": vector(f"{name}.bias") for part, name in names.items()},
+            **{f"{part}_bias": vector(f"{name}.bias") for part, name in names.items() if part not in INPUTS},
             attention_norm=norm("input_layernorm"),
             mlp_norm=norm(before_mlp),
             attention_out_norm=norm("post_attention_layernorm", described.out_norms),
@@ -144,7 +145,7 @@ class PackedModel:
             key_norm=norm("self_attn.k_norm", described.head_norms and attends and sizes.source is None),
             value_norm=np.ones(sizes.head_size, np.float32) if described.value_norm else None,
             input_norm=norm("post_per_layer_input_norm", described.inputs),
-            scale=float(self.weights.vector(scale)[0]) if self.weights.has(scale) else 1.0,
+            scale=1.0 if scale is None else float(scale[0]),
             shape=sizes,
             window=described.windows[number],
             rope=described.ropes[number],
