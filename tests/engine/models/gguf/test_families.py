@@ -117,7 +117,7 @@ def test_llama_cpp_reads_the_same(name: str, folders: dict[str, Path]) -> None:
             likeliest = each["top_logprobs"]
             assert likeliest[0]["id"] == int(logits[count - 1].argmax())
             for token in likeliest:  # its activations have 8 bits or 16
-                assert abs(float(logits[count - 1, token["id"]]) - token["logprob"]) < 0.03
+                assert abs(float(logits[count - 1, token["id"]]) - token["logprob"]) < 0.05
             compared += 1
     assert compared >= 3  # it reports no token that ends a reply
 
