@@ -1,7 +1,7 @@
 """Acceptance on the host, for the packed CPU kernels: greedy rows by comparison, sampled rows by the kernels.
 
-The path is chosen per row, independently of the batch. Rows with penalties, a bias, lenience, details or listed
-candidates take the reference on tensors (`engine.backends.tensor_acceptance`).
+The path is chosen per row, independently of the batch. Rows with lenience, details or listed candidates take the
+reference on tensors (`engine.backends.tensor_acceptance`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome, outcome_of
@@ -19,6 +20,7 @@ from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
 from specchat.engine.sampling.rng import Stream, uniform, uniforms
+from specchat.engine.sampling.sampler import most_likely
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -69,6 +71,8 @@ def accept_packed(
         kind = special if _is_special(row, proposal.trees[i]) else greedy if row.request.sampling.greedy else sampled
         kind.append(i)
     drafted, trees = proposal.on_host, proposal.trees
+    if adjusting := [i for i in (*greedy, *sampled) if rows[i].request.sampling.adjusts]:
+        scores = _adjusted(adjusting, rows, proposal, scores, reference)
     verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
     if sampled:
         verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits), strict=True)
@@ -87,7 +91,7 @@ def accept_packed(
         for i, made in verdicts.items()
     }
     if special:
-        logits = torch.nn.utils.rnn.pad_sequence([scores.logits[i] for i in special], batch_first=True)
+        logits = pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
         verdict = reference.judge(own, logits, proposal.only(special), [gammas[i] for i in special])
         outcomes |= zip(special, verdict.outcomes(), strict=True)
@@ -98,7 +102,27 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     """Whether a row needs the reference."""
     sampling = row.request.sampling
     listed = tree.tests is not None and not sampling.greedy
-    return not sampling.lossless or sampling.adjusts or bool(row.request.detail) or listed
+    return not sampling.lossless or bool(row.request.detail) or listed
+
+
+def _adjusted(
+    mine: Sequence[int],
+    rows: Sequence[SequenceState],
+    proposal: Proposal,
+    scores: PackedScores,
+    reference: TensorAcceptance,
+) -> PackedScores:
+    """The scores with the bias and penalties of the rows `mine`."""
+    logits, best = list(scores.logits), list(scores.best)
+    padded = pad_sequence([logits[i] for i in mine], batch_first=True)
+    adjusted = reference.adjusted([rows[i] for i in mine], padded, proposal.only(mine))
+    for i, own in zip(mine, adjusted, strict=True):
+        logits[i] = own[: len(logits[i])]
+        if rows[i].request.sampling.greedy:
+            likeliest = most_likely(logits[i])
+            finite = logits[i].gather(-1, likeliest[:, None])[:, 0].isfinite()
+            best[i] = likeliest.where(finite, -1).tolist()
+    return PackedScores(logits, best, scores.tapped)
 
 
 def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> SampledVerdict:
@@ -141,6 +165,8 @@ def _judge_sampled(
             by_overlap=not proposal.trees[i].branches,
             u=own,
             u_last=uniform(rows[i].seed, rows[i].rounds, Stream.LAST, 0),
+            seed=rows[i].seed,
+            position=len(rows[i].tokens),
         )
         for i, own in zip(mine, u, strict=True)
     ]

@@ -223,7 +223,7 @@ class HeadDrafter(Drafter):
         trees = [tree or chain(each.gamma) for each in asked]
         longest = max(trees, key=len)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
-        adjustment = None if tree else self._penalties.of(rows)
+        adjustment = None if tree else self._penalties.of(rows, drafts=True)
         tokens, q = self._steps.draft(rows, begins, longest, u, adjustment, branches=tree is not None)
         return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
 

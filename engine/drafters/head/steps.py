@@ -14,6 +14,7 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
+from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Adjustment
 from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
@@ -89,6 +90,8 @@ class HeadSteps:
                 padded = chain(next(length for length in self._chains if length >= len(tree)))
         slots, ends, longest = self._rows(rows, graphs)
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
+        if flags.any_xtc:
+            numbers["xtc"] = xtc.thresholds(rows, [range(padded.depth)] * len(rows), padded.depth)
         step = self._drafting((count, padded, flags), state, longest, adjustment)
         tokens, *q = graphs.call(*step, numbers, {"state": state})
         return tokens[: len(rows), : len(tree)], q[0][: len(rows), : tree.inner] if q else None
@@ -147,7 +150,8 @@ class HeadSteps:
         levels, vocabulary = levels_of(tree, self._graphs.device), self._support.tokens
 
         def run(inputs: Inputs) -> list[Tensor]:
-            settings, outcome = SamplingRows.from_numbers(inputs["settings"], flags), inputs["state"]
+            settings = SamplingRows.from_numbers(inputs["settings"], flags, inputs.get("xtc"))
+            outcome, each_row = inputs["state"], torch.zeros(rows, 1, dtype=torch.long, device=vocabulary.device)
             drafting, u = Rows(inputs["slots"], inputs["ends"], longest), inputs["u"]
             tokens = torch.zeros(rows, len(tree), dtype=torch.long, device=vocabulary.device)
             q = None if flags.all_greedy else torch.zeros(rows, tree.inner, len(vocabulary), device=vocabulary.device)
@@ -161,7 +165,7 @@ class HeadSteps:
                 if q is None:
                     places = logits.topk(level.draws.shape[1], -1).indices
                 else:
-                    q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                    q[:, level.tokens] = drawn_from = standardise(logits, settings.at(each_row + depth))
                     places = draw_different(drawn_from, u[:, level.draws])
                 tokens[:, level.children - 1] = vocabulary[places.flatten(1)[:, level.offered]]
             if q is None:
@@ -170,9 +174,11 @@ class HeadSteps:
 
         def signature() -> Signature:
             size = (rows, 1, state.shape[-1])
+            reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows, len(tree))}
+            reals |= {"xtc": (rows, tree.depth)} if flags.any_xtc else {}
             return Signature(
                 {"slots": (rows,), "ends": (rows,)},
-                {"settings": (rows, NUMBERS), "u": (rows, len(tree))},
+                reals,
                 {"state": (size, state.dtype)},
             )
 

@@ -54,7 +54,7 @@ def one_by_one(logits: Tensor, sampling: Sampling, prompt: list[int], reply: lis
 def adjust(penalties: Penalties, rows: list[SequenceState], logits: Tensor, drafted: Tensor, first: int = 0) -> Tensor:
     adjustment = penalties.of(rows)
     assert adjustment is not None
-    return adjustment.apply(logits, drafted, first)
+    return adjustment.apply(logits, drafted, inside, first=first)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
