@@ -67,7 +67,7 @@ def summary(prompt: Prompt, events: Sequence[Event]) -> dict[str, Any]:
     return {
         "prompt": prompt.text,
         "reason": reason,
-        "repeats": any([watch.add(token) for token in tokens]),
+        "repeats": sum(watch.add(token) for token in tokens) > 0,
         "tokens": len(tokens),
         "text": text,
     }

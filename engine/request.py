@@ -19,6 +19,11 @@ DEFAULT_GAMMA = 4
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")
 """Policies for a conversation that does not fit into the context: refuse the request; leave out the oldest turns; leave
 out the turns after the first one. The system prompt and the last turn always stay."""
+SAMPLING_NUMBERS = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_probability", "xtc_threshold"),
+)
+"""Fields of `Sampling` that a model may recommend and a client may set."""
 _LARGEST_XTC = 0.5
 """Two tokens cannot both be likelier."""
 COLDEST = 1e-30
@@ -210,6 +215,10 @@ class Request:
     """Switches thinking on or off if the chat template has a switch for it; None leaves it to the template."""
     when_full: str = STOP
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
+    stop_repeats: bool = False
+    """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
+    not_drafted_from: tuple[int, ...] = ()
+    """Keys of texts of other chats (`Engine.other_chats`) that are not used: a reply is not drafted from itself."""
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)

@@ -127,6 +127,7 @@ _MESSAGES = (
             ("edit", "Edit", "write another version of message N, or of the last one"),
             ("regenerate", "Regenerate", "another reply to message N"),
             ("continue", "Continue", "another reply to message N that continues the present one"),
+            ("penalise", "Try again with a penalty", "another reply to message N, with a penalty on repetitions (DRY)"),
             ("fork", "Fork chat", "a new chat with the messages up to N"),
         )
     ),

@@ -21,7 +21,7 @@ def sampled(
     count: int,
     *,
     max_tokens: int = 3,
-    sampling: Sampling = Sampling(temperature=1.0),
+    sampling: Sampling | None = None,
 ) -> list[list[Event]]:
     """Events of `count` replies, each with a seed of its own, with drafts for two positions."""
     requests = [
@@ -31,7 +31,7 @@ def sampled(
             drafter=drafter,
             gamma=2,
             max_tokens=max_tokens,
-            sampling=replace(sampling, seed=seed),
+            sampling=replace(sampling or Sampling(temperature=1.0), seed=seed),
         )
         for seed in range(count)
     ]

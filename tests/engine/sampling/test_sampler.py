@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf, nan
-
 from dataclasses import replace
+from math import inf, nan
 
 import pytest
 import torch
@@ -59,7 +58,9 @@ def test_it_is_what_transformers_samples_from(settings: Sampling, vocabulary: in
     torch.testing.assert_close(ours[both], theirs[both], rtol=1e-3 if vocabulary > 5000 else 1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("settings", [Sampling(temperature=1.3), Sampling(temperature=0.8, top_k=5, top_p=0.9)], ids=str)
+@pytest.mark.parametrize(
+    "settings", [Sampling(temperature=1.3), Sampling(temperature=0.8, top_k=5, top_p=0.9)], ids=str
+)
 def test_xtc_leaves_the_least_likely_of_the_top_choices(settings: Sampling) -> None:
     """Also where one token alone or none at all reaches the threshold, and where the draw leaves it off."""
     logits = torch.randn(6, 3, 40, generator=torch.Generator().manual_seed(4)) * torch.arange(1.0, 4.0)[:, None]
