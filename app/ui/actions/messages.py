@@ -97,7 +97,7 @@ class MessageActions(ActionGroup):
         self._choose()
 
     def command(self, action: str, argument: str = "") -> None:
-        """`/edit`, `/regenerate`, `/continue`, `/penalise`, `/fork`, with the number of a message; else the last one."""
+        """`/edit`, `/regenerate`, `/continue`, `/penalise`, `/fork`, and the number of a message; else the last one."""
         turns = self._scope.conversation.turns
         if not turns:
             raise UnavailableError(NO_MESSAGES)
