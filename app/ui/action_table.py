@@ -76,7 +76,8 @@ class Action:
 
 
 _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T|auto", "top-k": "N|auto", "top-p": "P|auto",
-          "min-p": "P|auto", "seed": "N|off", "lenience": "L", "max-tokens": "N",
+          "min-p": "P|auto", "repetition": "F|auto", "dry": "F|auto", "xtc": "P|auto", "seed": "N|off", "lenience": "L",
+          "max-tokens": "N",
           "rejected": "|".join(REJECTED)}  # fmt: skip
 
 _CONTROLS = tuple(

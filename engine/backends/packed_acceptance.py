@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -20,7 +21,6 @@ from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
 from specchat.engine.sampling.rng import Stream, uniform, uniforms
-from specchat.engine.sampling.sampler import most_likely
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -72,7 +72,7 @@ def accept_packed(
         kind.append(i)
     drafted, trees = proposal.on_host, proposal.trees
     if adjusting := [i for i in (*greedy, *sampled) if rows[i].request.sampling.adjusts]:
-        scores = _adjusted(adjusting, rows, proposal, scores, reference)
+        _adjust(adjusting, rows, proposal, scores, reference)
     verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
     if sampled:
         verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits), strict=True)
@@ -105,24 +105,25 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     return not sampling.lossless or bool(row.request.detail) or listed
 
 
-def _adjusted(
+def _adjust(
     mine: Sequence[int],
     rows: Sequence[SequenceState],
     proposal: Proposal,
     scores: PackedScores,
     reference: TensorAcceptance,
-) -> PackedScores:
-    """The scores with the bias and penalties of the rows `mine`."""
-    logits, best = list(scores.logits), list(scores.best)
-    padded = pad_sequence([logits[i] for i in mine], batch_first=True)
-    adjusted = reference.adjusted([rows[i] for i in mine], padded, proposal.only(mine))
-    for i, own in zip(mine, adjusted, strict=True):
-        logits[i] = own[: len(logits[i])]
+) -> None:
+    """Apply the bias and penalties of the rows `mine` to their scores.
+
+    By numpy as far as it concerns the whole vocabulary: torch's threads would hinder those of the kernels.
+    """
+    for i in mine:
+        logits = scores.logits[i]
+        reference.adjust(rows[i], logits, proposal.on_host[i], proposal.trees[i])
         if rows[i].request.sampling.greedy:
-            likeliest = most_likely(logits[i])
-            finite = logits[i].gather(-1, likeliest[:, None])[:, 0].isfinite()
-            best[i] = likeliest.where(finite, -1).tolist()
-    return PackedScores(logits, best, scores.tapped)
+            values = logits.numpy()
+            best = values.argmax(-1)
+            finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
+            scores.best[i] = np.where(finite, best, -1).tolist()
 
 
 def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> SampledVerdict:

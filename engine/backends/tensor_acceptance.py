@@ -18,6 +18,7 @@ from specchat.engine.decoding.outcome import Outcome, outcome_of, tested_candida
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.sampling import xtc
@@ -86,7 +87,10 @@ class TensorAcceptance:
             gammas: [B], requested draft lengths.
             tapped: [B, T, taps x hidden size], or None.
         """
-        logits = self.adjusted(rows, logits, proposal)
+        adjustment = self._penalties.of(rows)
+        if adjustment is not None:
+            inside = TreeMask.of(proposal.trees, logits.shape[1], logits.device).inside
+            logits = adjustment.apply(logits, proposal.tokens, inside)
         if self._graphs.enabled and not proposal.branches and proposal.support:  # chains share their captured verdicts
             q = None if proposal.q is None else proposal.support.spread(proposal.q)
             proposal = replace(proposal, q=q, support=None)
@@ -114,14 +118,12 @@ class TensorAcceptance:
         count = len(rows)
         return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
 
-    def adjusted(self, rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> Tensor:
-        """The target's logits [B, T, V] with the bias and penalties of the rows."""
-        adjustment = self._penalties.of(rows)
-        if adjustment is None:
-            return logits
-        return adjustment.apply(
-            logits, proposal.tokens, TreeMask.of(proposal.trees, logits.shape[1], logits.device).inside
-        )
+    def adjust(self, row: SequenceState, logits: Tensor, drafted: Sequence[int], tree: Tree) -> None:
+        """Apply the bias and penalties of a row to its logits [T, V], float32, in place."""
+        adjustment = self._penalties.of([row])
+        assert adjustment is not None
+        inside, tokens = TreeMask.of([tree], len(tree) + 1, logits.device).inside, to_device([drafted], logits.device)
+        adjustment.apply_in_place(logits[None], tokens.long().reshape(1, -1), inside)
 
     @torch.inference_mode()
     def capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:

@@ -147,15 +147,23 @@ class Adjustment:
             [B, T, V], float32; rows without an adjustment are unchanged.
         """
         adjusted = logits.to(torch.float32, copy=True)
+        self.apply_in_place(adjusted, drafted, inside, first=first)
+        return adjusted
+
+    @torch.inference_mode()
+    def apply_in_place(
+        self, adjusted: Tensor, drafted: Tensor, inside: Tensor | None = None, *, first: int = 0
+    ) -> None:
+        """Like `apply`, for logits [B, T, V], float32, that are changed: no operation is as large as they are."""
         mine = adjusted if self.rows is None else adjusted[self.rows]
         drafted = drafted if self.rows is None else drafted[self.rows]
         if inside is None:
-            known = torch.arange(first, first + logits.shape[1], device=drafted.device)[:, None]
+            known = torch.arange(first, first + adjusted.shape[1], device=drafted.device)[:, None]
             before = (torch.arange(drafted.shape[1], device=drafted.device) < known).expand(len(drafted), -1, -1)
         else:
             before = (inside if self.rows is None else inside[self.rows])[..., 1 : 1 + drafted.shape[1]]
         if self.bias is not None:
-            ids, values = (t[:, None].expand(-1, logits.shape[1], -1) for t in self.bias)
+            ids, values = (t[:, None].expand(-1, adjusted.shape[1], -1) for t in self.bias)
             mine.scatter_add_(-1, ids, values)
         if self.repetition is not None:
             ids, penalty = self.repetition.at(drafted, before, off=1.0)
@@ -171,7 +179,6 @@ class Adjustment:
             self._discourage(mine, drafted, before)
         if self.rows is not None:
             adjusted[self.rows] = mine
-        return adjusted
 
     def _discourage(self, mine: Tensor, drafted: Tensor, before: Tensor) -> None:
         """Apply DRY to logits [M, T, V] in place, after drafted tokens [M, K] of trees [M, T, K]."""
