@@ -29,7 +29,7 @@ class PackedScores:
     """Scores of a ragged pass, row by row."""
 
     logits: list[Tensor]
-    """[T, V] each, float32; valid until the next pass."""
+    """[T, V] each, float32; valid until the next pass. Acceptance applies bias and penalties to them."""
     best: list[list[int]]
     """The likeliest token after every node, -1 where logits are not numbers; empty if no row is greedy."""
     tapped: list[Tensor] | None

@@ -114,7 +114,7 @@ def test_nan_in_the_static_input_of_q_does_not_reach_certain_drafts() -> None:
 
 
 def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> list[Outcome]:
-    scores = PackedScores(list(logits), logits.argmax(-1).tolist(), None)
+    scores = PackedScores(list(logits.clone()), logits.argmax(-1).tolist(), None)
     return accept_packed(rows, proposal, scores, [3] * len(rows), acceptance(64)).outcomes()
 
 
