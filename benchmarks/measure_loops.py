@@ -26,10 +26,12 @@ PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "daily.json"
 SETTINGS = (
     "temperature=0",
     "repetition_penalty=1.1",
+    "repetition_penalty=1.15",
     "dry_multiplier=0.8",
+    "dry_multiplier=0.8,repetition_penalty=1.05",
+    "dry_multiplier=0.8,repetition_penalty=1.1",
     "temperature=0.2,top_p=0.9",
     "temperature=0.2,top_p=0.9,repetition_penalty=1.1",
-    "temperature=0.2,top_p=0.9,dry_multiplier=0.8",
 )
 
 

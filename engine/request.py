@@ -80,7 +80,9 @@ class Sampling:
     """DRY (`engine.sampling.dry`): a token that would continue a repetition of n ≥ `dry_allowed_length` tokens loses
     `dry_multiplier` · `dry_base` ^ (n - `dry_allowed_length`) of its logit; 0 is off."""
     dry_base: float = 1.75
+    """How fast the penalty of DRY grows with the length of the repetition; at least 1."""
     dry_allowed_length: int = 2
+    """Length of the shortest repetition that DRY penalises; at least 1."""
     dry_penalty_last_n: int = -1
     """Number of last tokens of prompt and reply in which DRY looks for repetitions; -1 for all, 0 is off."""
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
