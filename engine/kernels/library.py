@@ -25,7 +25,7 @@ from specchat.engine.kernels.structures import (
     CRows,
 )
 
-_ABI = 9
+_ABI = 10
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {
