@@ -33,7 +33,16 @@ from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
-from specchat.engine.request import MAX_GAMMA, WHEN_FULL, Message, Request, Sampling, gamma_text, parse_gamma
+from specchat.engine.request import (
+    MAX_GAMMA,
+    SAMPLING_NUMBERS,
+    WHEN_FULL,
+    Message,
+    Request,
+    Sampling,
+    gamma_text,
+    parse_gamma,
+)
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
@@ -49,6 +58,7 @@ __all__ = [
     "FILE_MODE",
     "MAX_GAMMA",
     "MOST_DRAFTED",
+    "SAMPLING_NUMBERS",
     "WHEN_FULL",
     "WINDOW_S",
     "Admitted",

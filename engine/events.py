@@ -24,6 +24,8 @@ class FinishReason(StrEnum):
     """`Request.max_tokens` were emitted."""
     CONTEXT = "context"
     """The context is full."""
+    REPEATS = "repeats"
+    """It repeats itself, and `Request.stop_repeats` is set."""
     CANCELLED = "cancelled"
     ERROR = "error"
 

@@ -19,6 +19,13 @@ DEFAULT_GAMMA = 4
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")
 """Policies for a conversation that does not fit into the context: refuse the request; leave out the oldest turns; leave
 out the turns after the first one. The system prompt and the last turn always stay."""
+SAMPLING_NUMBERS = (
+    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_probability", "xtc_threshold"),
+)
+"""Fields of `Sampling` that a model may recommend and a client may set."""
+_LARGEST_XTC = 0.5
+"""Two tokens cannot both be likelier."""
 COLDEST = 1e-30
 """Lowest temperature: float32 logits overflow below it, and only tied tokens share the probability at it."""
 
@@ -69,6 +76,22 @@ class Sampling:
     """Below 1, drafted tokens are accepted more often than is lossless (Leviathan et al. 2023, Appendix A.5)."""
     frequency_penalty: float = 0.0
     """Subtracted from a token's logit once for each time it is in the reply so far (as in OpenAI's API); 0 is off."""
+    dry_multiplier: float = 0.0
+    """DRY (`engine.sampling.dry`): a token that would continue a repetition of n ≥ `dry_allowed_length` tokens loses
+    `dry_multiplier` · `dry_base` ^ (n - `dry_allowed_length`) of its logit; 0 is off."""
+    dry_base: float = 1.75
+    """How fast the penalty of DRY grows with the length of the repetition; at least 1."""
+    dry_allowed_length: int = 2
+    """Length of the shortest repetition that DRY penalises; at least 1."""
+    dry_penalty_last_n: int = -1
+    """Number of last tokens of prompt and reply in which DRY looks for repetitions; -1 for all, 0 is off."""
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    """No repetition reaches across a token that contains one of these."""
+    xtc_probability: float = 0.0
+    """XTC: chance that a token is drawn without all tokens of at least `xtc_threshold` but the least likely of them,
+    after all filters, as in text-generation-webui; 0 is off. Greedy replies do not use it."""
+    xtc_threshold: float = 0.1
+    """Above 0.5 it is off: at most one token reaches it."""
 
     def __post_init__(self) -> None:
         _check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
@@ -84,9 +107,28 @@ class Sampling:
         for token, bias in self.logit_bias:
             _check(token >= 0, f"logit-bias names token {token}: token ids start at 0")
             _check(-100 <= bias <= 100, f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100")
+        self._check_repetition()
         tokens = [token for token, _ in self.logit_bias]
         for token in tokens if len(set(tokens)) < len(tokens) else ():
             _check(tokens.count(token) == 1, f"logit-bias names token {token} more than once: give each token one bias")
+
+    def _check_repetition(self) -> None:
+        multiplier, base, length, last = (
+            self.dry_multiplier,
+            self.dry_base,
+            self.dry_allowed_length,
+            "dry-penalty-last-n",
+        )
+        _check(0 <= multiplier < inf, f"dry-multiplier is {multiplier:g}: it must be 0 (off) or more")
+        _check(1 <= base < inf, f"dry-base is {base:g}: it must be 1 or more")
+        _check(length >= 1, f"dry-allowed-length is {length}: it must be at least 1")
+        _check(
+            self.dry_penalty_last_n >= -1, f"{last} is {self.dry_penalty_last_n}: it must be -1 (all), 0 (off) or more"
+        )
+        _check(all(self.dry_sequence_breakers), "a dry-sequence-breaker is empty: it would break every repetition")
+        probability, threshold = self.xtc_probability, self.xtc_threshold
+        _check(0 <= probability <= 1, f"xtc-probability is {probability:g}: it must be from 0 (off) to 1")
+        _check(0 < threshold <= 1, f"xtc-threshold is {threshold:g}: it must be above 0 and at most 1")
 
     @property
     def greedy(self) -> bool:
@@ -99,10 +141,25 @@ class Sampling:
         return self.lenience == 1
 
     @property
-    def adjusts(self) -> bool:
-        """Whether logits are changed (bias, penalties) before they are standardised."""
+    def dry(self) -> bool:
+        """Whether DRY is on."""
+        return self.dry_multiplier > 0 and self.dry_penalty_last_n != 0
+
+    @property
+    def xtc(self) -> bool:
+        """Whether XTC is on."""
+        return self.xtc_probability > 0 and self.xtc_threshold <= _LARGEST_XTC and not self.greedy
+
+    @property
+    def adjusts_drafts(self) -> bool:
+        """Whether the logits of drafts are changed: by a bias or a penalty other than DRY."""
         penalties = self.presence_penalty, self.frequency_penalty
         return self.repetition_penalty != 1 or any(penalties) or bool(self.logit_bias)
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether the target's logits are changed (bias, penalties) before they are standardised."""
+        return self.adjusts_drafts or self.dry
 
     def check_vocabulary(self, size: int) -> None:
         """Check the settings against a vocabulary of V = `size` tokens.
@@ -160,6 +217,10 @@ class Request:
     """Switches thinking on or off if the chat template has a switch for it; None leaves it to the template."""
     when_full: str = STOP
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
+    stop_repeats: bool = False
+    """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
+    not_drafted_from: tuple[int, ...] = ()
+    """Keys of texts of other chats (`Engine.other_chats`) that are not used: a reply is not drafted from itself."""
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)

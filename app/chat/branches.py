@@ -32,7 +32,7 @@ def regenerate(requests: RequestManager, conversation: Conversation, turn: Turn,
     """Request one more reply to a prompt of the path with these settings; return whether there is an engine."""
     if settings.seed is not None:  # the same seed would repeat the reply
         settings = replace(settings, seed=settings.seed + len(turn.replies))
-    return requests.request_another(conversation, turn, conversation.request(settings, turn), ())
+    return requests.request_another(conversation, turn, conversation.another_request(settings, turn), ())
 
 
 def go_on(
@@ -42,6 +42,8 @@ def go_on(
     rounds: Sequence[Round],
     chosen: Sequence[int] = (),
     text: str = "",
+    *,
+    stop_repeats: bool = True,
 ) -> bool:
     """Request one more reply that starts with part of another one; return whether there is an engine.
 
@@ -51,6 +53,7 @@ def go_on(
         rounds: Rounds of another reply that the new one starts with, from the engine's cache if possible.
         chosen: Token ids after these rounds.
         text: Text after these tokens.
+        stop_repeats: Whether it ends when it repeats itself.
     """
     if requests.effective is None:
         return False
@@ -58,7 +61,7 @@ def go_on(
         text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
     emitted = [token for record in rounds for token in record.emitted]
     request = conversation.request(requests.effective, turn)
-    request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text)
+    request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text, stop_repeats=stop_repeats)
     return requests.request_another(conversation, turn, request, rounds)
 
 

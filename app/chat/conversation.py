@@ -57,6 +57,11 @@ class Turn:
         return next(n for n, turn in enumerate(self.versions, start=1) if turn is self)
 
     @property
+    def reply_rows(self) -> tuple[int, ...]:
+        """Rows of its replies in the store."""
+        return tuple(reply.message_id for reply in self.replies if reply.message_id is not None)
+
+    @property
     def counts(self) -> bool:
         """Whether the turn is part of the model's context: one that failed before its first token is not."""
         return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
@@ -128,7 +133,12 @@ class Conversation:
 
     def request(self, settings: Settings, turn: Turn) -> Request:
         """A request for a reply to a prompt of the path."""
-        return settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(turn))
+        request = settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(turn))
+        return replace(request, stop_repeats=True)
+
+    def another_request(self, settings: Settings, turn: Turn) -> Request:
+        """A request for one more reply, which is not drafted from the replies to the same prompt."""
+        return replace(self.request(settings, turn), not_drafted_from=turn.reply_rows)
 
     def requests(self, settings: Settings, turn: Turn) -> list[Request]:
         """A request for each wanted reply; a given seed counts up, otherwise the engine draws one for each."""

@@ -29,6 +29,7 @@ ENDINGS: dict[FinishReason, str] = {
     FinishReason.STOP: "stop string",
     FinishReason.LENGTH: "token limit",
     FinishReason.CONTEXT: "context full",
+    FinishReason.REPEATS: "repeats itself",
     FinishReason.CANCELLED: "stopped",
     FinishReason.ERROR: "failed",
 }

@@ -88,7 +88,7 @@ class SecondReading:
         self._reply = reply
         settings = self._settings.with_thinking(conversation.thinking)
         request = settings.request(uuid4().hex, conversation.messages_of(turn, reply))
-        self._request = replace(request, sampling=_sampling(reply, request.sampling))
+        self._request = replace(request, sampling=_sampling(reply, request.sampling), not_drafted_from=turn.reply_rows)
 
     @property
     def gamma(self) -> int:

@@ -34,6 +34,7 @@ _FLAGS = {
     "batches": "batch",
     "begin": "from",
     "drafters": "drafter",
+    "dry_sequence_breakers": "dry-sequence-breaker",
     "files": "file",
     "gammas": "gamma",
     "newest": "continue",
@@ -102,6 +103,16 @@ SETTINGS: Mapping[str, Any] = {
         repetition_penalty=(float, "F", "Above 1: tokens of prompt and reply become less likely."),
         presence_penalty=(float, "F", "Above 0: tokens of the reply become less likely."),
         frequency_penalty=(float, "F", "Above 0: tokens of the reply become less likely with each occurrence."),
+        dry_multiplier=(
+            float,
+            "F",
+            "Above 0 (usual: 0.8): tokens that go on with a repetition become less likely.",
+        ),
+        dry_base=(float, "F", "How fast DRY grows with the length of the repetition; usual: 1.75."),
+        dry_allowed_length=(int, "N", "Tokens of a repetition from which DRY counts; usual: 2."),
+        dry_penalty_last_n=(int, "N", "Last tokens in which DRY looks for repetitions; -1: all."),
+        xtc_probability=(float, "P", "Above 0: chance to draw without the top choices (XTC)."),
+        xtc_threshold=(float, "P", "What a top choice of XTC has at least; usual: 0.1."),
         max_tokens=(int, "N", "End the reply after N tokens."),
     ),
     **table(
@@ -121,7 +132,9 @@ SETTINGS: Mapping[str, Any] = {
 """The options of a model and of its replies, by the names of the settings."""
 QUESTION = table(
     logit_bias=(_bias, "ID=BIAS", "Add BIAS to the logit of a token; may be repeated."),
+    dry_sequence_breakers=(list[str], "TEXT", "DRY does not look beyond TEXT; may be repeated; none: nothing."),
     stop=(list[str], "TEXT", "End the reply before TEXT; may be repeated."),
+    stop_repeats=(bool, None, "End a reply that repeats itself."),
     system=(str, "TEXT", "Instructions to the model."),
     files=(list[Path], "FILE", "Send a text file too; may be repeated."),
     template=(str, "NAME", "A saved prompt, placed before the question."),

@@ -13,7 +13,7 @@ from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.observed import resolve_rounds
-from specchat.engine import Admitted, Fate, Finished, Metrics, Ready, Record, Round, Thinking, Totals
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Metrics, Ready, Record, Round, Thinking, Totals
 
 _DIM, _NOT_DIM = "\x1b[2m", "\x1b[22m"
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
@@ -87,6 +87,8 @@ class PlainPrinter:
         tail = self._answer.feed(event.tail) + self._answer.end()
         self._print(tail, escape_controls(tail))
         self.abandon()
+        if event.reason is FinishReason.REPEATS:
+            self.note("the reply repeated itself and was ended")
 
     def abandon(self) -> None:
         """End the line."""

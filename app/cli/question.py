@@ -21,6 +21,7 @@ from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat, Store
 from specchat.engine import Admitted, Event, Finished, Message, Request, Round, Totals
 
+NO_BREAKERS = ("none",)
 LONGEST_INPUT = 16 << 20
 """Bytes of stdin that are read: far more than any context holds."""
 
@@ -34,6 +35,10 @@ class Question:
     stop: tuple[str, ...] = ()
     logit_bias: tuple[tuple[int, float], ...] = ()
     """Token ids, and what is added to their logits."""
+    dry_sequence_breakers: tuple[str, ...] | None = None
+    """Those of DRY; None for the usual ones, `NO_BREAKERS` for none."""
+    stop_repeats: bool = False
+    """Whether a reply that repeats itself ends."""
     files: tuple[Path, ...] = ()
     """Text files that the model gets before the question, each under its name."""
     template: str | None = None
@@ -80,7 +85,11 @@ class Question:
     def request(self, settings: Settings, messages: tuple[Message, ...]) -> Request:
         """The request with these messages."""
         request = settings.request("ask", messages, tuple(clean_prompt(text) for text in self.stop))
-        return replace(request, sampling=replace(request.sampling, logit_bias=self.logit_bias))
+        sampling = replace(request.sampling, logit_bias=self.logit_bias)
+        if self.dry_sequence_breakers is not None:
+            breakers = () if self.dry_sequence_breakers == NO_BREAKERS else self.dry_sequence_breakers
+            sampling = replace(sampling, dry_sequence_breakers=breakers)
+        return replace(request, sampling=sampling, stop_repeats=self.stop_repeats)
 
     def stored_turn(self) -> StoredTurn | None:
         """The place in a chat where question and reply are stored; None if they are not.

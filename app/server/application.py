@@ -49,6 +49,8 @@ class Limits:
     """Requests that may wait for a slot."""
     seconds: float
     """The longest time of a reply, waiting included."""
+    stop_repeats: bool = False
+    """Whether replies that repeat themselves end, unless their request says otherwise."""
 
 
 class Service:
@@ -65,7 +67,9 @@ class Service:
         self.ready: Ready = engine.wait_ready()
         self.calls = Calls(engine, loop, limits.queue, limits.seconds)
         self._engine = engine
-        self._defaults = Defaults(engine, settings.with_model(self.ready.sampling), self.ready.context)
+        self._defaults = Defaults(
+            engine, settings.with_model(self.ready.sampling), self.ready.context, limits.stop_repeats
+        )
         self._names = {self.ready.target, settings.target}
         self._created = int(time.time())
         self._largest = max(LEAST_BODY, BODY_BYTES_PER_TOKEN * self.ready.context)

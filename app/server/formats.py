@@ -19,6 +19,7 @@ ENDINGS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.CONTEXT: "length",
+    FinishReason.REPEATS: "repeats",
 }
 
 

@@ -143,6 +143,15 @@ class Body(_Model):
     top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: Annotated[list[Stop], Field(max_length=64)] | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    stop_repeats: bool | None = None
+    """Whether a reply that repeats itself ends."""
     drafter: str | None = None
     gamma: int | Literal["auto"] | None = None
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from specchat.app.server.protocol import MOST_CHOICES, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
-from specchat.engine import Engine, EngineError, Message, Request
+from specchat.engine import SAMPLING_NUMBERS, Engine, EngineError, Message, Request
 
 COMPLETION_TOKENS = 16
 """The protocol's default of max_tokens for /v1/completions."""
-_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +20,8 @@ class Defaults:
     engine: Engine
     settings: Settings
     context: int
+    stop_repeats: bool = False
+    """`Request.stop_repeats`."""
 
 
 def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Defaults) -> list[Request]:
@@ -44,7 +45,7 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
-        model = replace(_model_request(body, call_id, longest, defaults.settings), detail=top)
+        model = replace(_model_request(body, call_id, longest, defaults), detail=top)
         if isinstance(body, ChatBody) and body.thinking is not None:
             model = replace(model, thinking=body.thinking)
         read = [_read(prompt, call_id, defaults, model.thinking) for prompt in prompts]
@@ -92,10 +93,14 @@ def _read(
     return tuple(ids)
 
 
-def _model_request(body: Body, call_id: str, longest: int, settings: Settings) -> Request:
+def _model_request(body: Body, call_id: str, longest: int, defaults: Defaults) -> Request:
     """A request with a placeholder for its prompt."""
+    settings = defaults.settings
     model = settings.request(call_id, (Message("user", "?"),), body.stops())
-    sampling = body.model_dump(include=_SAMPLING, exclude_none=True)
+    breakers = (
+        {} if body.dry_sequence_breakers is None else {"dry_sequence_breakers": tuple(body.dry_sequence_breakers)}
+    )
+    sampling = breakers | body.model_dump(include=set(SAMPLING_NUMBERS), exclude_none=True)
     gamma = settings.gamma if body.gamma is None else None if body.gamma == "auto" else body.gamma
     return replace(
         model,
@@ -105,6 +110,7 @@ def _model_request(body: Body, call_id: str, longest: int, settings: Settings) -
         drafter=body.drafter or settings.drafter,
         gamma=gamma,
         max_tokens=longest,
+        stop_repeats=defaults.stop_repeats if body.stop_repeats is None else body.stop_repeats,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, THINKING, Settings
-from specchat.engine import WHEN_FULL, Sampling
+from specchat.engine import SAMPLING_NUMBERS, WHEN_FULL, Sampling
 
 Value = str | int | float | None
 OFF = "off"
@@ -115,6 +115,19 @@ CONTROLS: tuple[Control, ...] = (
         float, (None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((None, AUTO), (0.0, OFF)),
     ),
     Control(
+        "repetition_penalty", "repetition", "repetition", "a number above 0, off or auto",
+        "above 1: tokens that were there are less likely",
+        float, (None, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3), ((None, AUTO), (1.0, OFF)),
+    ),
+    Control(
+        "dry_multiplier", "DRY", "dry", "a number from 0 on, off or auto", "discourages repeated sequences of tokens",
+        float, (None, 0.0, 0.4, 0.8, 1.2, 1.6), ((None, AUTO), (0.0, OFF)),
+    ),
+    Control(
+        "xtc_probability", "XTC", "xtc", "a number from 0 to 1, off or auto", "chance to leave out the top choices",
+        float, (None, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0), ((None, AUTO), (0.0, OFF)),
+    ),
+    Control(
         "seed", "seed", "seed", "a whole number, or off for another one each time", "repeats the same random draws",
         int, (None, *range(101)), ((None, OFF),),
     ),
@@ -149,9 +162,10 @@ def sampling_text(sampling: Sampling) -> str:
     """The sampling settings that are not off: temperature 0.6 · top-k 20; greedy, where they are."""
     names = ("temperature",) if sampling.greedy else ("temperature", "top_k", "top_p", "min_p")
     said = [f"{BY_NAME[name].label} {BY_NAME[name].text(sampling)}" for name in names]
+    on = {"dry": sampling.dry, "xtc": sampling.xtc}
     said += [
         f"{name.replace('_', ' ')} {getattr(sampling, name):g}"
-        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
-        if getattr(sampling, name) != getattr(Sampling(), name)
+        for name in SAMPLING_NUMBERS[4:]
+        if getattr(sampling, name) != getattr(Sampling(), name) and on.get(name[:3], True)
     ]
     return " · ".join([*(["greedy"] if sampling.greedy else said[:1]), *(text for text in said[1:] if OFF not in text)])

@@ -69,6 +69,12 @@ class Settings:
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
     lenience: float = 1.0
     """Below 1, more drafted tokens are accepted than is lossless."""
     max_tokens: int = 1024

@@ -76,7 +76,8 @@ class Action:
 
 
 _SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T|auto", "top-k": "N|auto", "top-p": "P|auto",
-          "min-p": "P|auto", "seed": "N|off", "lenience": "L", "max-tokens": "N",
+          "min-p": "P|auto", "repetition": "F|auto", "dry": "F|auto", "xtc": "P|auto", "seed": "N|off", "lenience": "L",
+          "max-tokens": "N",
           "rejected": "|".join(REJECTED)}  # fmt: skip
 
 _CONTROLS = tuple(
@@ -127,6 +128,7 @@ _MESSAGES = (
             ("edit", "Edit", "write another version of message N, or of the last one"),
             ("regenerate", "Regenerate", "another reply to message N"),
             ("continue", "Continue", "another reply to message N that continues the present one"),
+            ("penalise", "Try again with a penalty", "another reply to message N, with a penalty on repetitions (DRY)"),
             ("fork", "Fork chat", "a new chat with the messages up to N"),
         )
     ),

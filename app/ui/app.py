@@ -246,6 +246,8 @@ class SpecChat(App[None]):
                     actions.prompt.open_attachment(about.attachments[details[0]])
                 case "copy":
                     self.copy_to_clipboard((about.answer or about.text).strip())
+                case "continue" | "penalise":
+                    actions.messages.on_reply(event.what, about)
                 case "code":
                     actions.replies.copy_code(details[0], about)
                 case "link":

@@ -1,7 +1,7 @@
 """Acceptance on the host, for the packed CPU kernels: greedy rows by comparison, sampled rows by the kernels.
 
-The path is chosen per row, independently of the batch. Rows with penalties, a bias, lenience, details or listed
-candidates take the reference on tensors (`engine.backends.tensor_acceptance`).
+The path is chosen per row, independently of the batch. Rows with lenience, details or listed candidates take the
+reference on tensors (`engine.backends.tensor_acceptance`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome, outcome_of
@@ -27,7 +29,7 @@ class PackedScores:
     """Scores of a ragged pass, row by row."""
 
     logits: list[Tensor]
-    """[T, V] each, float32; valid until the next pass."""
+    """[T, V] each, float32; valid until the next pass. Acceptance applies bias and penalties to them."""
     best: list[list[int]]
     """The likeliest token after every node, -1 where logits are not numbers; empty if no row is greedy."""
     tapped: list[Tensor] | None
@@ -69,6 +71,8 @@ def accept_packed(
         kind = special if _is_special(row, proposal.trees[i]) else greedy if row.request.sampling.greedy else sampled
         kind.append(i)
     drafted, trees = proposal.on_host, proposal.trees
+    if adjusting := [i for i in (*greedy, *sampled) if rows[i].request.sampling.adjusts]:
+        _adjust(adjusting, rows, proposal, scores, reference)
     verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
     if sampled:
         verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits), strict=True)
@@ -87,7 +91,7 @@ def accept_packed(
         for i, made in verdicts.items()
     }
     if special:
-        logits = torch.nn.utils.rnn.pad_sequence([scores.logits[i] for i in special], batch_first=True)
+        logits = pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
         verdict = reference.judge(own, logits, proposal.only(special), [gammas[i] for i in special])
         outcomes |= zip(special, verdict.outcomes(), strict=True)
@@ -98,7 +102,28 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     """Whether a row needs the reference."""
     sampling = row.request.sampling
     listed = tree.tests is not None and not sampling.greedy
-    return not sampling.lossless or sampling.adjusts or bool(row.request.detail) or listed
+    return not sampling.lossless or bool(row.request.detail) or listed
+
+
+def _adjust(
+    mine: Sequence[int],
+    rows: Sequence[SequenceState],
+    proposal: Proposal,
+    scores: PackedScores,
+    reference: TensorAcceptance,
+) -> None:
+    """Apply the bias and penalties of the rows `mine` to their scores.
+
+    By numpy as far as it concerns the whole vocabulary: torch's threads would hinder those of the kernels.
+    """
+    for i in mine:
+        logits = scores.logits[i]
+        reference.adjust(rows[i], logits, proposal.on_host[i], proposal.trees[i])
+        if rows[i].request.sampling.greedy:
+            values = logits.numpy()
+            best = values.argmax(-1)
+            finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
+            scores.best[i] = np.where(finite, best, -1).tolist()
 
 
 def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> SampledVerdict:
@@ -141,6 +166,8 @@ def _judge_sampled(
             by_overlap=not proposal.trees[i].branches,
             u=own,
             u_last=uniform(rows[i].seed, rows[i].rounds, Stream.LAST, 0),
+            seed=rows[i].seed,
+            position=len(rows[i].tokens),
         )
         for i, own in zip(mine, u, strict=True)
     ]

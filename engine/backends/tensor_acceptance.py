@@ -18,8 +18,10 @@ from specchat.engine.decoding.outcome import Outcome, outcome_of, tested_candida
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
+from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import broken, one_hot, standardise
@@ -87,7 +89,8 @@ class TensorAcceptance:
         """
         adjustment = self._penalties.of(rows)
         if adjustment is not None:
-            logits = adjustment.apply(logits, proposal.tokens)
+            inside = TreeMask.of(proposal.trees, logits.shape[1], logits.device).inside
+            logits = adjustment.apply(logits, proposal.tokens, inside)
         if self._graphs.enabled and not proposal.branches and proposal.support:  # chains share their captured verdicts
             q = None if proposal.q is None else proposal.support.spread(proposal.q)
             proposal = replace(proposal, q=q, support=None)
@@ -106,12 +109,21 @@ class TensorAcceptance:
         if not shape.flags.all_greedy:
             numbers |= {"u": u, "u_last": uniforms(seeds, rounds, Stream.LAST, 1)[:, 0]}
             numbers["drawn"] = proposal.drawn or [False] * len(rows)
+            if shape.flags.any_xtc:
+                numbers["xtc"] = xtc.thresholds(rows, [tree.depths for tree in proposal.trees], shape.width)
             if proposal.q is not None:
                 tensors["q"] = proposal.q
         function, signature = self._bucket(shape, logits.shape[-1], proposal.support)
         packed, path = self._graphs.call(shape, function, signature, numbers, tensors)
         count = len(rows)
         return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
+
+    def adjust(self, row: SequenceState, logits: Tensor, drafted: Sequence[int], tree: Tree) -> None:
+        """Apply the bias and penalties of a row to its logits [T, V], float32, in place."""
+        adjustment = self._penalties.of([row])
+        assert adjustment is not None
+        inside, tokens = TreeMask.of([tree], len(tree) + 1, logits.device).inside, to_device([drafted], logits.device)
+        adjustment.apply_in_place(logits[None], tokens.long().reshape(1, -1), inside)
 
     @torch.inference_mode()
     def capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
@@ -165,6 +177,7 @@ class TensorAcceptance:
         if not shape.flags.all_greedy:
             integers["drawn"] = (rows,)
             reals |= {"u": (rows, depth, BRANCHES), "u_last": (rows,)}
+            reals |= {"xtc": (rows, width)} if shape.flags.any_xtc else {}
             if depth:
                 tensors["q"] = ((rows, width, size), torch.float32)
         return Signature(integers, reals, tensors, {"logits": most, "q": most * -(-vocabulary // size)})
@@ -239,7 +252,7 @@ def _judge(inputs: Inputs, shape: _Shape, support: Support | None) -> tuple[Tens
     details.
     """
     logits, tokens = inputs["logits"], inputs["tokens"]
-    settings = SamplingRows.from_numbers(inputs["settings"], shape.flags)
+    settings = SamplingRows.from_numbers(inputs["settings"], shape.flags, inputs.get("xtc"))
     candidates = inputs["candidates"]
     mask = TreeMask(candidates, candidates, candidates, inputs["sources"], shape.widths, ())
     q = inputs.get("q")
@@ -264,7 +277,7 @@ def _details(logits: Tensor, verdict: Verdict, drafted: Drafted, settings: Sampl
     candidates = drafted.tree_mask.candidates[index, nodes[:, :-1]]
     shown = torch.where(verdict.path > 0, verdict.path, candidates[..., 0])
     tokens = drafted.tokens.gather(1, (shown - 1).clamp(min=0))
-    p = None if verdict.residual is None else standardise(judged, settings)
+    p = None if verdict.residual is None else standardise(judged, settings.at(nodes))
     q = None
     if p is not None and drafted.q is not None and drafted.drawn is not None:
         rank = (candidates == shown[..., None]).int().argmax(-1, keepdim=True)

@@ -75,7 +75,7 @@ def accept(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, 
     Args:
         logits: [B, T, V] of the target after each node, bias and penalties applied.
         drafted: K ≤ T - 1 tokens per row.
-        settings: of B rows.
+        settings: of B rows; XTC by node.
         u: uniform draws [B, γ, `BRANCHES`], float64 in [0, 1), one per candidate.
         u_last: uniform draws [B], float64, for each row's last token.
     """
@@ -237,7 +237,7 @@ class _Position:
 def _target(logits: Tensor, nodes: Tensor, settings: SamplingRows) -> Tensor:
     """The target's distributions [B, V] after one node per row."""
     index = torch.arange(len(logits), device=logits.device)
-    return standardise(logits[index, nodes][:, None], settings)[:, 0]
+    return standardise(logits[index, nodes][:, None], settings.at(nodes[:, None]))[:, 0]
 
 
 def _stacked(columns: list[tuple[Tensor, ...]], depth: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -90,23 +90,29 @@ class Datastore:
         else:
             self._parts = _sorted(_newest({**_texts(before[:1], gone), **recent}))
 
-    def continuation(self, text: Sequence[int], count: int, shared: int = 0) -> list[tuple[int, int]]:
+    def continuation(
+        self, text: Sequence[int], count: int, shared: int = 0, without: Collection[int] = ()
+    ) -> list[tuple[int, int]]:
         """Up to `count` tokens that may follow a text, each with its grade; none where nothing is sure.
 
         Args:
             text: token ids.
             count: how many are wanted.
             shared: only from matches of more tokens than these.
+            without: keys of texts that are not searched.
         """
-        found = [(part.array, part.array.longest_match(text)) for part in self._parts]
+        usable = [_usable(part, without) for part in self._parts]
+        found = [
+            (part.array, part.array.longest_match(text, use)) for part, use in zip(self._parts, usable, strict=True)
+        ]
         length = max((match.length for _, match in found), default=0)
         if length < max(LEAST, shared + 1):
             return []
         votes: list[tuple[int, ...]] = []
-        for array, match in reversed(found):
+        for (array, match), use in zip(reversed(found), reversed(usable), strict=True):
             if match.length == length:
                 wanted = _VOTES - len(votes)
-                votes += [array.following(place, count) for place in array.latest(match.places, wanted)]
+                votes += [array.following(place, count) for place in array.latest(match.places, wanted, use)]
         drafted: list[tuple[int, int]] = []
         for place in range(count):
             votes = [each for each in votes if len(each) > place]
@@ -121,6 +127,12 @@ class Datastore:
 def _grade(length: int, matches: int) -> int:
     """Of a token after matches of this length, which all have it; -1 where that says too little."""
     return sum(length >= least for least in (_ALONE if matches == 1 else _AGREED)) - 1
+
+
+def _usable(part: _Part, without: Collection[int]) -> Usable:
+    """Whether an occurrence is not in a text of these keys; None if that holds for all."""
+    excluded = {number for number, key in enumerate(part.keys) if key in without} if without else ()
+    return (lambda occurrence: part.array.sequence_of(occurrence) not in excluded) if excluded else None
 
 
 def _sorted(texts: Texts) -> tuple[_Part, ...]:
@@ -163,6 +175,8 @@ class Matched(NamedTuple):
 
 
 NOTHING = Matched(0, range(0))
+Usable = Callable[[int], bool] | None
+"""Whether an occurrence counts; None if all do."""
 
 
 class SuffixArray:
@@ -183,6 +197,7 @@ class SuffixArray:
         for sequence in sequences:
             parts += [np.asarray(sequence, dtype=np.uint32), border]
         backwards = np.concatenate(parts)[::-1]
+        self._borders = np.flatnonzero(backwards[::-1] == _BORDER)
         self._text = backwards.astype(">u4").tobytes()
         self._order = memoryview(_order_of(backwards).astype(np.int32).tobytes()).cast("i")
 
@@ -197,16 +212,20 @@ class SuffixArray:
         tokens = memoryview(text.tobytes()).cast("I")
         return [tokens[begin + 1 : end] for begin, end in pairwise(borders)]
 
-    def longest_match(self, text: Sequence[int]) -> Matched:
-        """The longest suffix of a text."""
+    def sequence_of(self, occurrence: int) -> int:
+        """The number of the sequence that the token before an occurrence is in; -1 at the beginning."""
+        return int(np.searchsorted(self._borders, len(self) - 1 - occurrence)) - 1
+
+    def longest_match(self, text: Sequence[int], usable: Usable = None) -> Matched:
+        """The longest suffix of a text, among the occurrences that count."""
         recent = text[: -DEPTH - 1 : -1]
         wanted = struct.pack(f">{len(recent)}I", *recent)
         place = bisect_left(self._order, wanted, key=self._context)
         length = 0
-        if place:
-            length = self._common(wanted, self._order[place - 1])
-        if place < len(self._order):
-            length = max(length, self._common(wanted, self._order[place]))
+        for places in (range(place - 1, -1, -1), range(place, len(self._order))):
+            neighbours = (self._order[i] for i in places)
+            if (neighbour := next(filter(usable, neighbours) if usable else neighbours, None)) is not None:
+                length = max(length, self._common(wanted, neighbour))
         if not length:
             return NOTHING
         size = length * _BYTES
@@ -219,10 +238,10 @@ class SuffixArray:
         first = bisect_left(self._order, wanted, hi=place, key=context)
         return Matched(length, range(first, bisect_right(self._order, wanted, lo=place, key=context)))
 
-    def latest(self, places: range, count: int) -> list[int]:
-        """Occurrences at these places, the latest first, `count` at most; of very many, of some of them."""
+    def latest(self, places: range, count: int, usable: Usable = None) -> list[int]:
+        """Occurrences at these places that count, the latest first, `count` at most; of very many, of some of them."""
         found = self._order[places.start : min(places.stop, places.start + _LOOKED_AT)].tolist()
-        return sorted(found)[:count]
+        return sorted(filter(usable, found) if usable else found)[:count]
 
     def following(self, occurrence: int, count: int) -> tuple[int, ...]:
         """Up to `count` tokens after an occurrence, to the end of its sequence at most."""

@@ -57,7 +57,7 @@ class ModelDrafter(Drafter):
     """A draft model that drafts chains; trees if it is given a support.
 
     Draft steps of chains are one forward pass for all rows; tokens and distributions stay on the device. A tree drafter
-    drafts chains for rows with penalties or lenience.
+    drafts chains for rows with lenience.
 
     Args:
         draft: the draft model.

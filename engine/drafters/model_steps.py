@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
+from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
@@ -71,30 +72,33 @@ class ModelSteps:
     ) -> tuple[Tensor, Tensor | None]:
         """As `draft`, from the logits [B, 1, V] of each step, after the tokens [B, step] of those before."""
         sampling = [row.request.sampling for row in rows]
-        flags, settings = SamplingFlags.of(sampling).strict, setting_numbers(sampling)
-        adjustment = self._penalties.of(rows)
+        flags = SamplingFlags.of(sampling).strict
+        if self._graphs.enabled and not flags.all_greedy:
+            flags = flags.coarse(self._graphs.count(len(rows)))
+        numbers: dict[str, ArrayLike] = {"settings": setting_numbers(sampling)}
+        adjustment = self._penalties.of(rows, drafts=True)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._device)
         distributions: list[Tensor] = []
         for step in range(steps):
             logits = logits_after(step, tokens)
             if adjustment is not None:
                 logits = adjustment.apply(logits, tokens, first=step)
-            token, q = self._choose(logits, flags, settings, u[:, step])
+            if flags.any_xtc:
+                numbers["xtc"] = xtc.thresholds(rows, [[step]] * len(rows), 1)
+            token, q = self._choose(logits, flags, numbers | {"u": u[:, step]})
             if q is not None:
                 distributions.append(q)
             tokens = torch.cat([tokens, token[:, None]], dim=1)
         return tokens, torch.stack(distributions, 1) if distributions else None
 
     def _choose(
-        self, logits: Tensor, flags: SamplingFlags, settings: NDArray[np.float64], u: NDArray[np.float64]
+        self, logits: Tensor, flags: SamplingFlags, numbers: dict[str, ArrayLike]
     ) -> tuple[Tensor, Tensor | None]:
         """The next tokens [B] from logits [B, 1, V], and the distributions [B, V] that they were drawn from."""
         if flags.all_greedy:
             return most_likely(logits)[:, 0], None
-        rows = self._graphs.count(len(logits))
-        flags = flags.coarse(rows) if self._graphs.enabled else flags
-        numbers: dict[str, ArrayLike] = {"settings": settings, "u": u}
-        token, q = self._graphs.call(*self._drawing(rows, flags), numbers, {"logits": logits})
+        step = self._drawing(self._graphs.count(len(logits)), flags)
+        token, q = self._graphs.call(*step, numbers, {"logits": logits})
         if self._graphs.enabled:  # the next step overwrites them
             token, q = token[: len(logits)].clone(), q[: len(logits)].clone()
         return token, q
@@ -110,12 +114,15 @@ class ModelSteps:
         """Drawing of one token per row."""
 
         def run(inputs: Inputs) -> list[Tensor]:
-            q = standardise(inputs["logits"], SamplingRows.from_numbers(inputs["settings"], flags))[:, 0]
+            settings = SamplingRows.from_numbers(inputs["settings"], flags, inputs.get("xtc"))
+            q = standardise(inputs["logits"], settings)[:, 0]
             return [draw(q, inputs["u"]), q]
 
         def signature() -> Signature:
             shape = rows, 1, self._vocabulary
-            return Signature({}, {"settings": (rows, NUMBERS), "u": (rows,)}, {"logits": (shape, torch.float32)})
+            reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows,)}
+            reals |= {"xtc": (rows, 1)} if flags.any_xtc else {}
+            return Signature({}, reals, {"logits": (shape, torch.float32)})
 
         return (rows, flags), run, signature
 

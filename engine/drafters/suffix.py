@@ -229,7 +229,8 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         name, length = row.request.request_id, len(row.tokens)
         known = self._stored.get(name)
         if known is None or known[0] != length:
-            found = self._datastore.continuation(row.tokens, MAX_GAMMA, self.text(row).matched[1])
+            shared, without = self.text(row).matched[1], row.request.not_drafted_from
+            found = self._datastore.continuation(row.tokens, MAX_GAMMA, shared, without)
             if found and found[0][0] in self._never:
                 found = []
             known = self._stored[name] = length, [(token, _STORED + grade) for token, grade in found]

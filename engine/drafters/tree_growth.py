@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
 from operator import add, sub
@@ -34,6 +34,7 @@ from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.kernels.sampling import DrawRequest
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling import xtc
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
@@ -81,9 +82,12 @@ class Asked:
 
 
 def may_branch(row: SequenceState) -> bool:
-    """Whether a row's draft may be a tree: not where its logits or its acceptance are special."""
-    sampling = row.request.sampling
-    return sampling.lossless and not sampling.adjusts
+    """Whether a row's draft may be a tree: not where its acceptance is special.
+
+    Bias and penalties are the target's alone: with them a tree of the shipped head is as long as a chain that has them
+    too, and takes a fraction of the time.
+    """
+    return row.request.sampling.lossless
 
 
 def draft_apart(kinds: Sequence[Kind], draft: Callable[[Kind, list[int]], Draft], device: torch.device) -> Draft:
@@ -108,7 +112,10 @@ def by_kernels(wanted: DrawRequest) -> list[int]:
 
 def by_torch(wanted: DrawRequest) -> list[int]:
     """Draw as the sampler does."""
-    settings = SamplingRows.of([wanted.sampling], wanted.logits.device)
+    limit = xtc.threshold(wanted.sampling, wanted.seed, wanted.position)
+    settings = replace(
+        SamplingRows.of([wanted.sampling], wanted.logits.device), xtc=torch.tensor([[limit]], dtype=torch.float64)
+    )
     wanted.q.copy_(standardise(wanted.logits[None, None], settings)[0, 0].nan_to_num_())
     u = torch.tensor(wanted.u, dtype=torch.float64)
     places = list(dict.fromkeys(draw_different(wanted.q[None, None], u[None, None])[0, 0].tolist()))
@@ -350,7 +357,11 @@ def _draw(
     added: list[Offered] = []
     for node in dict.fromkeys(offer.node for offer in offers):
         mine, first = [offer for offer in offers if offer.node is node], len(growth.tokens)
-        request = DrawRequest(logits[node.source], row.request.sampling, u[first : first + len(mine)], q[node.place])
+        request = DrawRequest(
+            *(logits[node.source], row.request.sampling, u[first : first + len(mine)], q[node.place]),
+            seed=row.seed,
+            position=len(row.tokens) + len(node.path),
+        )
         for offer, place in zip(mine, draw(request), strict=False):
             growth.add(offer, known[place])
             added.append(offer)

@@ -36,6 +36,9 @@ class DrawRequest:
     """One uniform draw per token."""
     q: Tensor
     """[V'], float32, contiguous: output, the distribution; all 0 if a logit is NaN."""
+    seed: int = 0
+    """Of XTC, and the position in the text."""
+    position: int = 0
 
 
 def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
@@ -49,8 +52,17 @@ def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
     uniforms = [np.array(each.u, dtype=np.float64) for each in wanted]
     draws = (CDraw * len(wanted))(
         *(
-            CDraw(each.logits.data_ptr(), c_settings(each.sampling), len(u), u.ctypes.data, each.q.data_ptr(), drawn)
-            for each, u, drawn in zip(wanted, uniforms, (part.ctypes.data for part in places), strict=True)
+            CDraw(
+                logits=each.logits.data_ptr(),
+                sampling=c_settings(each.sampling),
+                count=len(u),
+                u=u.ctypes.data,
+                q=each.q.data_ptr(),
+                seed=each.seed,
+                position=each.position,
+                places=part.ctypes.data,
+            )
+            for each, u, part in zip(wanted, uniforms, places, strict=True)
         )
     )
     library().c.sk_draw_tokens(draws, len(draws), len(wanted[0].logits), threads)
@@ -64,7 +76,7 @@ class SampledRow:
     logits: Tensor
     """[K + 1, V], float32, contiguous: the target's logits after each node."""
     sampling: Sampling
-    """Lossless, not greedy, without penalties."""
+    """Lossless, not greedy; penalties are in the logits already."""
     drafted: Sequence[int]
     """[K]"""
     parents: Sequence[int]
@@ -77,6 +89,9 @@ class SampledRow:
     """[n, branches]: uniform draws, by position and by rank among the children."""
     u_last: float
     """Uniform draw of the last token."""
+    seed: int = 0
+    """Of XTC, and the position in the text of what follows node 0."""
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +157,8 @@ class _RowArrays:
             u_stride=row.u.shape[1],
             u=row.u.ctypes.data,
             u_last=row.u_last,
+            seed=row.seed,
+            position=row.position,
             path=self._path.ctypes.data,
             p=p,
             q_of=q,
@@ -163,6 +180,8 @@ def c_settings(sampling: Sampling) -> _Pointer[CSampling]:
             temperature=max(sampling.temperature, COLDEST),
             top_p=sampling.top_p,
             top_k=sampling.top_k,
+            xtc_probability=sampling.xtc_probability if sampling.xtc else 0.0,
+            xtc_threshold=sampling.xtc_threshold,
             log_min_p=log(sampling.min_p) if sampling.min_p else -inf,
         )
     )

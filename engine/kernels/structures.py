@@ -116,7 +116,13 @@ class CRead(Structure):
 class CSampling(Structure):
     """`sk_sampling` of api.h."""
 
-    _fields_ = _fields("double temperature top_p", "int64 top_k", "float log_min_p", "int32 reserved")
+    _fields_ = _fields(
+        "double temperature top_p",
+        "int64 top_k",
+        "double xtc_probability xtc_threshold",
+        "float log_min_p",
+        "int32 reserved",
+    )
 
 
 class CGrowth(Structure):
@@ -151,7 +157,14 @@ class CGrowing(Structure):
 class CDraw(Structure):
     """`sk_draw` of api.h."""
 
-    _fields_ = _fields("pointer logits", ("sampling", POINTER(CSampling)), "int64 count", "pointer u q places")
+    _fields_ = _fields(
+        "pointer logits",
+        ("sampling", POINTER(CSampling)),
+        "int64 count",
+        "pointer u q places",
+        "uint64 seed",
+        "int64 position",
+    )
 
 
 class CRow(Structure):
@@ -165,6 +178,8 @@ class CRow(Structure):
         "int32 by_overlap u_stride",
         "pointer u",
         "double u_last",
+        "uint64 seed",
+        "int64 position",
         "pointer path p q_of beta",
         "int32 accepted judged positions last",
     )

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.checkpoint import read_json
-from specchat.engine.request import Sampling
+from specchat.engine.request import SAMPLING_NUMBERS, Sampling
 
 FILE = "generation_config.json"
-_NAMES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_WHOLE = ("top_k", "dry_allowed_length", "dry_penalty_last_n")
 _GGUF = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
 """Names in a GGUF header that differ, below `general.sampling` (llama.cpp)."""
 
@@ -40,17 +40,17 @@ def recommended_sampling(folder: Path) -> Recommendation:
         return Recommendation(notice=str(error))
     valid: dict[str, Any] = {"temperature": 1.0} if stated.get("do_sample") is True else {}
     invalid = []
-    for name in _NAMES:
+    for name in SAMPLING_NUMBERS:
         if (value := stated.get(name)) is None:
             continue
         try:
-            if type(value) not in ((int,) if name == "top_k" else (int, float)):
+            if type(value) not in ((int,) if name in _WHOLE else (int, float)):
                 raise EngineError("not a number")
             Sampling(**{name: value})
         except EngineError:
             invalid.append(f"{name} {json.dumps(value)}")
         else:
-            valid[name] = value if name == "top_k" else float(value)
+            valid[name] = value if name in _WHOLE else float(value)
     if stated.get("do_sample") is False:
         valid["temperature"] = 0.0
     notice = f"invalid sampling settings in {FILE} are ignored: {', '.join(invalid)}"
@@ -59,7 +59,7 @@ def recommended_sampling(folder: Path) -> Recommendation:
 
 def add_gguf_sampling(folder: Path, metadata: Mapping[str, Any]) -> None:
     """Add the recommendation in a GGUF file's metadata (`general.sampling.*`) to a model folder's."""
-    stated = {name: metadata.get(f"general.sampling.{_GGUF.get(name, name)}") for name in _NAMES}
+    stated = {name: metadata.get(f"general.sampling.{_GGUF.get(name, name)}") for name in SAMPLING_NUMBERS}
     found = {name: value for name, value in stated.items() if value is not None}
     if found:
         # The file has float32: 0.6 is 0.6000000238418579 there.

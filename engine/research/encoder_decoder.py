@@ -270,11 +270,11 @@ class _Penalties(Penalties):
         super().__init__(slots, columns, device)
         self._start = start
 
-    def of(self, rows: Sequence[SequenceState]) -> Adjustment | None:
-        """Adjustment for these rows in the current round; None if no row needs any."""
+    def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
+        """Adjustment for these rows in the current round, or for their draft steps; None if no row needs any."""
         read = [[self._start, *row.tokens[_source_length(row) :]] for row in rows]
         shown = [replace(row, tokens=t, prompt_length=1 + row.continued) for row, t in zip(rows, read, strict=True)]
-        return super().of(shown)
+        return super().of(shown, drafts=drafts)
 
 
 def _source_length(row: SequenceState) -> int:

@@ -178,11 +178,11 @@ class HierarchicalDrafter(Drafter):
 
     def _adjusted(self, chains: Sequence[_Chain], proposed: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
         """Logits [b, n + 1, V] with the bias and penalties of each row."""
-        if not any(each.row.request.sampling.adjusts for each in chains):
+        if not any(each.row.request.sampling.adjusts_drafts for each in chains):
             return logits
         logits = logits.clone()
         for own, each, more in zip(logits, chains, proposed, strict=True):
-            adjustment = self._penalties.of([each.row])
+            adjustment = self._penalties.of([each.row], drafts=True)
             if adjustment is not None:
                 judged = own[None, : len(more) + 1]
                 drafted = to_device([[*each.tokens, *more]], logits.device, torch.long)

@@ -1,19 +1,22 @@
-"""Logit bias, repetition, presence and frequency penalties, applied to logits before they are standardised.
+"""Logit bias, repetition, presence and frequency penalties and DRY, applied to logits before they are standardised.
 
-At draft position i the context is prompt, reply and the first i drafted tokens, as in decoding one token at a time. The
-tokens of every slot are kept on the device, by slot and column as in the KV cache: a context is a range of columns plus
-the drafted tokens, which are never stored. So no position needs a table of size V, and rejected drafts need no cleanup.
+After a drafted token the context is prompt, reply, the drafted tokens before it and it, as in decoding one token at a
+time. The tokens of every slot are kept on the device, by slot and column as in the KV cache: a context is a range of
+columns plus drafted tokens, which are never stored. So no position needs a table of size V, and rejected drafts need no
+cleanup. DRY is computed on the host (`engine.sampling.dry`), and for the target only: draft steps would wait for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
+from specchat.engine.sampling.dry import Repetitions
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -32,15 +35,18 @@ class Penalties:
         self._owners: list[SequenceState | None] = [None] * slots
         self._known = [0] * slots
         self._tokens: Tensor | None = None
+        self._repetitions: dict[int, tuple[SequenceState, Repetitions]] = {}
+        """By slot, for sequences that use DRY."""
 
     @torch.inference_mode()
-    def of(self, rows: Sequence[SequenceState]) -> Adjustment | None:
-        """Adjustment for these rows in the current round; None if no row needs any.
+    def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
+        """Adjustment for these rows in the current round, or for their draft steps; None if no row needs any.
 
         Only tokens added to `SequenceState.tokens` since the last call are copied to the device, so a drafter and the
         target may both call this in one round.
         """
-        which = [i for i, row in enumerate(rows) if row.request.sampling.adjusts]
+        needs = attrgetter("request.sampling." + ("adjusts_drafts" if drafts else "adjusts"))
+        which = [i for i, row in enumerate(rows) if needs(row)]
         if not which:
             return None
         mine = [rows[i] for i in which]
@@ -68,7 +74,16 @@ class Penalties:
             else None,
             presence=_Penalty(*reply, presence) if any(s.presence_penalty != 0 for s in settings) else None,
             frequency=_Penalty(*reply, frequency) if any(s.frequency_penalty != 0 for s in settings) else None,
+            dry=[(at, self._repetitions_of(row)) for at, row in enumerate(mine) if row.request.sampling.dry],
         )
+
+    def _repetitions_of(self, row: SequenceState) -> Repetitions:
+        """The repetitions of a row, which are kept until another one has its slot."""
+        owner, found = self._repetitions.get(row.slot, (None, None))
+        if owner is not row or found is None:
+            found = Repetitions(row)
+            self._repetitions[row.slot] = row, found
+        return found
 
     def _catch_up(self, rows: Sequence[SequenceState]) -> Tensor:
         """Token table [slots, columns], int64, updated with all tokens of these rows."""
@@ -103,7 +118,7 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True)
 class Adjustment:
-    """Bias and penalties of one round's rows, in float32: bias, then repetition, presence and frequency penalty.
+    """Bias and penalties of one round's rows, in float32: bias, repetition, presence and frequency penalty, DRY.
 
     The order is that of transformers, which applies sequence bias before the repetition penalty.
     """
@@ -114,38 +129,72 @@ class Adjustment:
     repetition: _Penalty | None
     presence: _Penalty | None
     frequency: _Penalty | None
+    dry: Sequence[tuple[int, Repetitions]] = ()
+    """Of those of the M rows that use it."""
 
     @torch.inference_mode()
-    def apply(self, logits: Tensor, drafted: Tensor, first: int = 0) -> Tensor:
+    def apply(self, logits: Tensor, drafted: Tensor, inside: Tensor | None = None, *, first: int = 0) -> Tensor:
         """Apply bias and penalties to the target's logits of a round, or to the logits of one draft step.
 
         Args:
-            logits: [B, T, V], any float dtype, for draft positions `first` to first + T - 1; not changed.
-            drafted: [B, γ], int64, γ ≥ first + T - 1: the tokens drafted so far. A logit's context ends before its own
-                draft position. For the target T = γ + 1 and first = 0; for draft step s, T = 1 and first = γ = s.
-            first: draft position of the first logits.
+            logits: [B, T, V], any float dtype; not changed. Those of the target are after each node of a tree; those of
+                drafts for the positions `first` to first + T - 1 of a chain.
+            drafted: [B, K], int64: the tokens drafted so far.
+            inside: `TreeMask.inside` [B, T, T], T = K + 1, of the target's pass; None for a draft step.
+            first: draft position of the first logits, at most K.
 
         Returns:
             [B, T, V], float32; rows without an adjustment are unchanged.
         """
         adjusted = logits.to(torch.float32, copy=True)
-        mine, drafted = (adjusted, drafted) if self.rows is None else (adjusted[self.rows], drafted[self.rows])
+        self.apply_in_place(adjusted, drafted, inside, first=first)
+        return adjusted
+
+    @torch.inference_mode()
+    def apply_in_place(
+        self, adjusted: Tensor, drafted: Tensor, inside: Tensor | None = None, *, first: int = 0
+    ) -> None:
+        """Like `apply`, for logits [B, T, V], float32, that are changed: no operation is as large as they are."""
+        mine = adjusted if self.rows is None else adjusted[self.rows]
+        drafted = drafted if self.rows is None else drafted[self.rows]
+        if inside is None:
+            known = torch.arange(first, first + adjusted.shape[1], device=drafted.device)[:, None]
+            before = (torch.arange(drafted.shape[1], device=drafted.device) < known).expand(len(drafted), -1, -1)
+        else:
+            before = (inside if self.rows is None else inside[self.rows])[..., 1 : 1 + drafted.shape[1]]
         if self.bias is not None:
-            ids, values = (t[:, None].expand(-1, logits.shape[1], -1) for t in self.bias)
+            ids, values = (t[:, None].expand(-1, adjusted.shape[1], -1) for t in self.bias)
             mine.scatter_add_(-1, ids, values)
         if self.repetition is not None:
-            ids, penalty = self.repetition.at(drafted, first, logits.shape[1], off=1.0)
+            ids, penalty = self.repetition.at(drafted, before, off=1.0)
             score = mine.gather(-1, ids)
             mine.scatter_(-1, ids, torch.where(score < 0, score * penalty, score / penalty))
         if self.presence is not None:
-            ids, penalty = self.presence.at(drafted, first, logits.shape[1], off=0.0)
+            ids, penalty = self.presence.at(drafted, before, off=0.0)
             mine.scatter_(-1, ids, mine.gather(-1, ids) - penalty)
         if self.frequency is not None:
             # All addends of one logit are equal, so the order of additions on a device does not matter.
-            mine.scatter_add_(-1, *self.frequency.of_each(drafted, first, logits.shape[1]))
+            mine.scatter_add_(-1, *self.frequency.of_each(drafted, before))
+        if self.dry and inside is not None:
+            self._discourage(mine, drafted, before)
         if self.rows is not None:
             adjusted[self.rows] = mine
-        return adjusted
+
+    def _discourage(self, mine: Tensor, drafted: Tensor, before: Tensor) -> None:
+        """Apply DRY to logits [M, T, V] in place, after drafted tokens [M, K] of trees [M, T, K]."""
+        places: list[tuple[int, int, int]] = []
+        values: list[float] = []
+        tokens, ancestors = drafted.tolist(), before.tolist()
+        for row, repetitions in self.dry:
+            parents = [
+                max((k for k in range(node) if own[k]), default=-1) + 1 for node, own in enumerate(ancestors[row][1:])
+            ]
+            for node, found in enumerate(repetitions.penalties(tokens[row], parents)):
+                places += [(row, node, token) for token in found]
+                values += found.values()
+        if places:
+            index = to_device(places, mine.device).T
+            mine.index_put_(tuple(index), -to_device(values, mine.device, torch.float32), accumulate=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,39 +210,33 @@ class _Penalty:
     values: Tensor
     """[M], float32: penalties."""
 
-    def at(self, drafted: Tensor, first: int, positions: int, off: float) -> tuple[Tensor, Tensor]:
-        """Context token ids [M, T, n] and penalties [M, T, 1] of T draft positions from `first` on.
+    def at(self, drafted: Tensor, before: Tensor, off: float) -> tuple[Tensor, Tensor]:
+        """Token ids of the context of T places [M, T, n], and the penalty there [M, T, 1].
 
         Ids may repeat but all belong to the context, so values computed from an id may be scattered back in any order.
         Only an empty context has ids that do not belong to it, and its penalty is `off`.
 
         Args:
-            drafted: [M, γ], int64.
-            first: first draft position.
-            positions: T.
+            drafted: [M, K], int64.
+            before: [M, T, K], bool: which drafted tokens are in each context.
             off: neutral penalty.
         """
-        tokens, inside = self._context(drafted, first, positions)
-        # Entries outside the context are replaced by its first token: a column of the table, or the first drafted.
-        empty = self.starts >= self.ends
-        place = torch.where(empty, self.tokens.shape[1], self.starts).clamp_(max=tokens.shape[1] - 1)
-        ids = torch.where(inside, tokens[:, None], tokens.gather(1, place[:, None])[:, None])
-        some = ~empty[:, None] | (torch.arange(first, first + positions, device=drafted.device) > 0)
-        return ids, torch.where(some, self.values[:, None], off)[..., None]
+        ids, inside = self._context(drafted, before)
+        one = inside.int().argmax(-1, keepdim=True)  # stands for what is outside
+        ids = torch.where(inside, ids, ids.gather(-1, one))
+        return ids, torch.where(inside.any(-1, keepdim=True), self.values[:, None, None], off)
 
-    def of_each(self, drafted: Tensor, first: int, positions: int) -> tuple[Tensor, Tensor]:
+    def of_each(self, drafted: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """Ids [M, T, n], and what each adds to its token's logit [M, T, n]: minus the penalty, once per occurrence.
 
         Arguments as for `at`.
         """
-        tokens, inside = self._context(drafted, first, positions)
-        return tokens[:, None].expand(-1, positions, -1), torch.where(inside, -self.values[:, None, None], 0.0)
+        ids, inside = self._context(drafted, before)
+        return ids, torch.where(inside, -self.values[:, None, None], 0.0)
 
-    def _context(self, drafted: Tensor, first: int, positions: int) -> tuple[Tensor, Tensor]:
-        """Token ids [M, n] of table and draft, and which of them are in the context of each position [M, T, n]."""
+    def _context(self, drafted: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Token ids of table and draft, and which of them are in the context of each place; [M, T, n] each."""
         column = torch.arange(self.tokens.shape[1], device=drafted.device)
-        position = torch.arange(first, first + positions, device=drafted.device)
         committed = (column >= self.starts[:, None]) & (column < self.ends[:, None])
-        before = torch.arange(drafted.shape[1], device=drafted.device) < position[:, None]
-        inside = torch.cat([committed[:, None].expand(-1, positions, -1), before.expand(len(drafted), -1, -1)], -1)
-        return torch.cat([self.tokens, drafted], dim=1), inside
+        inside = torch.cat([committed[:, None].expand(-1, before.shape[1], -1), before], -1)
+        return torch.cat([self.tokens, drafted], dim=1)[:, None].expand_as(inside), inside

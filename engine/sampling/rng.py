@@ -29,6 +29,8 @@ class Stream(IntEnum):
     ACCEPT = 2
     LAST = 3
     ORDER = 4
+    XTC = 5
+    """By position in the text instead of round, so that it does not depend on drafts."""
 
 
 def fresh_seed() -> int:

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from specchat.engine.sampling.filters import filtered
 from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.xtc import without_top_choices
 
 _BLOCK = 64
 """Vocabulary entries per block in two-step sums and maxima."""
 
 
 def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
-    """The standardised distribution: temperature, then top-k, top-p, min-p, in float32.
+    """The standardised distribution: temperature, then top-k, top-p, min-p, XTC, in float32.
 
     A greedy row is one-hot at its most likely token (the first, if several tie). The distribution of a position with
     logits that are not finite (`broken`) is NaN; other positions are unaffected.
@@ -39,6 +40,8 @@ def standardise(logits: Tensor, rows: SamplingRows) -> Tensor:
         probabilities = scaled.softmax(-1)
     else:
         probabilities = filtered(scaled, rows)
+    if rows.xtc is not None:
+        probabilities = without_top_choices(probabilities, rows.xtc)
     if not rows.flags.any_greedy:
         return probabilities
     return torch.where(rows.greedy[:, None, None], one_hot(most_likely(logits), logits.shape[-1]), probabilities)

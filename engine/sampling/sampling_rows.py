@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ class SamplingFlags(NamedTuple):
     any_min_p: bool
     lenient_greedy: bool
     """Whether any greedy row has a lenience below 1."""
+    any_xtc: bool
 
     @classmethod
     def of(cls, settings: Sequence[Sampling]) -> SamplingFlags:
@@ -51,12 +52,13 @@ class SamplingFlags(NamedTuple):
             any_top_p=any(s.top_p < 1 for s in free),
             any_min_p=any(s.min_p > 0 for s in free),
             lenient_greedy=any(s.greedy and not s.lossless for s in settings),
+            any_xtc=any(s.xtc for s in free),
         )
 
     def coarse(self, rows: int) -> SamplingFlags:
         """The most specific flags among `coarse_flags` that cover these, for a graph of `rows` rows."""
         greedy, plain, small, _ = coarse_flags(rows)
-        if self.lenient:
+        if self.lenient or self.any_xtc:
             return ANY
         if self.all_greedy:
             return greedy
@@ -80,6 +82,7 @@ ANY = SamplingFlags(
     any_top_p=True,
     any_min_p=True,
     lenient_greedy=True,
+    any_xtc=True,
 )
 """Flags that cover all settings."""
 
@@ -91,7 +94,12 @@ def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags
     The second and third cover greedy rows too if there are several rows.
     """
     small = ANY._replace(
-        lenient=False, any_greedy=rows > 1, lenient_greedy=False, all_top_k=True, max_top_k=_SMALL_TOP_K
+        lenient=False,
+        any_greedy=rows > 1,
+        lenient_greedy=False,
+        all_top_k=True,
+        max_top_k=_SMALL_TOP_K,
+        any_xtc=False,
     )
     plain = small._replace(all_filtered=False, all_top_k=False, max_top_k=0, any_top_p=False, any_min_p=False)
     return plain._replace(all_greedy=True, any_greedy=True), plain, small, ANY
@@ -114,6 +122,8 @@ class SamplingRows:
     lenience: Tensor | None
     """float64; None if all are 1."""
     flags: SamplingFlags
+    xtc: Tensor | None = None
+    """[B, n], float64, thresholds of XTC at each of the n positions, or one for all; None if no row uses it."""
 
     @classmethod
     def of(cls, settings: Sequence[Sampling], device: torch.device) -> SamplingRows:
@@ -126,7 +136,7 @@ class SamplingRows:
         return cls.from_numbers(to_device(setting_numbers(settings), device), SamplingFlags.of(settings))
 
     @classmethod
-    def from_numbers(cls, numbers: Tensor, flags: SamplingFlags) -> SamplingRows:
+    def from_numbers(cls, numbers: Tensor, flags: SamplingFlags, xtc: Tensor | None = None) -> SamplingRows:
         """Settings from `numbers` [B, `NUMBERS`], float64, on the device."""
         return cls(
             greedy=numbers[:, 0] > 0,
@@ -136,7 +146,12 @@ class SamplingRows:
             min_p=numbers[:, 4],
             lenience=numbers[:, 5] if flags.lenient else None,
             flags=flags,
+            xtc=xtc,
         )
+
+    def at(self, positions: Tensor) -> SamplingRows:
+        """The settings of some of the positions, [B, n], int64."""
+        return self if self.xtc is None else replace(self, xtc=self.xtc.gather(1, positions))
 
 
 NUMBERS = 6

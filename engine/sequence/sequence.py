@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.repetition import Repetition
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class SequenceState:
     """Largest useful draft length of the round being planned."""
     undrafted: int = 0
     """Tokens that the drafter has to read before the row's next round."""
+    repetition: Repetition | None = None
+    """Watches the reply, if it ends when it repeats itself."""
     has_draft: bool = False
     """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
 

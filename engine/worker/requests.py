@@ -15,6 +15,7 @@ from specchat.engine.request import AUTO
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import check_conversation, check_length, encode_reply, fit
+from specchat.engine.sequence.repetition import Repetition
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers
@@ -93,6 +94,7 @@ class OpenRequests:
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
+            repetition=Repetition() if request.stop_repeats else None,
         )
         target.admit(row)
         check_length(len(prompt), target.limit(row))

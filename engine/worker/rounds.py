@@ -218,6 +218,8 @@ def _reason(row: SequenceState, token: int, eos: Collection[int], context: int) 
         return FinishReason.EOS
     if row.text.stopped:
         return FinishReason.STOP
+    if row.repetition is not None and row.repetition.add(token):
+        return FinishReason.REPEATS
     if row.emitted >= row.request.max_tokens:
         return FinishReason.LENGTH
     if len(row.tokens) >= context:

@@ -71,6 +71,26 @@ def test_the_classes_are_those_of_evaluate(chat: Chat, tmp_path: Path) -> None:
         assert (figures.drafter, figures.tau, figures.alpha) == (counted["drafter"], counted["tau"], counted["alpha"])
 
 
+def test_a_reply_is_not_drafted_from_itself(chat: Chat) -> None:
+    """Nor from another reply to the same prompt, which may have the same words."""
+    before = chat.read().begin(DRAFTERS).result(120)
+    others = chat.engine.other_chats
+    assert others is not None
+    others.update({number: others.encode(PROMPT, chat.reply.text) for number in (7, 8)})
+    try:
+        assert chat.read().begin(DRAFTERS).result(120).figures[0].tau > before.figures[0].tau
+        chat.reply.message_id, again = 7, Reply("again")
+        again.message_id = 8
+        again.fail("it was stopped")
+        chat.conversation.turns[0].replies.append(again)
+        after = chat.read().begin(DRAFTERS).result(120)
+    finally:
+        chat.reply.message_id = None
+        chat.conversation.turns[0].replies[1:] = []
+        others.update({}, others.keys)
+    assert [each.tau for each in after.figures] == [each.tau for each in before.figures]
+
+
 def test_what_cannot_be_read_is_said(chat: Chat) -> None:
     running = Reply("running")
     chat.conversation.turns[0].replies.append(running)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,7 +15,13 @@ from tests.engine.tiny import ids_of, run_together
 
 
 def sampled(
-    engine: Engine, drafter: str, prompt: tuple[int, ...], count: int, *, max_tokens: int = 3, temperature: float = 1.0
+    engine: Engine,
+    drafter: str,
+    prompt: tuple[int, ...],
+    count: int,
+    *,
+    max_tokens: int = 3,
+    sampling: Sampling | None = None,
 ) -> list[list[Event]]:
     """Events of `count` replies, each with a seed of its own, with drafts for two positions."""
     requests = [
@@ -24,7 +31,7 @@ def sampled(
             drafter=drafter,
             gamma=2,
             max_tokens=max_tokens,
-            sampling=Sampling(temperature=temperature, seed=seed),
+            sampling=replace(sampling or Sampling(temperature=1.0), seed=seed),
         )
         for seed in range(count)
     ]

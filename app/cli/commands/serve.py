@@ -31,6 +31,7 @@ def serve(
     queue: Annotated[int, opt("--queue", "N", "Requests that may wait for a slot.", min=0)] = 1024,
     timeout: Annotated[float, opt("--timeout", "S", "Seconds a reply may take, waiting included.", min=0.001)] = 600.0,
     drain: Annotated[float, opt("--drain", "S", "Seconds replies have to finish after SIGTERM.", min=0)] = 30.0,
+    stop_repeats: Annotated[bool, opt("--stop-repeats", None, "End replies that repeat themselves.")] = False,
     cors: Annotated[
         list[str] | None, opt("--cors", "ORIGIN", "Web page that may send requests, or *; may be repeated.")
     ] = None,
@@ -61,7 +62,7 @@ def serve(
             room = f"{ready.slots} slots of {ready.context} tokens, {ready.device}, {ready.dtype}"
             print(f"serving {escape_controls(ready.target)} on http://{_address(bound)}/v1 ({room})", flush=True)
 
-        limits = Limits(queue, timeout)
+        limits = Limits(queue, timeout, stop_repeats)
         death = run(engine, settings, bound, limits, key=key, origins=cors or [], drain=drain, on_start=say)
     except BaseException:
         engine.close(timeout=0)

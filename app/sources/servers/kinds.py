@@ -44,6 +44,7 @@ from specchat.app.sources.servers.protocol import (
 )
 from specchat.engine import (
     MOST_DRAFTED,
+    SAMPLING_NUMBERS,
     Admitted,
     EngineError,
     Event,
@@ -79,16 +80,17 @@ def find_specchat(listing: Listing) -> Server | None:
 def _specchat_call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
     """The request with all parameters of an engine."""
     s = request.sampling
-    numbers = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
     body: dict[str, Any] = {
         "stream": True,
         "speculation": True,
         "max_tokens": request.max_tokens,
         "drafter": request.drafter,
         "gamma": "auto" if request.gamma is None else request.gamma,
-        **{name: getattr(s, name) for name in (*numbers, "seed")},
+        **{name: getattr(s, name) for name in (*SAMPLING_NUMBERS, "seed")},
         "logit_bias": {str(token): bias for token, bias in s.logit_bias},
+        "dry_sequence_breakers": list(s.dry_sequence_breakers),
         "stop": list(request.stop),
+        "stop_repeats": request.stop_repeats,
     }
     top = min(request.detail, _LARGEST_TOP)
     if request.messages:

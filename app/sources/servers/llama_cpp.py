@@ -40,7 +40,7 @@ def find_llama_cpp(listing: Listing) -> Server | None:
     ready = observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
 
     def call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
-        return Call(path(request), standard_body(request, model, "repeat_penalty") | _OPTIONS)
+        return Call(path(request), standard_body(request, model, "repeat_penalty", dry=True) | _OPTIONS)
 
     return Server(ready, call, LlamaCppReader)
 

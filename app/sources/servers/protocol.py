@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from specchat.app.sources.observed import OBSERVED, observed_round
 from specchat.engine import (
     MOST_DRAFTED,
+    SAMPLING_NUMBERS,
     Admitted,
     EngineError,
     Event,
@@ -23,7 +24,7 @@ from specchat.engine import (
     Totals,
 )
 
-REASONS = {"length": FinishReason.LENGTH, "cancelled": FinishReason.CANCELLED, "error": FinishReason.ERROR}
+REASONS = {reason.value: reason for reason in FinishReason if reason not in (FinishReason.EOS, FinishReason.STOP)}
 """Other reasons, such as stop, mean a complete reply."""
 THINKING = Thinking("<think>", "</think>", begun=False)
 """Markers put around thinking that a server reports separately; some models write them themselves."""
@@ -120,13 +121,14 @@ def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": turn.role, "content": turn.content} for turn in messages]
 
 
-def standard_body(request: Request, model: str, penalty: str | None) -> dict[str, Any]:
+def standard_body(request: Request, model: str, penalty: str | None, *, dry: bool = False) -> dict[str, Any]:
     """The body of a streamed request, with the fields of OpenAI's API; settings that are off are left out.
 
     Args:
         request: the request.
         model: the server's name of the model.
         penalty: the server's name of repetition_penalty, if it supports that, top_k and min_p.
+        dry: whether it supports DRY and XTC.
 
     Raises:
         EngineError: the server does not support a setting.
@@ -149,6 +151,12 @@ def standard_body(request: Request, model: str, penalty: str | None) -> dict[str
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}} if s.logit_bias else {}
     penalties = {"presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty}
     body |= {name: value for name, value in penalties.items() if value}
+    if dry:
+        names = ("dry_sequence_breakers", *(name for name in SAMPLING_NUMBERS if name.startswith(("dry", "xtc"))))
+        body |= {name: getattr(s, name) for name in names}
+    for name, used in (("dry-multiplier", s.dry), ("xtc-probability", s.xtc)) if not dry else ():
+        if used:
+            raise EngineError(f"this server does not take --{name}: leave it out")
     if penalty is not None:  # sent even if off, as servers have other defaults
         return body | {"top_k": s.top_k, "min_p": s.min_p, penalty: s.repetition_penalty}
     for name, on in (("top-k", s.top_k), ("min-p", s.min_p), ("repetition-penalty", s.repetition_penalty != 1)):

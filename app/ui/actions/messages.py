@@ -30,6 +30,8 @@ from specchat.engine import Candidate, FinishReason, Round
 MAX_CANDIDATES = 8
 WARM = 0.8
 """A temperature at which replies differ and still make sense."""
+DRY = 0.8
+"""The usual multiplier of DRY."""
 LOOK_S = 10.0
 """Timeout of a request for the target's likeliest tokens; the model may be busy with other replies."""
 NO_MESSAGES = "this chat has no messages yet"
@@ -95,7 +97,7 @@ class MessageActions(ActionGroup):
         self._choose()
 
     def command(self, action: str, argument: str = "") -> None:
-        """`/edit`, `/regenerate`, `/continue`, `/fork`, with the number of a message; by default the last one."""
+        """`/edit`, `/regenerate`, `/continue`, `/penalise`, `/fork`, and the number of a message; else the last one."""
         turns = self._scope.conversation.turns
         if not turns:
             raise UnavailableError(NO_MESSAGES)
@@ -137,6 +139,14 @@ class MessageActions(ActionGroup):
                 self._continue(turn)
             case "fork":
                 self._fork_chat(turn)
+            case "penalise":
+                self._penalise(turn)
+
+    def on_reply(self, action: str, reply: Reply) -> None:
+        """One of the actions of `command` on the message of a reply."""
+        turn = self._scope.conversation.turn_of(reply)
+        if turn is not None:
+            self._do(action, turn)
 
     @in_background("asking")
     async def _regenerate(self, turn: Turn) -> None:
@@ -162,7 +172,19 @@ class MessageActions(ActionGroup):
         if not reply.has_text:
             raise UnavailableError("the reply has no text to continue: r in the list of messages regenerates it")
         rounds, text = continued(reply)
-        self._started(branches.go_on(self._scope.requests, self._scope.conversation, turn, rounds, text=text))
+        started = branches.go_on(
+            *(self._scope.requests, self._scope.conversation, turn, rounds),
+            text=text,
+            stop_repeats=reply.reason is not FinishReason.REPEATS,
+        )
+        self._started(started)
+
+    def _penalise(self, turn: Turn) -> None:
+        settings = self._scope.effective
+        multiplier = max(2 * (settings.dry_multiplier or 0.0), DRY)
+        stronger = replace(settings, dry_multiplier=multiplier)
+        self._started(branches.regenerate(self._scope.requests, self._scope.conversation, turn, stronger))
+        self._scope.say(f"once more with DRY {multiplier:g}, this once: the controls stay as they are")
 
     @in_background("fork")
     async def _fork_chat(self, turn: Turn) -> None:

@@ -14,7 +14,7 @@ from textual.strip import Strip
 from specchat.app.ui.rendering.block import INDENT, TurnOrReply
 from specchat.app.ui.rendering.block_stack import BlockStack
 from specchat.app.ui.rendering.figures import FATES
-from specchat.app.ui.rendering.reply_notes import COPY
+from specchat.app.ui.rendering.reply_notes import LINK_TEXTS
 from specchat.app.ui.rendering.styles import TranscriptStyles
 
 MOST = 400
@@ -120,7 +120,8 @@ def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:
     )  # fmt: skip
     for strip in strips:
         shown = [
-            Segment(" " * len(s.text), s.style) if s.text == COPY and s.style and s.style.meta else s for s in strip
+            Segment(" " * len(s.text), s.style) if s.text in LINK_TEXTS and s.style and s.style.meta else s
+            for s in strip
         ]
         console.print(Segments([*shown, Segment.line()]), end="")
     return console.export_svg(title=title)

@@ -15,7 +15,7 @@ from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.block import INDENT, Block, Look
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
-from specchat.app.ui.rendering.reply_notes import COPY, copy_link, note_lines, thought_title
+from specchat.app.ui.rendering.reply_notes import links_width, note_lines, reply_links, thought_title
 from specchat.app.ui.rendering.styles import TranscriptStyles, stepped
 from specchat.app.ui.rendering.token_lines import FOLDED, TokenLines
 from specchat.engine import Fate, Round
@@ -91,7 +91,7 @@ class ReplyBlock(Block):
         if changed is not None:
             dirty = min(dirty, self._token_height + changed)
         if not same_notes:
-            self._notes = note_lines(reply, self.width - INDENT - len(COPY) - 2)
+            self._notes = note_lines(reply, self.width - INDENT - links_width(reply))
         self.height = self._body_height + len(self._notes) + 1
         return 0 if self._title != before else max(dirty, 0)
 
@@ -201,7 +201,7 @@ class ReplyBlock(Block):
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
             note = Segment(text, styles["error"] if failed else styles["figures"])
-            return Strip([gutter, note, *(copy_link(self.reply, styles) if y == self.height - 2 else ())])
+            return Strip([gutter, note, *(reply_links(self.reply, styles) if y == self.height - 2 else ())])
         return Strip([])
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:

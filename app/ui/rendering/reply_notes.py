@@ -16,8 +16,9 @@ from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
-COPY = "copy"
-"""Below a complete reply; a click copies it."""
+LINKS = (("copy", "copy"), ("continue", "continue"), ("penalise", "try again with a penalty"))
+"""Links below a reply: what a click asks for, and their texts. The last two are of a reply that repeats itself."""
+LINK_TEXTS = frozenset(text for _, text in LINKS)
 LEAD = 16
 """Cells of the word for how a reply ended, and of the dot after it."""
 STOPPING = "◌ stopping…"
@@ -26,6 +27,7 @@ SIGNS = {
     FinishReason.STOP: "✓",
     FinishReason.LENGTH: "…",
     FinishReason.CONTEXT: "…",
+    FinishReason.REPEATS: "‖",
     FinishReason.CANCELLED: "■",
 }
 """Before the word for how a reply ended: complete, cut off, or stopped."""
@@ -88,8 +90,18 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"
 
 
-def copy_link(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
-    """The link that copies a complete reply."""
-    if not reply.running and reply.text:
-        link = Style(meta={"@click": f"request('copy', {id(reply)})"})
-        yield from (Segment("  ", styles.base), Segment(COPY, styles["link"] + link))
+def _links(reply: Reply) -> tuple[tuple[str, str], ...]:
+    return LINKS if reply.reason is FinishReason.REPEATS else LINKS[:1]
+
+
+def links_width(reply: Reply) -> int:
+    """Cells that the links below a reply take."""
+    return sum(len(text) + 2 for _, text in _links(reply))
+
+
+def reply_links(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
+    """Links below an ended reply: copy it, and what to do with one that repeats itself."""
+    for what, text in _links(reply):
+        if not reply.running and reply.text:
+            link = Style(meta={"@click": f"request('{what}', {id(reply)})"})
+            yield from (Segment("  ", styles.base), Segment(text, styles["link"] + link))

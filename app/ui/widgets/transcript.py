@@ -68,7 +68,7 @@ class Requested(Message, namespace="transcript"):
 
     what: str
     """Of a prompt: "version" (details: whether of its reply, a step) or "attachment" (its place); of a reply:
-    "copy" or "code" (its number from 1); of a token: "fork"; of an address: "link"."""
+    "copy", "continue", "penalise" or "code" (its number from 1); of a token: "fork"; of an address: "link"."""
     about: Any
     """The turn, reply, spot or address."""
     details: tuple[Any, ...] = ()

@@ -142,7 +142,6 @@ class HeadDrafter(Drafter):
         self._packed = self._layer if isinstance(self._layer, PackedLayer) else None
         self._support = Support.of(vocabulary, target.vocabulary)
         self.supports = (self._support,) if branches else ()
-        self._penalties = target.penalties
         self._memory = HeadMemory(self._layer, target.cache.slots)
         self._graphs = target.graphs(MOST_SHAPES)
         self._steps = HeadSteps(self._layer, self._support, self._graphs)
@@ -223,16 +222,15 @@ class HeadDrafter(Drafter):
         trees = [tree or chain(each.gamma) for each in asked]
         longest = max(trees, key=len)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
-        adjustment = None if tree else self._penalties.of(rows)
-        tokens, q = self._steps.draft(rows, begins, longest, u, adjustment, branches=tree is not None)
+        tokens, q = self._steps.draft(rows, begins, longest, u, branches=tree is not None)
         return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
 
     def _grows(self, row: SequenceState) -> bool:
-        """Whether its tree grows: not with penalties or lenience."""
+        """Whether its tree grows: not with lenience."""
         return self._packed is not None and self._branches and may_branch(row)
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
-        """What a row is offered; None for a chain: where it is long, or the row's logits or acceptance are special."""
+        """What a row is offered; None for a chain: where it is long, or the row's acceptance is special."""
         if not (self._branches and may_branch(row) and 0 < gamma <= LONGEST):
             return None
         free = row.request.gamma is None and not row.adaptive

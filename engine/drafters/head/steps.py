@@ -14,7 +14,7 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
-from specchat.engine.sampling.penalties import Adjustment
+from specchat.engine.sampling import xtc
 from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
@@ -61,7 +61,6 @@ class HeadSteps:
         begins: Sequence[int],
         tree: Tree,
         u: NDArray[np.float64],
-        adjustment: Adjustment | None = None,
         *,
         branches: bool,
     ) -> tuple[Tensor, Tensor | None]:
@@ -72,14 +71,13 @@ class HeadSteps:
             begins: [B], the first place that the head has to read of each.
             tree: of K tokens.
             u: [B, K], uniforms.
-            adjustment: bias and penalties, of a chain.
             branches: whether the tree may have some; else it is a chain.
 
         Returns:
             Tokens [B, K] and, unless all rows are greedy, the distributions that they were drawn from [B, inner, V'].
         """
-        graphs = self._graphs if adjustment is None else Graphs(self._graphs.device, len(rows), None)
-        state = self.read(rows, begins, graphs)
+        graphs = self._graphs
+        state = self.read(rows, begins)
         count, sampling = graphs.count(len(rows)), [row.request.sampling for row in rows]
         flags = SamplingFlags.of(sampling).strict
         padded = tree
@@ -87,25 +85,27 @@ class HeadSteps:
             flags = flags.coarse(count)
             if not branches:
                 padded = chain(next(length for length in self._chains if length >= len(tree)))
-        slots, ends, longest = self._rows(rows, graphs)
+        slots, ends, longest = self._rows(rows)
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
-        step = self._drafting((count, padded, flags), state, longest, adjustment)
+        if flags.any_xtc:
+            numbers["xtc"] = xtc.thresholds(rows, [range(padded.depth)] * len(rows), padded.depth)
+        step = self._drafting((count, padded, flags), state, longest)
         tokens, *q = graphs.call(*step, numbers, {"state": state})
         return tokens[: len(rows), : len(tree)], q[0][: len(rows), : tree.inner] if q else None
 
-    def read(self, rows: Sequence[SequenceState], begins: Sequence[int], graphs: Graphs | None = None) -> Tensor:
+    def read(self, rows: Sequence[SequenceState], begins: Sequence[int]) -> Tensor:
         """What the first draft step scores with, once the places from `begins` [B] on have been read."""
-        graphs = graphs or self._graphs
         unread = [len(row.tokens) - 1 - begin for row, begin in zip(rows, begins, strict=True)]
         if len(rows) > 1:
             for i, row in enumerate(rows):
                 if unread[i] > _TOGETHER:
-                    self._read([row], unread[i], graphs)
+                    self._read([row], unread[i])
                     unread[i] = 1
-        return self._read(rows, max(1, *unread), graphs)
+        return self._read(rows, max(1, *unread))
 
-    def _read(self, rows: Sequence[SequenceState], places: int, graphs: Graphs) -> Tensor:
+    def _read(self, rows: Sequence[SequenceState], places: int) -> Tensor:
         """Read so many places of each row, as far as it has them: reading one again gives the same."""
+        graphs = self._graphs
         if graphs.enabled:
             width = next(width for width in self._widths if width >= places)
         else:
@@ -114,15 +114,15 @@ class HeadSteps:
         for row, place in zip(rows, tokens, strict=True):
             last = row.tokens[-width:]
             place[width - len(last) :] = last
-        slots, ends, longest = self._rows(rows, graphs)
+        slots, ends, longest = self._rows(rows)
         step = self._reading(graphs.count(len(rows)), width, longest)
         return graphs.call(*step, {"slots": slots, "ends": ends, "tokens": tokens})[0]
 
-    def _rows(self, rows: Sequence[SequenceState], graphs: Graphs) -> tuple[list[int], list[int], int]:
+    def _rows(self, rows: Sequence[SequenceState]) -> tuple[list[int], list[int], int]:
         """Slots and ends of rows, padded, and what no end is larger than."""
         slots, ends = [row.slot for row in rows], [len(row.tokens) - 1 for row in rows]
-        longest = self._columns if graphs.enabled else max(ends)
-        return slots, ends + [0] * (graphs.count(len(rows)) - len(rows)), longest
+        longest = self._columns if self._graphs.enabled else max(ends)
+        return slots, ends + [0] * (self._graphs.count(len(rows)) - len(rows)), longest
 
     def _reading(self, rows: int, width: int, longest: int) -> Step:
         """Reading of new places."""
@@ -140,14 +140,14 @@ class HeadSteps:
         shape: tuple[int, Tree, SamplingFlags],
         state: Tensor,
         longest: int,
-        adjustment: Adjustment | None = None,
     ) -> Step:
         """Drafting for a number of rows, with a tree and sampling flags."""
         rows, tree, flags = shape
         levels, vocabulary = levels_of(tree, self._graphs.device), self._support.tokens
 
         def run(inputs: Inputs) -> list[Tensor]:
-            settings, outcome = SamplingRows.from_numbers(inputs["settings"], flags), inputs["state"]
+            settings = SamplingRows.from_numbers(inputs["settings"], flags, inputs.get("xtc"))
+            outcome, each_row = inputs["state"], torch.zeros(rows, 1, dtype=torch.long, device=vocabulary.device)
             drafting, u = Rows(inputs["slots"], inputs["ends"], longest), inputs["u"]
             tokens = torch.zeros(rows, len(tree), dtype=torch.long, device=vocabulary.device)
             q = None if flags.all_greedy else torch.zeros(rows, tree.inner, len(vocabulary), device=vocabulary.device)
@@ -156,12 +156,10 @@ class HeadSteps:
                     drafted = tokens[:, level.tokens - 1]
                     outcome = self._layer.follow(drafting, level, outcome[:, level.sources], drafted)
                 logits = self._layer.score(outcome, depth)
-                if adjustment is not None:
-                    logits = self._adjusted(logits, adjustment, tokens[:, :depth])
                 if q is None:
                     places = logits.topk(level.draws.shape[1], -1).indices
                 else:
-                    q[:, level.tokens] = drawn_from = standardise(logits, settings)
+                    q[:, level.tokens] = drawn_from = standardise(logits, settings.at(each_row + depth))
                     places = draw_different(drawn_from, u[:, level.draws])
                 tokens[:, level.children - 1] = vocabulary[places.flatten(1)[:, level.offered]]
             if q is None:
@@ -170,17 +168,12 @@ class HeadSteps:
 
         def signature() -> Signature:
             size = (rows, 1, state.shape[-1])
+            reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows, len(tree))}
+            reals |= {"xtc": (rows, tree.depth)} if flags.any_xtc else {}
             return Signature(
                 {"slots": (rows,), "ends": (rows,)},
-                {"settings": (rows, NUMBERS), "u": (rows, len(tree))},
+                reals,
                 {"state": (size, state.dtype)},
             )
 
         return shape, run, signature
-
-    def _adjusted(self, logits: Tensor, adjustment: Adjustment, drafted: Tensor) -> Tensor:
-        """Logits [B, 1, V'] with bias and penalties, after drafted tokens [B, n]."""
-        known = self._support.tokens
-        whole = logits.new_full((*logits.shape[:-1], len(self._support.places)), -torch.inf)
-        whole[..., known] = logits
-        return adjustment.apply(whole, drafted, first=drafted.shape[1])[..., known]

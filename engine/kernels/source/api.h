@@ -143,12 +143,13 @@ struct sk_read {
     const float* tapped;  // [count, tap_count, hidden], the target's hidden states there
 };
 
-// From logits to a distribution: temperature, then top-k, top-p and min-p, as `engine.sampling.sampler` has them.
+// From logits to a distribution: temperature, then top-k, top-p, min-p and XTC, as `engine.sampling.sampler` has them.
 struct sk_sampling {
-    double temperature;  // above 0
-    double top_p;        // 1: off
-    int64_t top_k;       // 0: off
-    float log_min_p;     // -inf: off
+    double temperature;                     // above 0
+    double top_p;                           // 1: off
+    int64_t top_k;                          // 0: off
+    double xtc_probability, xtc_threshold;  // probability 0: off
+    float log_min_p;                        // -inf: off
     int32_t reserved;
 };
 
@@ -160,6 +161,8 @@ struct sk_draw {
     const double* u;  // [count], uniform in [0, 1)
     float* q;         // [size], output: the distribution; all 0 if a logit is NaN
     int32_t* places;  // [count], output: indices of the tokens; -1 if the distribution has fewer
+    uint64_t seed;    // of the draw of XTC
+    int64_t position;  // in the text
 };
 
 // A row's draft by a head, a tree that grows step by step as `engine.drafters.tree_growth` says. Node 0 is the
@@ -209,6 +212,8 @@ struct sk_row {
     int32_t u_stride;         // of `u`
     const double* u;          // uniform draw of the r-th child after d accepted tokens: u[d · u_stride + r]
     double u_last;            // of the last token
+    uint64_t seed;            // of the draws of XTC
+    int64_t position;         // in the text, of what follows node 0
     int32_t* path;            // [K], output: accepted nodes
     float *p, *q_of;          // [K], output: p(x) and q(x) of every tested token, in order
     float* beta;              // [K], output: beta per position

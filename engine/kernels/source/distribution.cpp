@@ -2,6 +2,7 @@
 #include <cmath>
 #include <vector>
 
+#include "rng.h"
 #include "sampling.h"
 
 namespace sk {
@@ -49,7 +50,8 @@ float logit_where(std::vector<Candidate> left, double enough) {
 
 }  // namespace
 
-bool Distribution::standardise(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling) {
+bool Distribution::standardise(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling,
+                               uint64_t seed, int64_t position) {
     kernels_ = &kernels;
     size_ = size;
     weights_.reserve(size);
@@ -64,7 +66,24 @@ bool Distribution::standardise(const Kernels& kernels, const float* logits, int6
     sum_again();
     const bool filters = sampling.top_k > 0 || sampling.top_p < 1 || !std::isinf(sampling.log_min_p);
     if (filters) filter(logits, most, factor, sampling);
+    const bool without = sampling.xtc_probability > 0 &&
+                         uniform(seed, uint64_t(position), kXtcStream, 0) < sampling.xtc_probability;
+    if (without) exclude_top_choices(sampling.xtc_threshold);
     return true;
+}
+
+// XTC: of the tokens of at least the threshold only the least likely are left.
+void Distribution::exclude_top_choices(double threshold) {
+    const float least = float(threshold * total_);
+    float edge = __builtin_inff();
+    for (int64_t first = 0, b = 0; first < size_; first += kBestBlock, b++) {
+        if (sums_.get()[b] < least * 0.5f) continue;
+        for (int64_t i = first; i < std::min(size_, first + kBestBlock); i++)
+            if (weights_.get()[i] >= least) edge = std::min(edge, weights_.get()[i]);
+    }
+    for (int64_t i = 0; i < size_; i++)
+        if (weights_.get()[i] > edge) weights_.get()[i] = 0;
+    sum_again();
 }
 
 void Distribution::filter(const float* logits, float most, float factor, const sk_sampling& sampling) {
@@ -118,8 +137,8 @@ void Distribution::normalise() {
 }
 
 bool Distribution::standardise_into(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling,
-                                    float* out) {
-    const bool sound = standardise(kernels, logits, size, sampling);
+                                    uint64_t seed, int64_t position, float* out) {
+    const bool sound = standardise(kernels, logits, size, sampling, seed, position);
     if (sound) normalise();
     std::copy(weights(), weights() + size, out);
     return sound;

@@ -38,6 +38,7 @@ class Growth {
 
     const sk_growth& row() const { return row_; }
     bool drawn() const { return row_.sampling != nullptr; }
+    int32_t depth() const { return level_ - 1; }  // of the nodes that `offers` was called for
     int32_t count() const { return int32_t(tokens_.size()); }
     int64_t token(int32_t place) const { return tokens_[size_t(place) - 1]; }
 

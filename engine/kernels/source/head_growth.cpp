@@ -130,6 +130,7 @@ void Head::draw(std::vector<Growth>& growths, const sk_growing& all) {
         const sk_growth& row = nodes[size_t(i)].first->row();
         const GrownNode& node = *nodes[size_t(i)].second;
         drawn_from_[size_t(i)].standardise_into(*kernels_, logits_.get() + node.source * size, size, *row.sampling,
+                                                row.seed, row.end + 1 + nodes[size_t(i)].first->depth(),
                                                 row.q + node.place * size);
     };
     pool_.each(int64_t(nodes.size()), piece);

@@ -5,6 +5,7 @@
 namespace sk {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u, kDrawsPerRound = 1u << 16;
+constexpr uint64_t kXtcStream = 5;
 
 inline uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;

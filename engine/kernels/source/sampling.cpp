@@ -33,7 +33,7 @@ void each_with_scratch(int64_t count, int32_t threads, Body body) {
 }
 
 void draw_different(const Kernels& kernels, const sk_draw& work, int64_t size, Scratch& scratch) {
-    scratch.q.standardise_into(kernels, work.logits, size, *work.sampling, work.q);
+    scratch.q.standardise_into(kernels, work.logits, size, *work.sampling, work.seed, work.position, work.q);
     for (int64_t k = 0; k < work.count; k++) work.places[k] = int32_t(scratch.q.take(work.u[k]));
 }
 
@@ -48,7 +48,8 @@ class Judge {
         row_.last = -1;
         for (int32_t node = 0;;) {
             const float* logits = row_.logits + node * all_.vocabulary;
-            if (!p_.standardise(kernels_, logits, all_.vocabulary, *row_.sampling)) return;
+            const int64_t position_in_text = row_.position + row_.accepted;
+            if (!p_.standardise(kernels_, logits, all_.vocabulary, *row_.sampling, row_.seed, position_in_text)) return;
             const int32_t kept = position(node);
             if (kept == 0) break;
             row_.path[row_.accepted++] = node = kept;

@@ -13,14 +13,17 @@ namespace sk {
 // A distribution up to a factor. Its bits depend on the logits and the settings alone.
 class Distribution {
    public:
-    // The standardised distribution of logits [size]; false where one is not a number, and nothing has any weight then.
-    bool standardise(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling);
+    // The standardised distribution of logits [size] at a position of the text of this seed; false where one is not a
+    // number, and nothing has any weight then.
+    bool standardise(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling, uint64_t seed,
+                     int64_t position);
 
     // Scales the weights to probabilities.
     void normalise();
 
     // `standardise`, as probabilities, which `out` [size] gets too.
-    bool standardise_into(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling, float* out);
+    bool standardise_into(const Kernels& kernels, const float* logits, int64_t size, const sk_sampling& sampling, uint64_t seed,
+                          int64_t position, float* out);
 
     // Draws a token and takes its weight away; -1 where nothing has any.
     int64_t take(double u);
@@ -43,6 +46,7 @@ class Distribution {
    private:
     void filter(const float* logits, float most, float factor, const sk_sampling& sampling);
     float edge(const float* logits, float most, float factor, const sk_sampling& sampling) const;
+    void exclude_top_choices(double threshold);
     void add_up();
 
     const Kernels* kernels_ = nullptr;

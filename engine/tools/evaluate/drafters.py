@@ -290,7 +290,7 @@ def align(
 
     Args:
         engine: engine with loaded models.
-        request: prompt and sampling of the reply.
+        request: prompt and sampling of the reply, and the texts that it is in itself (`Request.not_drafted_from`).
         reply: token ids.
         prompt_tokens: length of the prompt when the reply was made.
         drafters: names of two drafters.
@@ -308,7 +308,11 @@ def align(
             raise EngineError(OTHER_PROMPT)
         room = max(made.target.context - len(prompt) - 1, 0)
         text = Text(
-            "this reply", "", tuple(prompt), tuple(reply[: room if sampling.greedy else min(room, MOST_SAMPLED)])
+            "this reply",
+            "",
+            tuple(prompt),
+            tuple(reply[: room if sampling.greedy else min(room, MOST_SAMPLED)]),
+            request.not_drafted_from,
         )
         if not text.reply:
             raise EngineError("it cannot be read: it has no token")

@@ -27,7 +27,7 @@ from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
-from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
@@ -153,7 +153,7 @@ class TextBackend(TensorBackend):
         self.output_rows = target.output_rows  # type: ignore[method-assign]
         self.reading: Reading | None = None
         """Reading of the text that is being drafted for."""
-        super().__init__(target.cache.slots, Penalties(target.cache.slots, target.context, target.device), None)
+        super().__init__(target.cache.slots, _OfDrawn(target.cache.slots, target.context, target.device), None)
 
     def width(self, length: int) -> int:
         """Width without padding."""
@@ -184,6 +184,14 @@ class TextBackend(TensorBackend):
         if reading.logits is not None:
             return _at(reading.logits, places - len(reading.text.prompt) + 1), tapped
         return one_hot(_at(reading.following, places), self.vocabulary), tapped
+
+
+class _OfDrawn(Penalties):
+    """Penalties on logits that are the target's own; those of a greedy text are the text."""
+
+    def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
+        """Adjustment of sampled rows; None for greedy ones."""
+        return None if rows[0].request.sampling.greedy else super().of(rows, drafts=drafts)
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
@@ -265,6 +273,7 @@ class Drafting:
     def __init__(self, made: Assembly) -> None:
         self._backend = TextBackend(made.target)
         self._planner = Planner(made.drafters, self._backend, _fail)
+        self._tokenizer = made.model.tokenizer
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """Rounds of one drafter along a text that was generated with `sampling`; a round or a chunk of prompt per step.
@@ -279,7 +288,7 @@ class Drafting:
             EngineError: the drafter fails.
         """
         text, sampled, drafters = reading.text, not sampling.greedy, self._planner.drafters
-        row = _row(reading, way.drafter, 1 if sampled else way.gamma, sampling)
+        row = self._row(reading, way.drafter, 1 if sampled else way.gamma, sampling)
         course = Course(text.category, pass_s=reading.pass_s)
         self._backend.reading = reading
         self._planner.admit(row)
@@ -318,29 +327,29 @@ class Drafting:
             course.lengths = Counter({way.gamma: round(course.rounds)})
         return course
 
-
-def _row(reading: Reading, drafter: str, gamma: int, sampling: Sampling) -> SequenceState:
-    """A row of the text's prompt, before its reply."""
-    text = reading.text
-    request = Request(
-        text.name,
-        prompt_ids=text.prompt,
-        drafter=drafter,
-        gamma=gamma,
-        max_tokens=len(text.reply) + (not sampling.greedy),  # the last token of a sampled text is drafted for too
-        sampling=sampling,
-    )
-    return SequenceState(
-        request=request,
-        outbox=Outbox(),
-        slot=reading.slot,
-        tokens=list(text.prompt),
-        prompt_length=len(text.prompt),
-        cached=0,
-        seed=0,
-        text=Detokenizer(None, ()),
-        drafter=drafter,
-    )
+    def _row(self, reading: Reading, drafter: str, gamma: int, sampling: Sampling) -> SequenceState:
+        """A row of the text's prompt, before its reply."""
+        text = reading.text
+        request = Request(
+            text.name,
+            prompt_ids=text.prompt,
+            drafter=drafter,
+            gamma=gamma,
+            max_tokens=len(text.reply) + (not sampling.greedy),  # the last token of a sampled text is drafted for too
+            sampling=sampling,
+            not_drafted_from=text.without,
+        )
+        return SequenceState(
+            request=request,
+            outbox=Outbox(),
+            slot=reading.slot,
+            tokens=list(text.prompt),
+            prompt_length=len(text.prompt),
+            cached=0,
+            seed=0,
+            text=Detokenizer(self._tokenizer, ()),
+            drafter=drafter,
+        )
 
 
 def _fail(row: SequenceState, error: Exception) -> NoReturn:

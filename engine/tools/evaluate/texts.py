@@ -90,6 +90,8 @@ class Text:
     category: str
     prompt: tuple[int, ...]
     reply: tuple[int, ...]
+    without: tuple[int, ...] = ()
+    """`Request.not_drafted_from`."""
 
     def before(self, place: int, name: Callable[[int], str]) -> str:
         """The tokens before one of the reply, on one line."""

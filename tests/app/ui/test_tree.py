@@ -156,6 +156,32 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
         assert kept.reply.metrics.rounds == reply.metrics.rounds
 
 
+async def test_a_reply_that_repeats_itself_is_continued_or_tried_again(stage: Stage) -> None:
+    async def repeats(pilot: Pilot[None]) -> tuple[str, int]:
+        """The newest reply ends; the line below it, and where that is."""
+        name = stage.engine.submitted[-1].request_id
+        stage.engine.tell(Finished(name, FinishReason.REPEATS, "", "", 0.0))
+        await stage.settle(pilot)
+        y = next(y for y, line in enumerate(lines_of(stage)) if "repeats itself" in line)
+        return lines_of(stage)[y], y
+
+    async with stage.started(WIDE, events=40) as pilot:
+        assert stage.engine.submitted[-1].stop_repeats
+        line, y = await repeats(pilot)
+        assert line.endswith("copy  continue  try again with a penalty")
+        first = reply_of(screen_of(stage))
+        await pilot.click(Transcript, offset=(line.index("continue") + 2, y))
+        await stage.settle(pilot)
+        more = stage.engine.submitted[-1]
+        assert (more.reply_ids, more.stop_repeats, more.sampling.dry_multiplier) == (first.emitted, False, 0)
+        await repeats(pilot)
+        stage.app.action_run("penalise")
+        await stage.settle(pilot)
+        again = stage.engine.submitted[-1]
+        assert (again.reply_ids, again.stop_repeats, again.sampling.dry_multiplier) == ((), True, 0.8)
+        assert first.message_id in again.not_drafted_from
+
+
 async def test_a_finished_reply_goes_on_with_a_paragraph_of_its_own(tmp_path: Path) -> None:
     stage = Stage(tmp_path, name="sampled", temperature=0.7)
     async with stage.after(two_turns, WIDE) as pilot:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from specchat.engine.sampling.sampler import draw_different
 from specchat.engine.sequence.sequence import SequenceState
 
 CPU = torch.device("cpu")
+TEXT = SimpleNamespace(name=str)
 GREEDY = Sampling()
 BATCHES = {
     "plain": [Sampling(temperature=1.0)],
@@ -29,6 +31,11 @@ BATCHES = {
     "lenient": [Sampling(temperature=1.0, lenience=0.7)],
     "mixed": [Sampling(temperature=1.0), GREEDY, Sampling(temperature=0.9, top_k=7)],
     "greedy": [GREEDY],
+    "xtc": [Sampling(temperature=1.0, xtc_probability=0.5), GREEDY],
+    "penalties": [
+        Sampling(temperature=1.0, repetition_penalty=1.4, frequency_penalty=0.5),
+        Sampling(dry_multiplier=0.8, dry_sequence_breakers=(), dry_allowed_length=1),
+    ],
 }
 TREES = {"chain": chain(3), "tree": tree_of(3), "uneven tree": Tree((0, 0, 2, 2, 0))}
 
@@ -37,7 +44,7 @@ def rows_of(count: int, batch: Sequence[Sampling], detail: int = 0) -> list[Sequ
     """Rows of requests whose settings repeat those of the batch."""
     requests = [Request("r", prompt_ids=(1,), sampling=batch[i % len(batch)], detail=detail) for i in range(count)]
     return [
-        SequenceState(request, None, i, [1, 2], 1, 1, 100 + i, None, "head", rounds=5)  # type: ignore[arg-type]
+        SequenceState(request, None, i, [1, 2, 1], 1, 2, 100 + i, TEXT, "head", rounds=5)  # type: ignore[arg-type]
         for i, request in enumerate(requests)
     ]
 
@@ -107,8 +114,8 @@ def test_nan_in_the_static_input_of_q_does_not_reach_certain_drafts() -> None:
 
 
 def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> list[Outcome]:
-    scores = PackedScores(list(logits), logits.argmax(-1).tolist(), None)
-    return accept_packed(rows, proposal, scores, [3] * len(rows), acceptance(len(rows))).outcomes()
+    scores = PackedScores(list(logits.clone()), logits.argmax(-1).tolist(), None)
+    return accept_packed(rows, proposal, scores, [3] * len(rows), acceptance(64)).outcomes()
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -117,7 +124,9 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) ->
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: bool, size: int) -> None:
     count = 60
-    rows = rows_of(count, [*BATCHES["mixed"], *BATCHES["filtered"], Sampling(temperature=1.0, top_k=300, top_p=0.6)])
+    names = ("mixed", "filtered", "xtc", "penalties")
+    batch = [sampling for name in names for sampling in BATCHES[name]]
+    rows = rows_of(count, [*batch, Sampling(temperature=1.0, top_k=300, top_p=0.6)])
     logits, proposal = drafted(tree, count, certain=certain, size=size)
     ours = packed(rows, logits, proposal)
     expect_equal(ours, acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes(), 1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -79,6 +80,20 @@ def test_a_text_takes_the_place_of_one_with_its_key() -> None:
     assert store.continuation(STORY[40:57], 1) == [(STORY[57], 1)]
 
 
+@given(texts, tokens, st.sets(st.integers(0, 4)), st.booleans())
+def test_texts_that_are_not_to_be_used_draft_nothing(
+    store: list[list[int]], text: list[int], without: set[int], several: bool
+) -> None:
+    """What is left drafts as if there were nothing else, also where the same text is there twice."""
+    own = [[*each, *text] for each in store]
+    whole, rest = Datastore(), Datastore()
+    for keys in (range(len(own) // 2), range(len(own) // 2, len(own))) if several else (range(len(own)),):
+        whole.update({key: own[key] for key in keys})
+    rest.update({key: tokens for key, tokens in enumerate(own) if key not in without})
+    for length in range(len(text) + 1):
+        assert whole.continuation(text[:length], 4, without=without) == rest.continuation(text[:length], 4)
+
+
 def test_a_continuation_ends_where_its_text_ends_or_matches_go_apart() -> None:
     store = Datastore()
     store.update({1: STORY[:20], 2: [*STORY[:12], 5, 6]})
@@ -141,6 +156,17 @@ def test_other_chats_draft_no_turn_marks_and_nothing_behind_an_end() -> None:
     drafter = SuffixDrafter(ends={STORY[22]}, never={STORY[32]}, datastore=filled({1: STORY}))
     assert drafted(row_of(STORY[:20]), drafter)[0] == STORY[20:23]
     assert drafted(row_of(STORY[:30]), drafter)[0] == STORY[30:32]
+
+
+def test_a_reply_is_not_drafted_from_itself() -> None:
+    drafter = SuffixDrafter(datastore=filled({1: STORY, 2: STORY[4:22]}))
+    row = row_of(STORY[:20])
+    row.request = replace(row.request, not_drafted_from=(1,))
+    drafter.admit(row)
+    assert drafter.propose([row], [8]).tokens == [STORY[20:22]]
+    row.request = replace(row.request, request_id="other", not_drafted_from=(1, 2))
+    drafter.admit(row)
+    assert drafter.propose([row], [8]).tokens == [[]]
 
 
 def test_a_reply_that_has_to_repeat_does_not_depend_on_other_chats() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from specchat.engine.worker.assembly import put_together
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.sampling.plainly import mixed, names, penalised
 from tests.engine.tiny import VOCABULARY, assert_the_same_in_a_batch, ids_of, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,6 +133,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ("gamma", "sampling"),
     [
         (None, Sampling()),
+        (None, Sampling(dry_multiplier=0.8)),
         (4, Sampling(repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((101, 3.0),))),
         *(pytest.param(gamma, Sampling(), marks=pytest.mark.slow) for gamma in (1, 4, 12)),
     ],
@@ -151,6 +153,7 @@ def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
         (12, Sampling(temperature=1, seed=2)),
         (4, Sampling(temperature=0.7, seed=3, top_k=2)),
         (4, Sampling(temperature=1, seed=4, repetition_penalty=1.2)),
+        (4, Sampling(temperature=1, seed=6, dry_multiplier=0.8, xtc_probability=0.5)),
         (2, Sampling(temperature=1, seed=5, lenience=0.5)),
     ]
     requests = [
@@ -182,3 +185,28 @@ def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int)
         assert sum(record.tested for record in rounds) > 0
         assert sum(record.accepted for record in rounds) < sum(record.tested for record in rounds) or drafter == "pass"
         assert check_distribution(events, PROMPT, setup.p, least=50)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(temperature=1.0, dry_multiplier=0.6, dry_sequence_breakers=()),
+        Sampling(temperature=1.0, xtc_probability=0.6),
+    ],
+    ids=["dry", "xtc"],
+)
+def test_dry_and_xtc_give_their_distribution(setup: Setup, sampling: Sampling) -> None:
+    """DRY is computed from a text. XTC's draws are unknown: each position is one of two distributions."""
+    third = float(setup.p([*PROMPT]).topk(3).values[-1])
+    sampling = replace(sampling, xtc_threshold=min(0.9 * third, 0.3))
+
+    def p(text: list[int]) -> Tensor:
+        own = setup.p(text)
+        if sampling.dry:
+            return penalised(own.log(), sampling, text, names).softmax(-1)
+        return mixed(own, sampling)
+
+    for drafter in setup.drafters:
+        events = sampled(setup.engine, drafter, PROMPT, 300, sampling=sampling)
+        assert sum(event.tested for each in events for event in each if isinstance(event, Round)) > 0
+        assert check_distribution(events, PROMPT, p, least=50)

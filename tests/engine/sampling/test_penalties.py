@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,15 +11,17 @@ from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from specchat.engine.decoding.acceptance import Drafted, accept
-from specchat.engine.decoding.tree import chain
+from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.sampling.plainly import names, penalised, random_text
 
 CPU = torch.device("cpu")
 NONE: Any = None
+TEXT: Any = SimpleNamespace(name=names)
 EVERY_KIND = [
     Sampling(repetition_penalty=1.3),
     Sampling(presence_penalty=0.7),
@@ -29,11 +32,19 @@ EVERY_KIND = [
     Sampling(frequency_penalty=0.4),
     Sampling(repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=-0.9, logit_bias=((2, 1.5),)),
 ]
+DRY = [
+    Sampling(dry_multiplier=0.8, dry_sequence_breakers=()),
+    Sampling(dry_multiplier=0.5, dry_base=2.0, dry_allowed_length=1, dry_sequence_breakers=("\1", "\2")),
+    Sampling(dry_multiplier=1.5, dry_allowed_length=3, dry_penalty_last_n=20, dry_sequence_breakers=()),
+    Sampling(dry_multiplier=0.8, dry_penalty_last_n=0),
+    Sampling(dry_multiplier=0.8, repetition_penalty=1.2, logit_bias=((3, 5.0),), dry_sequence_breakers=("\5",)),
+]
+TREE = Tree((0, 0, 1, 1, 2, 3))
 
 
 def make_row(sampling: Sampling, tokens: list[int], prompt_length: int, slot: int = 0) -> SequenceState:
     request = Request("r", prompt="x", sampling=sampling)
-    return SequenceState(request, NONE, slot, tokens, prompt_length, len(tokens) - 1, seed=0, text=NONE, drafter="none")
+    return SequenceState(request, NONE, slot, tokens, prompt_length, len(tokens) - 1, seed=0, text=TEXT, drafter="none")
 
 
 def one_by_one(logits: Tensor, sampling: Sampling, prompt: list[int], reply: list[int]) -> Tensor:
@@ -48,13 +59,51 @@ def one_by_one(logits: Tensor, sampling: Sampling, prompt: list[int], reply: lis
         out[token] -= sampling.presence_penalty
     for token in reply:
         out[token] -= sampling.frequency_penalty
-    return out
+    return penalised(out, sampling, prompt + reply, names) if sampling.dry else out
 
 
-def adjust(penalties: Penalties, rows: list[SequenceState], logits: Tensor, drafted: Tensor, first: int = 0) -> Tensor:
+def adjust(
+    penalties: Penalties,
+    rows: list[SequenceState],
+    logits: Tensor,
+    drafted: Tensor,
+    first: int = 0,
+    inside: Tensor | None = None,
+) -> Tensor:
     adjustment = penalties.of(rows)
     assert adjustment is not None
-    return adjustment.apply(logits, drafted, first)
+    return adjustment.apply(logits, drafted, inside, first=first)
+
+
+@pytest.mark.parametrize("tree", [chain(0), chain(4), TREE], ids=["nothing", "chain", "tree"])
+@pytest.mark.parametrize("tokens", [3, 8])
+def test_each_node_is_penalised_for_the_repetitions_before_it(tokens: int, tree: Tree) -> None:
+    """Several rounds; few tokens, so that prompts, replies and drafts repeat themselves and each other."""
+    rows = [
+        make_row(sampling, random_text(tokens, 12 + 5 * i, seed=i), 3, slot=i)
+        for i, sampling in enumerate([*DRY, Sampling()])
+    ]
+    penalties = Penalties(slots=6, columns=128, device=CPU)
+    inside, length = TreeMask.of([tree] * len(rows), len(tree) + 1, CPU).inside, len(tree)
+    for turn in range(5):
+        drafted = torch.tensor([random_text(tokens, length, seed=100 + turn + i) for i in range(len(rows))]).long()
+        logits = torch.randn(len(rows), length + 1, 12)
+        adjusted = adjust(penalties, rows, logits, drafted, inside=inside)
+        for b, row in enumerate(rows):
+            for node in range(length + 1):
+                path = [drafted[b, place - 1].item() for place in tree.path(node)]
+                wanted = one_by_one(logits[b, node], row.request.sampling, row.tokens[:3], row.tokens[3:] + path)
+                torch.testing.assert_close(adjusted[b, node], wanted)
+        for b, row in enumerate(rows):
+            row.tokens += [*drafted[b, : b % (length + 1)].tolist(), *random_text(tokens, 1, seed=turn)]
+
+
+def test_long_repetitions_leave_logits_finite() -> None:
+    row = make_row(Sampling(dry_multiplier=5.0, dry_base=100.0, dry_sequence_breakers=()), [1, 2] * 300, 1)
+    nothing, inside = torch.zeros(1, 0, dtype=torch.long), TreeMask.of([chain(0)], 1, CPU).inside
+    logits = adjust(Penalties(1, 1024, CPU), [row], torch.zeros(1, 1, 4), nothing, inside=inside)
+    assert logits.isfinite().all()
+    assert logits[0, 0].argmin() == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -18,6 +19,7 @@ from specchat.engine.request import Sampling
 from specchat.engine.sampling.sampler import broken, draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.chi_square import z_score
+from tests.engine.sampling.plainly import without_top_choices
 
 CPU = torch.device("cpu")
 SETTINGS = [
@@ -54,6 +56,28 @@ def test_it_is_what_transformers_samples_from(settings: Sampling, vocabulary: in
     assert (kept != theirs_kept).sum(-1).max() <= (2 if vocabulary > 5000 and settings.top_p < 1 else 0)
     both = kept & theirs_kept
     torch.testing.assert_close(ours[both], theirs[both], rtol=1e-3 if vocabulary > 5000 else 1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "settings", [Sampling(temperature=1.3), Sampling(temperature=0.8, top_k=5, top_p=0.9)], ids=str
+)
+def test_xtc_leaves_the_least_likely_of_the_top_choices(settings: Sampling) -> None:
+    """Also where one token alone or none at all reaches the threshold, and where the draw leaves it off."""
+    logits = torch.randn(6, 3, 40, generator=torch.Generator().manual_seed(4)) * torch.arange(1.0, 4.0)[:, None]
+    rows, limits = SamplingRows.of([settings] * 6, CPU), torch.tensor([0.5, 0.1, 1.0])
+    plain = standardise(logits, rows)
+    ours = standardise(logits, replace(rows, xtc=limits.double().expand(6, -1)))
+    assert torch.equal(ours[:, 2], plain[:, 2])
+    for place, limit in ((0, 0.5), (1, 0.1)):
+        for one, other in zip(ours[:, place], plain[:, place], strict=True):
+            torch.testing.assert_close(one, without_top_choices(other, limit))
+    assert (ours[:, 1] == 0).sum() > (plain[:, 1] == 0).sum()
+
+
+def test_xtc_keeps_tokens_that_tie() -> None:
+    p = torch.tensor([[[0.4, 0.2, 0.2, 0.1, 0.1]]]).log()
+    rows = replace(SamplingRows.of([Sampling(temperature=1.0)], CPU), xtc=torch.tensor([[0.15]]))
+    torch.testing.assert_close(standardise(p, rows)[0, 0], torch.tensor([0, 0.2, 0.2, 0.1, 0.1]) / 0.6)
 
 
 @pytest.mark.parametrize("vocabulary", [300, 16_500])
