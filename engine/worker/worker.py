@@ -8,11 +8,12 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import ClassVar
 
 import torch
 
+from specchat.engine.clock import Clock
 from specchat.engine.commands import (
     Adjust,
     Borrow,
@@ -54,7 +55,7 @@ class Worker:
         config: models, device and capacity.
         commands: from other threads.
         outbox: for events that concern the engine as a whole.
-        clock: seconds since the engine started.
+        clock: seconds since the engine started; stopped while rounds are held back.
         on_ready: called once, when requests are served.
         on_end: called with the id of each request before it is told that it has ended.
     """
@@ -67,7 +68,7 @@ class Worker:
         config: EngineConfig,
         commands: queue.SimpleQueue[Command],
         outbox: Outbox,
-        clock: Callable[[], float],
+        clock: Clock,
         on_ready: Callable[[Ready, Assembly], None],
         on_end: Callable[[str], None],
     ) -> None:
@@ -204,7 +205,8 @@ class Worker:
         while True:
             held = self._paused and not self._steps and not self._closed
             try:
-                command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
+                with self._clock.stopped() if held else nullcontext():
+                    command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
             except queue.Empty:
                 return
             idle = False
