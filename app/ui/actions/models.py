@@ -234,8 +234,8 @@ class ModelActions(ActionGroup):
             self._controls.show_drafting()
         else:
             self._controls.show(self._scope.requests.settings)
-        self._scope.screen.widgets.show_ready(ready)
         self._scope.requests.ready(ready.target, ready.sampling)
+        self._scope.screen.widgets.show_ready(ready, self._scope.requests.model)
         self._scope.screen.writing.gauge.begin(ready.context)
 
 
