@@ -28,6 +28,7 @@ from specchat.engine.commands import (
     Submit,
 )
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graphs import ClosingError, is_closing
 from specchat.engine.errors import EngineError
@@ -109,6 +110,7 @@ class Worker:
                 self._make_room()
             self._side_work.step()
         self._requests.end_all(FinishReason.CANCELLED, "")
+        self._experiences.save()
 
     def fail(self, message: str) -> None:
         """Finish every open request with an error: the thread is about to end."""
@@ -159,7 +161,9 @@ class Worker:
         clock = self._clock
         self._made, self._target = made, made.target
         self._notices = Notices(self._outbox, clock)
-        self._planner = Planner(made.drafters, made.target, self._drop_drafter)
+        models = [made.model.name, made.model.format, *(part.name for part in (*made.drafts, *made.parts.values()))]
+        self._experiences = Experiences(self._config.experience, " · ".join(models))
+        self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         self._scheduler = self._make_scheduler(made)
