@@ -12,6 +12,7 @@ from typing import Any
 from textual.app import App
 from textual.color import Color
 from textual.theme import Theme
+from textual.widget import Widget
 
 from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import Settings
@@ -151,12 +152,17 @@ class ThemeChoice:
             self._app.theme = theme
 
     def keep(self, preferences: Preferences | None) -> None:
-        """Store each theme that is chosen from now on; without preferences, none."""
+        """Store and draw each theme that is chosen from now on; without preferences, store none."""
         self._kept = self._app.theme
 
-        def store(theme: Theme) -> None:
+        def changed(theme: Theme) -> None:
+            # Textual tells widgets of it before their component classes have the new colours.
+            for screen in self._app.screen_stack:
+                for widget in screen.walk_children(Widget, with_self=True):
+                    widget.notify_style_update()
+                    widget.refresh()
             if theme.name != self._kept and preferences is not None:
                 self._kept = theme.name
                 preferences.remember(Settings(theme=theme.name), ["theme"])
 
-        self._app.theme_changed_signal.subscribe(self._app, store)
+        self._app.theme_changed_signal.subscribe(self._app, changed)
