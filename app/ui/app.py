@@ -20,7 +20,7 @@ from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.request_manager import RequestManager, Session
-from specchat.app.errors import AppError
+from specchat.app.errors import AppError, UsageError
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.ui.actions.actions import Actions
@@ -146,7 +146,10 @@ class SpecChat(App[None]):
         self.actions.connect(session)
         notices = [*session.notices, *own_files(self, session.settings_file)]
         if session.settings is not None:
-            self._theme_choice.change(session.settings.theme)
+            try:
+                self._theme_choice.change(session.settings.theme)
+            except UsageError as error:
+                notices.append(str(error))
             self.chat_screen.transcript.rejected = session.settings.rejected
         if notices:
             say(self, " · ".join(notices), "warning")

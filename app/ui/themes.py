@@ -11,9 +11,10 @@ from typing import Any
 
 from textual.app import App
 from textual.color import Color
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
+from specchat.app.errors import UsageError
 from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import Settings
 
@@ -91,6 +92,16 @@ LIGHT = _theme(
 )
 
 
+def check_theme(name: str) -> None:
+    """Check the name of a theme.
+
+    Raises:
+        UsageError: there is no such theme.
+    """
+    if name not in (known := [DARK.name, LIGHT.name, *sorted(BUILTIN_THEMES)]):
+        raise UsageError(f"theme {name!r} is not known: choose one of {', '.join(known)}")
+
+
 def theme_colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
     """The fates' colours for a theme with these variables; colours that the theme itself defines have priority.
 
@@ -147,8 +158,13 @@ class ThemeChoice:
         app.stylesheet.set_variables(app.get_css_variables())
 
     def change(self, theme: str) -> None:
-        """Set another theme if it exists."""
-        if theme in self._app.available_themes and theme != self._app.theme:
+        """Set the theme of the settings; empty for the present one.
+
+        Raises:
+            UsageError: there is no such theme.
+        """
+        if theme and theme != self._app.theme:
+            check_theme(theme)
             self._app.theme = theme
 
     def keep(self, preferences: Preferences | None) -> None:
