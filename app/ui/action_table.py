@@ -138,8 +138,8 @@ _MESSAGES = (
            place=CHAT, priority="alt+a", keys="a", title="Attachments", slash="attachments"),
     Action(name="editor", run="prompt.edit", about="write the prompt in your own editor (VISUAL, EDITOR)", place=CHAT,
            priority="alt+e", keys="e", title="Editor", slash="editor"),
-    Action(name="system", run="prompt.system", about="system prompt of this chat; without a name: write it", place=CHAT,
-           title="System prompt", slash="system", takes="NAME|off"),
+    Action(name="system", run="prompt.system", about="system prompt of this chat: saved, or this text", place=CHAT,
+           title="System prompt", slash="system", takes="NAME|TEXT|off"),
     Action(name="system-save", run="prompt.save_system", about="save this chat's system prompt",
            slash="system-save", takes="NAME", needs=True),
     Action(name="system-default", run="prompt.make_default", about="use this chat's system prompt for new chats",
@@ -248,7 +248,15 @@ ACTIONS = {
     action.name: action
     for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_LOOKING, *_REPLAY, *_APP)
 }  # fmt: skip
-SLASH_COMMANDS = tuple(action for action in ACTIONS.values() if action.slash)
+_EVERYDAY = ("new", "model", "system", "regenerate", "edit", "copy", "attach", "search", "export", "controls",
+             "context", "theme", "help")  # fmt: skip
+SLASH_COMMANDS = tuple(
+    sorted(
+        (action for action in ACTIONS.values() if action.slash),
+        key=lambda action: _EVERYDAY.index(action.slash) if action.slash in _EVERYDAY else len(_EVERYDAY),
+    )
+)
+"""The everyday ones first."""
 
 
 def chat_bindings() -> list[Binding]:

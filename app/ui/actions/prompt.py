@@ -145,9 +145,11 @@ class PromptActions(ActionGroup):
         return self._templates.names() if self._templates else []
 
     def system(self, name: str) -> None:
-        """`/system` opens this chat's system prompt, `/system NAME` uses a saved one, `/system off` none."""
+        """`/system` opens this chat's system prompt; `/system NAME` uses a saved one, else the text; off none."""
         if name:
-            self._use_system(self._scope.conversation, "" if name == OFF else _stored(self._systems).read(name))
+            saved = self._systems is not None and name in self._systems.names()
+            text = "" if name == OFF else _stored(self._systems).read(name) if saved else name
+            self._use_system(self._scope.conversation, text)
         else:
             self._edit_system()
 
