@@ -70,6 +70,8 @@ class Reply:
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
         """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.held = False
+        """Whether rounds are held back, and with them its start."""
         self.stopping = False
         """Whether it was told to stop, which takes up to one round."""
         self.reason: FinishReason | None = None

@@ -89,8 +89,8 @@ _CONTROLS = tuple(
 )  # fmt: skip
 
 _SETTINGS = (
-    Action(name="context", run="prompt.context", about="how full the context is, and what happens when it is full",
-           place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="WHAT"),
+    Action(name="context", run="prompt.context", about="its size, how full it is, and what happens then",
+           place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
     Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
            keys="ctrl+backslash,alt+m", title="Models", slash="model", takes="TARGET DRAFT"),
     Action(name="draft-model", run="models.load_draft", about="load another draft model, or none",
