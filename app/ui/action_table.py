@@ -89,7 +89,7 @@ _CONTROLS = tuple(
 )  # fmt: skip
 
 _SETTINGS = (
-    Action(name="context", run="prompt.context", about="its size, how full it is, and what happens then",
+    Action(name="context", run="prompt.context", about="context: size, use, what happens when full",
            place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
     Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
            keys="ctrl+backslash,alt+m", title="Models", slash="model", takes="TARGET DRAFT"),
