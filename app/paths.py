@@ -22,8 +22,13 @@ def config_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Data that may be lost: the last copied text."""
+    """Data that may be lost: the last copied text, what was learnt of drafters."""
     return _home("state") or platformdirs.user_state_path("specchat", appauthor=False)
+
+
+def experience_file() -> Path:
+    """What engines have learnt of drafters."""
+    return state_folder() / "drafters.json"
 
 
 def exports_folder() -> Path:

@@ -29,8 +29,8 @@ from specchat.engine.events import (
 )
 from specchat.engine.files import FILE_MODE, create_text, make_folder, make_private, replacing
 from specchat.engine.kernels.cores import SpareCore, spare_core, usable_cores
-from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
+from specchat.engine.lanes.order import CLOCKS, Order
 from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import (

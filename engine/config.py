@@ -61,6 +61,9 @@ class EngineConfig:
     prefill_chunk: int = 256
     """Tokens per prefill chunk; running requests wait for one chunk between rounds, for two if several prompts wait."""
 
+    experience: Path | None = None
+    """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.experiences`)."""
+
     exact: bool = False
     """Run the target in batch-invariant passes, so that greedy output is identical for all drafters."""
 

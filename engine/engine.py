@@ -9,7 +9,6 @@ import gc
 import queue
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
@@ -18,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from specchat.engine.clock import Clock
 from specchat.engine.commands import (
     Adjust,
     Borrow,
@@ -80,7 +80,8 @@ class Engine:
         with lanes."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
-        self._epoch = time.perf_counter()
+        self.clock = Clock()
+        """Seconds since the engine was created, without pauses: the time scale of all events."""
         self._settled = threading.Event()
         self._death: str | None = None
         self._lock = threading.Lock()
@@ -95,10 +96,6 @@ class Engine:
     def start(self) -> None:
         """Start the engine's thread, which loads the models."""
         self._thread.start()
-
-    def clock(self) -> float:
-        """Seconds since the engine was created: the time scale of all events."""
-        return time.perf_counter() - self._epoch
 
     def submit(self, request: Request, outbox: Outbox | None = None) -> None:
         """Submit a request. It is queued while the models are loading and while all slots are taken.

@@ -1,7 +1,7 @@
 """Events of the engine: immutable, picklable records that need neither torch nor a model.
 
 `engine.round.Round` is the central one. Every record serialises to one JSON line (`engine.trace`). Times are in
-seconds; `at` counts from the creation of the engine.
+seconds; `at` counts from the creation of the engine, without pauses.
 """
 
 from __future__ import annotations

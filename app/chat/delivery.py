@@ -83,11 +83,12 @@ class RunningReplies:
                 of_reply.setdefault(request_id, []).append(record)
         return [(self.reply(request_id), own) for request_id, own in of_reply.items()]
 
-    def show_steps(self, steps: Iterable[tuple[Round, Part]]) -> None:
-        """Set the rounds that are being stepped through."""
+    def show_steps(self, steps: Iterable[tuple[Round, Part]], *, paused: bool) -> None:
+        """Set the rounds that are being stepped through, and whether rounds are held back."""
         by_request = {record.request_id: (record, part) for record, part in steps}
         for request_id in self.turns:
-            self.reply(request_id).stepping = by_request.get(request_id)
+            reply = self.reply(request_id)
+            reply.stepping, reply.held = by_request.get(request_id), paused
 
     def follow(self, conversation: Conversation, request: Request) -> None:
         """Add a recorded request to a conversation: its prompt, and the earlier messages if the conversation is new."""

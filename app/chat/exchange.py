@@ -29,6 +29,9 @@ ImportedChat = tuple[Chat, list[StoredMessage]]
 """A chat and its messages, as `Store.import_chats` takes them."""
 _UNFIT = re.compile(r"[^\w]+")
 _END = object()
+_TIMES = ("updated_at", "update_time", "created_at", "create_time")
+"""Keys of the last change of a chat, in seconds since 1970, the most exact first."""
+_LATEST = 1e11
 
 
 def as_markdown(conversation: Conversation, model: str, *, thinking: bool = False) -> str:
@@ -39,7 +42,10 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
     for turn in conversation.turns:
         parts += ["## You", turn.prompt.strip(), *map(as_block, turn.attachments)]
         if turn.reply is not None:
-            parts += [f"## {model or 'Model'}", *_markdown_reply(turn, turn.reply, thinking=thinking)]
+            parts += [
+                f"## {turn.reply.model or model or 'Model'}",
+                *_markdown_reply(turn, turn.reply, thinking=thinking),
+            ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -50,6 +56,7 @@ def as_json(conversation: Conversation, model: str) -> str:
         "version": VERSION,
         "title": conversation.title,
         "model": model or None,
+        "updated_at": conversation.chat.updated_at if conversation.chat else None,
         "system": conversation.system or None,
         "turns": [
             {
@@ -78,7 +85,7 @@ def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
     quoted = "\n".join(f"> {line}".rstrip() for line in thought.splitlines()) if thinking else ""
     if len(turn.replies) > 1:
         notes.append(f"reply {turn.place} of {len(turn.replies)}")
-    if reply.sampling is not None and not reply.sampling.greedy:
+    if reply.sampling is not None:
         notes.append(sampling_text(reply.sampling))
     if reply.running:
         notes.append("still being written")
@@ -100,6 +107,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
         "stage": reply.stage.value,
         "reason": reply.reason.value if reply.reason else None,
         "message": reply.message,
+        **({"model": reply.model} if reply.model else {}),
         **({"sampling": asdict(reply.sampling)} if reply.sampling else {}),
         **({"left_out": list(reply.left_out)} if reply.left_out else {}),
         "figures": {
@@ -174,12 +182,16 @@ def _skip_space(text: str, place: int) -> int:
 
 def _chat(exported: Any) -> ImportedChat:
     if exported.get("format") == FORMAT:
-        return _own(exported)
-    if "mapping" in exported:
-        return _chatgpt(exported)
-    if isinstance(exported.get("chat"), dict):
-        return _open_webui(exported["chat"], exported.get("title"))
-    raise ValueError(UNKNOWN_FORMAT)
+        chat, messages = _own(exported)
+    elif "mapping" in exported:
+        chat, messages = _chatgpt(exported)
+    elif isinstance(exported.get("chat"), dict):
+        chat, messages = _open_webui(exported["chat"], exported.get("title"))
+    else:
+        raise ValueError(UNKNOWN_FORMAT)
+    times = (exported.get(name) for name in _TIMES)
+    known = (at for at in times if isinstance(at, int | float) and 0 < at < _LATEST)
+    return replace(chat, updated_at=next(known, 0.0)), messages
 
 
 def _own(exported: Mapping[str, Any]) -> ImportedChat:
@@ -200,7 +212,8 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:
                 parent = len(messages)
-            messages.append(StoredMessage(len(messages), "assistant", text, reason, prompt, chosen, events=lines))
+            model = _text(reply.get("model", ""))
+            messages.append(StoredMessage(len(messages), "assistant", text, reason, prompt, chosen, model, lines))
     return _whole(exported.get("title"), messages, _text(exported.get("system") or ""))
 
 

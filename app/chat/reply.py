@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Self
 
 from specchat.app.chat.rounds import Computed, ReplyFigures, ReplyRounds
 from specchat.app.chat.thinking import Thought
+from specchat.app.sanitize import escape_controls
+from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.source import Part
 from specchat.engine import (
     Admitted,
@@ -68,6 +71,8 @@ class Reply:
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
         """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        self.held = False
+        """Whether rounds are held back, and with them its start."""
         self.stopping = False
         """Whether it was told to stop, which takes up to one round."""
         self.reason: FinishReason | None = None
@@ -203,6 +208,12 @@ class Reply:
         """The settings that it was drawn with; None if unknown."""
         self._load()
         return self._sampling
+
+    @property
+    def origin(self) -> list[str]:
+        """What is known of its model and sampling settings, as texts."""
+        model = [escape_controls(Path(self.model).name)] if self.model else []
+        return [*model, *([sampling_text(self.sampling)] if self.sampling else [])]
 
     @property
     def running(self) -> bool:

@@ -161,7 +161,22 @@ Attach = Annotated[
         MODEL,
     ),
 ]
-Theme = Annotated[str | None, opt("--theme", "NAME", "Colours of the interface.")]
+
+
+def _known_theme(name: str | None) -> str | None:
+    """The value of `--theme`.
+
+    Raises:
+        UsageError: there is no such theme.
+    """
+    if name is not None:
+        from specchat.app.ui.themes import check_theme
+
+        check_theme(name)
+    return name
+
+
+Theme = Annotated[str | None, opt("--theme", "NAME", "Colours; default: those of the settings.", callback=_known_theme)]
 SetUpLeft = Annotated[str | None, opt("--left", "SETUP", "Left lane: DRAFTER[:gamma=N|auto,draft=MODEL,target=MODEL].")]
 SetUpRight = Annotated[str | None, opt("--right", "SETUP", "Right lane; default: the best drafter.")]
 Exact = Annotated[bool, opt("--exact", None, "Batch-invariant target passes: bit-identical texts, slightly slower.")]

@@ -172,7 +172,7 @@ class JsonPrinter:
             "mean_emitted_length": figures.mean_emitted_length,
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,
-            "seconds": figures.seconds,
+            "seconds": figures.seconds_in_all,
             **self._drafting(figures),
             "sampling": asdict(sampling),
             "lossless": sampling.lossless,

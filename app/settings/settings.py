@@ -141,9 +141,10 @@ class Settings:
         options = self._shared_with(Request) | {"thinking": THINKING[self.thinking], "sampling": self.sampling()}
         return Request(request_id, messages, stop=stop, **options)
 
-    def engine_config(self, models: Path) -> EngineConfig:
-        """Configuration of an engine; `models` is the folder of local models."""
-        return EngineConfig(models=models, **self._shared_with(EngineConfig) | {"draft": self.draft or None})
+    def engine_config(self, models: Path, experience: Path | None = None) -> EngineConfig:
+        """Configuration of an engine; `models` is the folder of local models, `experience` as in `EngineConfig`."""
+        options = self._shared_with(EngineConfig) | {"draft": self.draft or None}
+        return EngineConfig(models=models, experience=experience, **options)
 
     def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
         """The settings that are options of the engine by the same name."""

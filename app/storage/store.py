@@ -220,7 +220,10 @@ class Store:
         return chat
 
     def import_chats(self, chats: Iterable[tuple[Chat, Sequence[StoredMessage]]]) -> None:
-        """Add all of these chats, or none. The id and parent of a message are indices among those of its chat."""
+        """Add all of these chats, or none. The id and parent of a message are indices among those of its chat.
+
+        An `updated_at` of 0 is replaced by the current time.
+        """
         with self._file.write():
             for imported, messages in chats:
                 chat = self.create_chat(imported.title, imported.system)
@@ -228,12 +231,20 @@ class Store:
                 for message in messages:
                     parent = None if message.parent is None else rows[message.parent]
                     row = self.add_message(
-                        chat.id, message.role, "", parent=parent, chosen=message.chosen, attachments=message.attachments
+                        chat.id,
+                        message.role,
+                        "",
+                        parent=parent,
+                        chosen=message.chosen,
+                        attachments=message.attachments,
+                        model=message.model,
                     )
                     self.append_rounds(row, message.content, message.events)
                     if message.finish_reason is not None:
                         self.finish_message(row, message.finish_reason)
                     rows.append(row)
+                if imported.updated_at:
+                    self.change_chat(chat.id, updated_at=imported.updated_at)
 
     def take_back(self, message_id: int) -> None:
         """Remove a prompt without replies; a prompt with replies stays."""

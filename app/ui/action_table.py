@@ -90,8 +90,8 @@ _CONTROLS = tuple(
 )  # fmt: skip
 
 _SETTINGS = (
-    Action(name="context", run="prompt.context", about="how full the context is, and what happens when it is full",
-           place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="WHAT"),
+    Action(name="context", run="prompt.context", about="context: size, use, what happens when full",
+           place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
     Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
            keys="ctrl+backslash,alt+m", title="Models", slash="model", takes="TARGET DRAFT"),
     Action(name="draft-model", run="models.load_draft", about="load another draft model, or none",
@@ -140,8 +140,8 @@ _MESSAGES = (
            place=CHAT, priority="alt+a", keys="a", title="Attachments", slash="attachments"),
     Action(name="editor", run="prompt.edit", about="write the prompt in your own editor (VISUAL, EDITOR)", place=CHAT,
            priority="alt+e", keys="e", title="Editor", slash="editor"),
-    Action(name="system", run="prompt.system", about="system prompt of this chat; without a name: write it", place=CHAT,
-           title="System prompt", slash="system", takes="NAME|off"),
+    Action(name="system", run="prompt.system", about="system prompt of this chat: saved, or this text", place=CHAT,
+           title="System prompt", slash="system", takes="NAME|TEXT|off"),
     Action(name="system-save", run="prompt.save_system", about="save this chat's system prompt",
            slash="system-save", takes="NAME", needs=True),
     Action(name="system-default", run="prompt.make_default", about="use this chat's system prompt for new chats",
@@ -250,7 +250,15 @@ ACTIONS = {
     action.name: action
     for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_LOOKING, *_REPLAY, *_APP)
 }  # fmt: skip
-SLASH_COMMANDS = tuple(action for action in ACTIONS.values() if action.slash)
+_EVERYDAY = ("new", "model", "system", "regenerate", "edit", "copy", "attach", "search", "export", "controls",
+             "context", "theme", "help")  # fmt: skip
+SLASH_COMMANDS = tuple(
+    sorted(
+        (action for action in ACTIONS.values() if action.slash),
+        key=lambda action: _EVERYDAY.index(action.slash) if action.slash in _EVERYDAY else len(_EVERYDAY),
+    )
+)
+"""The everyday ones first."""
 
 
 def chat_bindings() -> list[Binding]:

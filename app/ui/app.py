@@ -20,7 +20,7 @@ from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.request_manager import RequestManager, Session
-from specchat.app.errors import AppError
+from specchat.app.errors import AppError, UsageError
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.ui.actions.actions import Actions
@@ -37,7 +37,7 @@ from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Requested
-from specchat.engine import EngineError, Ready, Record
+from specchat.engine import EngineError, Event, Finished, FinishReason, Ready, Record
 
 STYLES = Path(__file__).parent / "styles"
 PROBE_S = 1.0
@@ -95,7 +95,7 @@ class SpecChat(App[None]):
         self._begin_side_by_side = begin_side_by_side
         self.prepared = asyncio.Event()
         """Set once the session is connected or has failed."""
-        self.requests = RequestManager()
+        self.requests = RequestManager(self._observe)
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self.actions = Actions(
             self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, player is not None
@@ -103,6 +103,14 @@ class SpecChat(App[None]):
         self.pump = Pump(self, self.requests.drain, lambda: self.requests.running.stage, self._handle, self._draw)
         self.chat_screen.set_pace(self.pump.pace)
         self._theme_choice = ThemeChoice(self, theme)
+
+    def _observe(self, request_id: str, event: Event) -> None:
+        """Put a prompt that failed before its first token back into the composer, if that is empty."""
+        conversation, turn = self.requests.replies[request_id]
+        failed = isinstance(event, Finished) and event.reason is FinishReason.ERROR
+        empty = not self.chat_screen.widgets.composer.text and not any(reply.has_text for reply in turn.replies)
+        if failed and empty and conversation is self.chat_screen.conversation:
+            self.chat_screen.writing.take_back([turn])
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's driver; on Linux and macOS one that tolerates invalid input and hang-ups."""
@@ -146,7 +154,10 @@ class SpecChat(App[None]):
         self.actions.connect(session)
         notices = [*session.notices, *own_files(self, session.settings_file)]
         if session.settings is not None:
-            self._theme_choice.change(session.settings.theme)
+            try:
+                self._theme_choice.change(session.settings.theme)
+            except UsageError as error:
+                notices.append(str(error))
             self.chat_screen.transcript.rejected = session.settings.rejected
         if notices:
             say(self, " · ".join(notices), "warning")
@@ -196,7 +207,7 @@ class SpecChat(App[None]):
         if not self.is_running:
             return
         if (stepper := self.chat_screen.stepping.stepper) is not None:
-            self.requests.running.show_steps(stepper.shown)
+            self.requests.running.show_steps(stepper.shown, paused=stepper.paused)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()

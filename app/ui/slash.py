@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from specchat.app.chat.tray import completions
 from specchat.app.errors import UsageError
@@ -57,7 +58,7 @@ def matches(text: str, words: Words) -> list[str]:
     """The lines that this one may be the beginning of."""
     name, space, argument = text[1:].partition(" ")
     if not space:
-        return [f"/{c.slash}{' ' if c.takes else ''}" for c in SLASH_COMMANDS if c.slash.startswith(name)]
+        return [entry.line for entry in menu(text, words)]
     known = words[name]() if name in words and "\n" not in argument else ()
     return [f"/{name} {word}" for word in known if word.startswith(argument)]
 
@@ -73,16 +74,25 @@ def common_start(texts: Iterable[str]) -> str:
     return "".join(characters[0] for characters in common)
 
 
-def hints(text: str, words: Words) -> Iterable[tuple[str, str]]:
-    """Possible completions of the line, each with what the command does."""
+class Entry(NamedTuple):
+    """An entry of the menu."""
+
+    name: str
+    about: str = ""
+    line: str = ""
+    """The line that it stands for; empty for a heading."""
+
+
+def menu(text: str, words: Words) -> list[Entry]:
+    """Commands that the line may be the beginning of; or its command as a heading, and values of the argument."""
     name, space, _argument = text[1:].partition(" ")
-    command = BY_NAME.get(name)
     if not space:
-        return [(c.usage, c.about) for c in SLASH_COMMANDS if c.slash.startswith(name)]
-    if command is None:
+        commands = (command for command in SLASH_COMMANDS if command.slash.startswith(name))
+        return [Entry(c.usage, c.about, f"/{c.slash}{' ' if c.takes else ''}") for c in commands]
+    if (command := BY_NAME.get(name)) is None:
         return []
-    values = [line.partition(" ")[2] for line in matches(text, words)]
-    return [(command.usage, command.about), *([(" · ".join(values), "")] if values else [])]
+    values = [Entry(line.partition(" ")[2], "", line) for line in matches(text, words)]
+    return [Entry(command.usage, command.about), *values]
 
 
 class Completer:

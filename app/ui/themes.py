@@ -11,8 +11,10 @@ from typing import Any
 
 from textual.app import App
 from textual.color import Color
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
+from textual.widget import Widget
 
+from specchat.app.errors import UsageError
 from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import Settings
 
@@ -90,6 +92,16 @@ LIGHT = _theme(
 )
 
 
+def check_theme(name: str) -> None:
+    """Check the name of a theme.
+
+    Raises:
+        UsageError: there is no such theme.
+    """
+    if name not in (known := [DARK.name, LIGHT.name, *sorted(BUILTIN_THEMES)]):
+        raise UsageError(f"theme {name!r} is not known: choose one of {', '.join(known)}")
+
+
 def theme_colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
     """The fates' colours for a theme with these variables; colours that the theme itself defines have priority.
 
@@ -146,17 +158,27 @@ class ThemeChoice:
         app.stylesheet.set_variables(app.get_css_variables())
 
     def change(self, theme: str) -> None:
-        """Set another theme if it exists."""
-        if theme in self._app.available_themes and theme != self._app.theme:
+        """Set the theme of the settings; empty for the present one.
+
+        Raises:
+            UsageError: there is no such theme.
+        """
+        if theme and theme != self._app.theme:
+            check_theme(theme)
             self._app.theme = theme
 
     def keep(self, preferences: Preferences | None) -> None:
-        """Store each theme that is chosen from now on; without preferences, none."""
+        """Store and draw each theme that is chosen from now on; without preferences, store none."""
         self._kept = self._app.theme
 
-        def store(theme: Theme) -> None:
+        def changed(theme: Theme) -> None:
+            # Textual tells widgets of it before their component classes have the new colours.
+            for screen in self._app.screen_stack:
+                for widget in screen.walk_children(Widget, with_self=True):
+                    widget.notify_style_update()
+                    widget.refresh()
             if theme.name != self._kept and preferences is not None:
                 self._kept = theme.name
                 preferences.remember(Settings(theme=theme.name), ["theme"])
 
-        self._app.theme_changed_signal.subscribe(self._app, store)
+        self._app.theme_changed_signal.subscribe(self._app, changed)

@@ -14,6 +14,7 @@ from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Ver
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
+from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Draft, Proposal, Source, merge
 from specchat.engine.decoding.round_plan import RoundPlan
@@ -31,16 +32,21 @@ class Planner:
         drafters: by name.
         target: whose passes verify.
         on_fault: called with a row whose drafter raised; the row continues without drafts.
+        experiences: with the drafters, of earlier sessions.
     """
 
     def __init__(
-        self, drafters: Mapping[str, Drafter], target: Backend, on_fault: Callable[[SequenceState, Exception], None]
+        self,
+        drafters: Mapping[str, Drafter],
+        target: Backend,
+        on_fault: Callable[[SequenceState, Exception], None],
+        experiences: Experiences | None = None,
     ) -> None:
         self.drafters = RowDrafters(drafters, on_fault)
         self._target = target
         self._on_fault = on_fault
         self._costs = CostModel(target.width, ragged=target.capabilities.ragged)
-        self._controller = GammaController(self._costs)
+        self._controller = GammaController(self._costs, experiences)
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._empty: dict[int, Proposal] = {}
         """Proposals of plain rounds by B: to make one takes a while next to a short pass."""

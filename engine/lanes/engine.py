@@ -10,7 +10,7 @@ from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.events import Ready
-from specchat.engine.lanes.clock import Order
+from specchat.engine.lanes.order import Order
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 

@@ -10,10 +10,11 @@ from typing import ClassVar
 
 import torch
 
+from specchat.engine.clock import Clock
 from specchat.engine.commands import Cancel, Close, Command, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.events import FinishReason, Ready
-from specchat.engine.lanes.clock import LaneClock, Order, next_lane
+from specchat.engine.lanes.order import Order, next_lane
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.scheduler import Scheduler
@@ -74,7 +75,7 @@ class LaneWorker(Worker):
         readies: list[Ready],
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.clock = LaneClock()
+        self.clock = Clock(runs=False)
         self.began = 0.0
         """Clock reading when the lane was last idle and a request was submitted."""
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()

@@ -14,6 +14,8 @@ from specchat.engine.sequence.thinking import switch_of, turn_of
 
 REPLY_SHARE = 4
 """Room is reserved for `max_tokens`, but at most the context divided by this."""
+_ROLES = ("User", "Assistant", "System")
+"""Labels of the plain template."""
 Length = Callable[[tuple[Message, ...]], int]
 """Number of prompt tokens of some messages."""
 
@@ -73,6 +75,12 @@ def plain_template(messages: Sequence[Message]) -> str:
     """Prompt text for a model without a chat template: one labelled line per turn."""
     lines = [f"{message.role.capitalize()}: {message.content}" for message in messages]
     return "\n".join([*lines, "Assistant:"])
+
+
+def stops_of(request: Request, tokenizer: Any) -> tuple[str, ...]:
+    """Texts that end the reply: those of the request, and the labels of the plain template where that is used."""
+    plain = bool(request.messages) and not tokenizer.chat_template
+    return (*request.stop, *(f"\n{role}:" for role in _ROLES if plain))
 
 
 def _render(request: Request, tokenizer: Any) -> str:

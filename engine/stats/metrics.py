@@ -171,6 +171,11 @@ class Metrics:
         return self._first_at - self._submitted_at
 
     @property
+    def seconds_in_all(self) -> float | None:
+        """Seconds from the first reply's submission to the end of the last round, queueing and prefill included."""
+        return self._last_at - self._submitted_at if self.rounds and self._submitted_at is not None else None
+
+    @property
     def recent_tokens_per_second(self) -> float | None:
         """Tokens of rounds that ended in the last `WINDOW_S` seconds / time since the end of the round before them.
 

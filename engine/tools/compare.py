@@ -13,8 +13,8 @@ from itertools import count
 from typing import Any, Protocol
 
 from specchat.engine.events import Event
-from specchat.engine.lanes.clock import CLOCKS, Order
 from specchat.engine.lanes.engine import LaneReady
+from specchat.engine.lanes.order import CLOCKS, Order
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.tools.lane_figures import SAMPLED, Comparison, LaneTally, top2_gap
@@ -29,8 +29,10 @@ WARM_UP = "Say hello."
 WARM_UP_TOKENS = 8
 _numbers = count()
 
-_HEADER = ("prompt", "lane", "time s", "tokens", "tokens/s", "a ... b", "measured", "a ... b", "predicted", "saved",
-           "accepted", "work", "by theory")  # fmt: skip
+_HEADER = ("prompt", "lane", "time s", "tokens", "tokens/s", "range", "measured", "range", "predicted", "saved",
+           "accepted", "work", "theory")  # fmt: skip
+_NAME = 20
+"""Characters of a prompt in the table, which fits 140 columns."""
 _DEFINITIONS = """\
 time        the lane's clock for the reply, from its submission on, prefill included
 tokens/s    tokens / time from the start of the first round to the end of the last
@@ -38,7 +40,7 @@ measured    time per token left / time per token right, over the rounds; median 
 predicted   Leviathan et al. 2023, Theorem 3.8, with the measured alpha and c, over the draft lengths that were run
 saved       target passes saved / target passes of plain decoding
 work        arithmetic operations per token / those of plain decoding, counted; then by Theorem 3.11 from alpha
-a ... b     least and greatest of all runs
+range       least and greatest of all runs
 """
 
 Ask = Callable[[int, str, str], Request]
@@ -321,7 +323,7 @@ def _name(row: Figures) -> str:
     if row["prompt"] is None:
         return "all prompts"
     words = " ".join(row["prompt"].split())
-    return words if len(words) <= 24 else words[:23].rstrip() + "…"
+    return words if len(words) <= _NAME else words[: _NAME - 1].rstrip() + "…"
 
 
 def _median(spread: Figures | None, form: str) -> str:
@@ -331,4 +333,4 @@ def _median(spread: Figures | None, form: str) -> str:
 def _median_and_range(spread: Figures | None, form: str, form_of_range: str) -> tuple[str, str]:
     if spread is None:
         return "-", "-"
-    return form.format(spread["median"]), " ... ".join(form_of_range.format(spread[name]) for name in ("least", "most"))
+    return form.format(spread["median"]), "-".join(form_of_range.format(spread[name]) for name in ("least", "most"))

@@ -14,7 +14,7 @@ from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import AUTO
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import check_conversation, check_length, encode_reply, fit
+from specchat.engine.sequence.prompt import check_conversation, check_length, encode_reply, fit, stops_of
 from specchat.engine.sequence.repetition import Repetition
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -90,7 +90,7 @@ class OpenRequests:
             prompt_length=len(prompt),
             cached=place.length,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
-            text=Detokenizer(model.tokenizer, request.stop, thinking.special if thinking else {}),
+            text=Detokenizer(model.tokenizer, stops_of(request, model.tokenizer), thinking.special if thinking else {}),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),

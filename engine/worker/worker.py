@@ -8,11 +8,12 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import ClassVar
 
 import torch
 
+from specchat.engine.clock import Clock
 from specchat.engine.commands import (
     Adjust,
     Borrow,
@@ -27,6 +28,7 @@ from specchat.engine.commands import (
     Submit,
 )
 from specchat.engine.config import EngineConfig
+from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graphs import ClosingError, is_closing
 from specchat.engine.errors import EngineError
@@ -54,7 +56,7 @@ class Worker:
         config: models, device and capacity.
         commands: from other threads.
         outbox: for events that concern the engine as a whole.
-        clock: seconds since the engine started.
+        clock: seconds since the engine started; stopped while rounds are held back.
         on_ready: called once, when requests are served.
         on_end: called with the id of each request before it is told that it has ended.
     """
@@ -67,7 +69,7 @@ class Worker:
         config: EngineConfig,
         commands: queue.SimpleQueue[Command],
         outbox: Outbox,
-        clock: Callable[[], float],
+        clock: Clock,
         on_ready: Callable[[Ready, Assembly], None],
         on_end: Callable[[str], None],
     ) -> None:
@@ -108,6 +110,7 @@ class Worker:
                 self._make_room()
             self._side_work.step()
         self._requests.end_all(FinishReason.CANCELLED, "")
+        self._experiences.save()
 
     def fail(self, message: str) -> None:
         """Finish every open request with an error: the thread is about to end."""
@@ -158,7 +161,9 @@ class Worker:
         clock = self._clock
         self._made, self._target = made, made.target
         self._notices = Notices(self._outbox, clock)
-        self._planner = Planner(made.drafters, made.target, self._drop_drafter)
+        models = [made.model.name, made.model.format, *(part.name for part in (*made.drafts, *made.parts.values()))]
+        self._experiences = Experiences(self._config.experience, " · ".join(models))
+        self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         self._scheduler = self._make_scheduler(made)
@@ -204,7 +209,8 @@ class Worker:
         while True:
             held = self._paused and not self._steps and not self._closed
             try:
-                command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
+                with self._clock.stopped() if held else nullcontext():
+                    command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
             except queue.Empty:
                 return
             idle = False

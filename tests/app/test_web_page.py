@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
-from specchat.app.chat.web_page import render, trace_data
+from specchat.app.chat.web_page import chat_data, render, trace_data
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.themes import FATES_ON_DARK, FATES_ON_LIGHT
-from specchat.engine import Fate, Finished, Metrics, Record, Request, Round
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Metrics, Record, Request, Round, Sampling
 from tests.app.cli.commands.command import command
 from tests.app.recorded import TRACES, trace
 from tests.browser import Browser, needs_browser
+from tests.engine.records import make_round
 
 PAGE = Path(__file__).parents[2] / "app" / "chat" / "web_page"
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=hacked=1><!--&lt;\u2028\x1b]0;x\x07\u202e"
@@ -209,3 +211,21 @@ def test_the_data_is_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "a trace cannot be exported as svg" in command("export", "--trace", file, "--format", "svg").sentence
     assert "choose one format" in command("export", "--html", "--perfetto").sentence
     assert "two things to export: name one" in command("export", "Rivers", "--trace", file).sentence
+
+
+def test_figures_are_rounded_once() -> None:
+    """19 of 21 is 90.48 %: 90, and not 91 by way of 90.5."""
+    rounds = [make_round(drafted=1, accepted=n > 1, rejected=n < 2, number=n, at=1.0 + n) for n in range(21)]
+    records = [Request("r", (Message("user", "?"),)), Admitted("r", 3, 0, 0.0, 0.5), *rounds]
+    data = trace_data(records, "trace")
+    assert data["replies"][0]["rounds"][-1]["figures"]["positions"] == [19 / 21]
+
+
+def test_a_reply_names_its_model_and_sampling() -> None:
+    reply = Reply("r")
+    reply.model = "smollm2-135m"
+    reply.add(Admitted("r", 3, 0, 0.0, 0.5, sampling=Sampling(temperature=0.6, top_k=20)))
+    reply.add(make_round())
+    reply.add(Finished("r", FinishReason.EOS, "", "", 2.0))
+    (shown,) = chat_data(Conversation(turns=[Turn("?", reply)]), "another")["replies"]
+    assert shown["ending"] == "complete · smollm2-135m · temperature 0.6 · top-k 20"

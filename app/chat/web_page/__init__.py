@@ -89,7 +89,7 @@ def _stored(reply: Reply, shown: Data, start: float) -> float:
         shown["rounds"].append(_round(record, metrics, due))
         before = record
     ending = "interrupted" if reply.stage is Stage.INTERRUPTED else ENDINGS[reply.reason] if reply.reason else ""
-    _end(shown, reply.tail, reply.message or ending, due)
+    _end(shown, reply.tail, " · ".join([reply.message or ending, *reply.origin]), due)
     return due
 
 
@@ -156,18 +156,18 @@ def _round(record: Round, metrics: Metrics, due: float) -> Data:
 
 
 def _figures(s: Metrics) -> Data:
-    """The panel's figures after a round, as `engine.Metrics` defines them."""
+    """The panel's figures after a round, as `engine.Metrics` defines them; the page rounds them."""
     return {
         "rounds": s.rounds,
         "tokens": s.emitted,
         "tested": s.tested,
         "accepted": s.accepted,
         "wasted": s.wasted,
-        "tau": _p(s.mean_emitted_length),
-        "alpha": _p(s.alpha),
-        "speed": _p(s.recent_tokens_per_second),
-        "mean": _p(s.tokens_per_second),
-        "positions": [round(share, 3) for share in s.per_position],
+        "tau": s.mean_emitted_length,
+        "alpha": s.alpha,
+        "speed": s.recent_tokens_per_second,
+        "mean": s.tokens_per_second,
+        "positions": s.per_position,
     }
 
 
@@ -175,8 +175,8 @@ def _list(candidates: Sequence[Candidate]) -> list[list[Any]]:
     return [[escape_controls(each.text), _p(each.probability)] for each in candidates]
 
 
-def _p(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
+def _p(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _s(seconds: float) -> float:

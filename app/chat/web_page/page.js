@@ -20,7 +20,10 @@
   };
   const KEPT = new Set(["accepted", "correction", "bonus", "plain", "unknown"]);
   const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 4, 8];
-  const percent = (share) => `${Math.round(share * 100)} %`;
+  const percent = (share) => { // a half becomes the even number, as in the app
+    const near = Math.round(share * 100);
+    return `${near - (share * 100 === near - 0.5 && near % 2)} %`;
+  };
   const number = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 
   // ---- the chat: every token is there from the beginning, hidden until its round is due
@@ -196,7 +199,7 @@
     const body = make("table");
     for (const [text, p] of entries) {
       const row = make("tr");
-      row.append(make("td", "", JSON.stringify(text)), make("td", "", Number(p).toPrecision(3)));
+      row.append(make("td", "", JSON.stringify(text)), make("td", "", String(p)));
       body.append(row);
     }
     place.append(body);

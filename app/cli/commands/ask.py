@@ -18,7 +18,7 @@ from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.question import Question, StoredTurn
 from specchat.app.errors import UsageError
-from specchat.app.paths import settings_file
+from specchat.app.paths import experience_file, settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_SWITCH
 from specchat.app.settings.settings_file import load_settings
@@ -68,7 +68,8 @@ def answer(
             settings = settings.with_thinking(turn.thinking)
     question.request(settings, messages)  # refused before the models are loaded
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = attached(attach, options.get("target")) if attach else Engine(settings.engine_config(models_folder()))
+        config = settings.engine_config(models_folder(), experience_file())
+        engine = attached(attach, options.get("target")) if attach else Engine(config)
         try:
             ready = load(engine)
         except BaseException:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
+from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import StoreError, UsageError
@@ -26,8 +27,6 @@ _SIZE = "140x40"
 _LEAST, _MOST = (48, 12), (500, 300)
 _SIZE_PATTERN = re.compile(r"(\d{1,4})x(\d{1,4})")
 
-Theme = Annotated[str | None, opt("--theme", "NAME", "Colours; default: those of the settings.")]
-
 
 def export(
     chat: Annotated[
@@ -42,7 +41,7 @@ def export(
     page: Annotated[bool, opt("--html", None, "A web page that replays the chat offline.")] = False,
     perfetto: Annotated[bool, opt("--perfetto", None, "A timeline of the rounds for ui.perfetto.dev.")] = False,
     thinking: Annotated[bool, opt("--thinking", None, "In Markdown, quote the thinking of each reply.")] = False,
-    theme: Theme = None,
+    theme: options.Theme = None,
 ) -> None:
     """Write a stored chat as Markdown, JSON (with every round), an SVG picture or a page that replays it."""
     from specchat.app.chat.stored_conversation import stored_conversation
@@ -108,7 +107,7 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
     if form == "svg":
         from specchat.app.ui.headless import chat_svg
 
-        return chat_svg(conversation, _WIDTH, known_theme(theme))
+        return chat_svg(conversation, _WIDTH, _theme(theme))
     if form == "html":
         from specchat.app.chat.web_page import chat_data, render
 
@@ -155,7 +154,7 @@ def screenshot(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace that ask --trace recorded.")],
     out: Annotated[Path, opt("--out", "FILE.svg", "The picture; it must not exist yet.")],
     size: Annotated[str, opt("--size", "COLUMNSxLINES", "Size of the terminal.")] = _SIZE,
-    theme: Theme = None,
+    theme: options.Theme = None,
 ) -> None:
     """Draw the end of a recorded trace as an SVG picture, without a terminal and without a model."""
     from specchat.engine import EngineError, read_trace
@@ -167,26 +166,14 @@ def screenshot(
     refuse_existing(out)
     from specchat.app.ui.headless import trace_svg
 
-    write_new(out, trace_svg(records, trace.name, (columns, lines), known_theme(theme)))
+    write_new(out, trace_svg(records, trace.name, (columns, lines), _theme(theme)))
     print(f"picture saved as {escape_controls(str(out))}")
 
 
-def known_theme(wanted: str | None) -> str:
-    """The name of the requested theme; by default that of the settings.
-
-    Raises:
-        UsageError: there is no such theme.
-    """
-    from textual.theme import BUILTIN_THEMES
-
+def _theme(given: str | None) -> str:
     from specchat.app.settings.settings_file import load_settings
-    from specchat.app.ui import themes
 
-    name = wanted or load_settings(settings_file())[0].theme
-    names = [themes.DARK.name, themes.LIGHT.name, *sorted(BUILTIN_THEMES)]
-    if wanted and wanted not in names:
-        raise UsageError(f"theme {wanted!r} is not known: choose one of {', '.join(names)}")
-    return name
+    return given or load_settings(settings_file())[0].theme
 
 
 def refuse_existing(path: Path) -> None:

@@ -93,6 +93,9 @@ def _run(
         try:
             engine.start()
             ready = engine.wait_ready()
+            if repeat is None:
+                line.clear()
+                print("running until you press ctrl+c, then the report is printed", file=sys.stderr, flush=True)
 
             def tell(trials: Sequence[Trial]) -> None:
                 line.clear()

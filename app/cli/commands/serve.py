@@ -44,7 +44,7 @@ def serve(
     options.check(given)
     key = callers_key(api_key, host, _SERVE_KEY)
     from specchat.app.cli.commands.ask import load
-    from specchat.app.paths import settings_file
+    from specchat.app.paths import experience_file, settings_file
     from specchat.app.sanitize import escape_controls
     from specchat.app.server.application import Limits
     from specchat.app.server.server import bind, run
@@ -54,7 +54,7 @@ def serve(
     settings, notice = load_settings(settings_file(), given)
     warn(notice)
     bound = bind(host, port)
-    engine = Engine(settings.engine_config(models_folder()))
+    engine = Engine(settings.engine_config(models_folder(), experience_file()))
     try:
         ready = load(engine)
 

@@ -93,7 +93,9 @@ class ChatActions(ActionGroup):
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
         if self._scope.archive is not None and self.deleted:
-            self._scope.archive.change(self.deleted.pop(), deleted=False)
+            chat = self.deleted.pop()
+            self._scope.archive.change(chat, deleted=False)
+            self._scope.say(f"restored “{escape_controls(chat.title)}”")
             self.show_list()
 
     # Unsent text

@@ -75,6 +75,12 @@ class ModelActions(ActionGroup):
         self._scope.app.push_screen(ModelsScreen(self))
         return True
 
+    def resize(self, context: str) -> None:
+        """`/context N`: load the models again with a context of N tokens."""
+        wanted = replace(self._changeable_settings(), context=int(context))
+        if not self._switching:
+            self._switch(self._leave(wanted), wanted)
+
     def load_draft(self, name: str) -> bool:
         """`/draft NAME`, or none."""
         return self.load(self.chosen[0], name)
@@ -178,7 +184,7 @@ class ModelActions(ActionGroup):
         self._scope.requests.switch(self._scope.screen.stepping.through(source), settings)
         source.start()
         if self._scope.preferences is not None:
-            self._scope.preferences.remember(settings, ["target", "draft", "drafter"])
+            self._scope.preferences.remember(settings, ["target", "draft", "drafter", "context"])
 
     @in_background("models")
     async def _unload(self, before: Source | None, settings: Settings) -> None:
@@ -222,6 +228,8 @@ class ModelActions(ActionGroup):
 
     def fail(self, sentence: str) -> None:
         """There is no engine, for this reason: show it, and answer every prompt with it."""
+        if self._scope.make_source is not None and self._scope.requests.settings is not None:
+            sentence = f"{sentence} · ctrl+\\ chooses another model"
         self._scope.screen.widgets.show_loading(sentence, failed=True)
         if self._scope.conversation.turns:  # otherwise the welcome screen shows it
             self._scope.say(sentence, "error")
@@ -234,8 +242,8 @@ class ModelActions(ActionGroup):
             self._controls.show_drafting()
         else:
             self._controls.show(self._scope.requests.settings)
-        self._scope.screen.widgets.show_ready(ready)
         self._scope.requests.ready(ready.target, ready.sampling)
+        self._scope.screen.widgets.show_ready(ready, self._scope.requests.model)
         self._scope.screen.writing.gauge.begin(ready.context)
 
 

@@ -18,6 +18,7 @@ from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.named_files import NamedTexts, filled, variables
 from specchat.app.storage.attachments import PASTE, Attachment
+from specchat.app.ui.actions.models import ModelActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
 from specchat.app.ui.event_loop import release_core
@@ -35,6 +36,7 @@ class PromptActions(ActionGroup):
     """Actions on the prompt that is being written, and on the system prompt of the chat."""
 
     _controls: SettingsActions
+    _models: ModelActions
     _systems: NamedTexts | None = None
     _templates: NamedTexts | None = None
 
@@ -81,8 +83,10 @@ class PromptActions(ActionGroup):
         self._scope.app.push_screen(AttachmentScreen(attachment))
 
     def context(self, when_full: str = "") -> None:
-        """`/context`: choose what happens when the context is full; without an argument, show how full it is."""
-        if when_full:
+        """`/context`: set its size (N) or what happens when it is full; without an argument, show how full it is."""
+        if when_full.isdecimal():
+            self._models.resize(when_full)
+        elif when_full:
             self._controls.change(BY_NAME["when_full"], when_full)
         else:
             self._show_context()
@@ -145,9 +149,11 @@ class PromptActions(ActionGroup):
         return self._templates.names() if self._templates else []
 
     def system(self, name: str) -> None:
-        """`/system` opens this chat's system prompt, `/system NAME` uses a saved one, `/system off` none."""
+        """`/system` opens this chat's system prompt; `/system NAME` uses a saved one, else the text; off none."""
         if name:
-            self._use_system(self._scope.conversation, "" if name == OFF else _stored(self._systems).read(name))
+            saved = self._systems is not None and name in self._systems.names()
+            text = "" if name == OFF else _stored(self._systems).read(name) if saved else name
+            self._use_system(self._scope.conversation, text)
         else:
             self._edit_system()
 

@@ -28,6 +28,7 @@ from specchat.app.ui.screens.dialogs import LETTERS, JumpScreen
 from specchat.app.ui.screens.help import DefinitionsScreen, KeysScreen, chat_help
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.screens.tour import TourScreen
+from specchat.app.ui.themes import check_theme
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import EngineError, read_trace, unknown_drafter
 
@@ -80,11 +81,8 @@ class Views(ActionGroup):
 
     def use_theme(self, name: str) -> None:
         """`/theme NAME`."""
-        app = self._scope.app
-        if name not in app.available_themes:
-            known = ", ".join(sorted(app.available_themes))
-            raise UsageError(f"theme {name!r} is not known: choose one of {known}")
-        app.theme = name
+        check_theme(name)
+        self._scope.app.theme = name
 
     def toggle_markdown(self) -> None:
         """Replies as Markdown, or token by token."""

@@ -66,8 +66,10 @@ def size(count: int) -> str:
     return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
 
 
-def clock_time(seconds: float) -> str:
-    """75.3 as 1:15."""
+def clock_time(seconds: float, whole: float = 60.0) -> str:
+    """75.3 as 1:15; of a `whole` of a few seconds, 2.31 as 2.3 s."""
+    if whole < 10:
+        return f"{seconds:.1f} s"
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 

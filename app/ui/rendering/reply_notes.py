@@ -50,7 +50,7 @@ def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
         return
     match reply.stage:
         case Stage.WAITING:
-            yield ["◌ waiting for a free slot"], False
+            yield ["◌ paused · f10 continues" if reply.held else "◌ waiting for a free slot"], False
         case Stage.READING:
             done, total = reply.prefilled
             yield [f"◌ reading the prompt, {done} of {total} tokens"], False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -40,7 +42,7 @@ class CandidatesScreen(Screen[int | None]):
     BINDINGS = named(
         "candidates",
         Binding("escape", "leave", "back", key_display="esc"),
-        Binding("1", "pick(0)", "pick", key_display="1–8"),
+        Binding("1", "pick(0)", "pick"),
         *(Binding(str(place + 1), f"pick({place})", show=False) for place in range(1, 8)),
         Binding("left", "app.focus_previous", "Previous", show=False),
         Binding("right", "app.focus_next", "Next", show=False),
@@ -48,6 +50,16 @@ class CandidatesScreen(Screen[int | None]):
         Binding("ctrl+x", "stop", "stop all", key_display="^x"),
         Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
     )
+
+    @property
+    def active_bindings(self) -> Any:
+        """Textual's; the key that picks is shown with the number of replies."""
+        return {
+            key: active._replace(binding=replace(active.binding, key_display=f"1–{self._count}"))
+            if active.binding.action == "pick(0)"
+            else active
+            for key, active in super().active_bindings.items()
+        }
 
     def __init__(self, turn: Turn, requests: RequestManager, slots: int, pace: Pace) -> None:
         super().__init__()

@@ -109,10 +109,10 @@ class ChatLayout:
         self.no_reply.drafter, self.no_reply.gamma = drafter, gamma_text(gamma)
         self.masthead.show_models(target, drafter, gamma, sampling)
 
-    def show_ready(self, ready: Ready) -> None:
-        """The models are loaded."""
+    def show_ready(self, ready: Ready, model: str) -> None:
+        """The models are loaded; `model` is the target as replies name it."""
         self.masthead.show_machine(ready)
-        self.panel.show_machine(ready)
+        self.panel.show_machine(ready, model)
         self.show_loading("" if self.replaying else "ready: ask anything")
 
     def show_load(self, gpu: str, interface: float | None) -> None:

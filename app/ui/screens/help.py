@@ -109,10 +109,19 @@ class TableScreen(ModalScreen[None]):
                 yield Static(id=name, classes="help-part")
 
     def on_mount(self) -> None:
-        """Fill the tables, which need the theme's styles."""
+        """Fill the tables."""
+        self._fill()
+        self._frame.focus()
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        if self._frame.is_mounted:
+            self._fill()
+
+    def _fill(self) -> None:
         for name, content in zip(self._ids, self.parts(), strict=True):
             self.query_one(f"#{name}", Static).update(content)
-        self._frame.focus()
 
     def parts(self) -> tuple[RenderableType, ...]:
         """The content of each column."""

@@ -67,11 +67,20 @@ class TheoryScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         """Draw everything; the reply again while it runs."""
+        self._draw()
+        self.set_interval(_LIVE_S, self._draw_running)
+
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        if self.is_mounted:
+            self._draw()
+
+    def _draw(self) -> None:
         self._draw_reply()
         self._draw_tokens_by_alpha()
         self._draw_optimal_gamma()
         self._draw_trade()
-        self.set_interval(_LIVE_S, self._draw_running)
 
     def _draw_running(self) -> None:
         if self._reply is not None and self._reply.running:

@@ -104,7 +104,7 @@ class Writing:
 
     def changed(self) -> None:
         """The text has changed: show completions, and count its tokens."""
-        self._widgets.hint.show(self._composer.text, self._composer.words, self._composer.path_begun)
+        self._widgets.hint.show(self._composer.menu, self._composer.marked, self._composer.path_begun)
         self.gauge.typed()
 
     def edit(self, turn: Turn) -> None:

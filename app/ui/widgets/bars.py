@@ -159,8 +159,8 @@ class ReplayBar(Widget):
         if player is None:
             return Text()
         sign = "■" if player.ended else "‖" if player.paused else "▶"
-        left = f"{sign} {clock_time(player.position)} "
-        right = f" {clock_time(player.duration)}  ×{player.speed:g}"
+        left = f"{sign} {clock_time(player.position, player.duration)} "
+        right = f" {clock_time(player.duration, player.duration)}  ×{player.speed:g}"
         share = player.position / player.duration if player.duration else 1.0
         width = max(self.size.width - len(left) - len(right), 0)
         self._span = (len(left), width)

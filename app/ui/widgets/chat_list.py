@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.events import Resize
 from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -90,7 +89,13 @@ class ChatList(KeyList):
         if self.highlighted is None and self.chats:
             self.highlighted = 0
 
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
+    def notify_style_update(self) -> None:
+        """Another theme."""
+        super().notify_style_update()
+        if self._drawn:
+            self.on_resize()
+
+    def on_resize(self) -> None:
         """Titles are cut to the width."""
         highlighted = self.highlighted
         self._fill()

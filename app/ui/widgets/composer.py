@@ -84,6 +84,8 @@ class Composer(WrappedArea):
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
         self._completer = slash.Completer()
+        self._marked: tuple[str, int] = ("", 0)
+        """The text for which the user has moved through the menu, and the entry that was reached."""
         self.tray = AttachmentTray()
         """Texts of files and pastes that may be attached."""
 
@@ -116,8 +118,38 @@ class Composer(WrappedArea):
             event.prevent_default()
             event.stop()
 
+    @property
+    def menu(self) -> list[slash.Entry]:
+        """The menu of slash commands for the text; empty without one, and for a recalled prompt."""
+        recalled = self._place < len(self._history) and self.text == self._history[self._place]
+        return slash.menu(self.text, self.words) if slash.is_command(self.text) and not recalled else []
+
+    @property
+    def marked(self) -> int | None:
+        """The highlighted entry of the menu: of commands the first one until the user moves, of values none."""
+        text, place = self._marked
+        return place if text == self.text else None if " " in self.text else 0
+
+    def _move(self, by: int) -> bool:
+        """Highlight another entry of the menu; False if there is nothing to choose from."""
+        places = [place for place, entry in enumerate(self.menu) if entry.line]
+        if len(places) < 2:
+            return False
+        at = places.index(self.marked) if self.marked in places else -(by > 0)
+        self._marked = self.text, places[(at + by) % len(places)]
+        self.post_message(self.Changed(self))  # the menu is drawn for it
+        return True
+
+    def _chosen(self) -> str | None:
+        """The line of the highlighted entry; None if the text is to be taken as it is."""
+        entries, marked = self.menu, self.marked
+        exact = self._marked[0] != self.text and self.text[1:].strip() in slash.BY_NAME
+        return entries[marked].line if marked is not None and entries and not exact else None
+
     def _handle(self, event: Key) -> bool:
         """Act on a key; False leaves it to the base class."""
+        if event.key != "tab":
+            self._completer = slash.Completer()
         if event.key in keys_of(self.app, "composer.send"):
             self.action_send()
         elif event.key in keys_of(self.app, "composer.new-line"):
@@ -128,7 +160,9 @@ class Composer(WrappedArea):
             if (path := self._completer.path(self.path_begun)) is not None:
                 self._put_path(self.path_begun, *path)
         elif event.key == "tab" and slash.is_command(self.text):
-            if (line := self._completer.command(self.text, self.words)) is not None:
+            if self._marked[0] == self.text:
+                self.put(self._chosen() or self.text)
+            elif (line := self._completer.command(self.text, self.words)) is not None:
                 self.put(line)
         elif event.key == "tab" and self.offering and self.text in OFFERED:
             self.put(OFFERED[(OFFERED.index(self.text) + 1) % len(OFFERED)])
@@ -170,7 +204,11 @@ class Composer(WrappedArea):
         self.put(self.text.replace(name, "", 1))
 
     def action_send(self) -> None:
-        """Send the text; it stays if an attachment that it names cannot be read."""
+        """Send the text, or choose from the menu; it stays if an attachment that it names cannot be read."""
+        if (line := self._chosen()) is not None:
+            self.put(line)
+            if " " not in line.strip() and slash.BY_NAME[line[1:].strip()].needs:
+                return
         text = clean_prompt(self.text).strip()
         if not text:
             return
@@ -213,7 +251,9 @@ class Composer(WrappedArea):
         self.replace("\n", *self.selection, maintain_selection_offset=False)
 
     def action_earlier(self) -> None:
-        """A line up; from the first one, the prompt before."""
+        """The menu's entry above; else a line up, and from the first one, the prompt before."""
+        if self._move(-1):
+            return
         if self._place > 0 and self.navigator.is_first_wrapped_line(self.cursor_location):
             if self._place == len(self._history):
                 self._unsent = self.text
@@ -222,7 +262,9 @@ class Composer(WrappedArea):
             self.action_cursor_up()
 
     def action_later(self) -> None:
-        """A line down; from the last one, the prompt after, and at the end what was being written."""
+        """The menu's entry below; else a line down, and from the last one, the prompt after and then the unsent one."""
+        if self._move(1):
+            return
         if self._place < len(self._history) and self.navigator.is_last_wrapped_line(self.cursor_location):
             self._show(self._place + 1)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -188,6 +189,7 @@ class PlaceCard(SpotCard):
             self.row("round", f"{record.number + 1} · {place}"),
             self.row("position", f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
             self.row("drafter", f"{record.drafter} · γ {record.gamma}"),
+            *([self.row("model", Path(reply.model).name)] if reply.model else []),
             *([self.row("sampling", sampling_text(reply.sampling))] if reply.sampling is not None else []),
             *(self.row("proposed by", name) for name in record.proposed_by(token)),
         ]

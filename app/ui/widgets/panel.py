@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len, set_cell_size
@@ -164,6 +165,8 @@ class SetUpCard(ReplyCard):
 
     def __init__(self, title: str, **options: Any) -> None:
         super().__init__(title, **options)
+        self.loaded = ""
+        """The loaded model, as replies name theirs."""
         self.gpu = ""
         self.interface: float | None = None
 
@@ -174,7 +177,10 @@ class SetUpCard(ReplyCard):
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
         prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
         rows = [self.row("drafter", drafting or NOTHING)]
-        if ready is None:
+        if self.reply.model not in ("", self.loaded):
+            rows.append(self.row("target", Path(self.reply.model).name))
+            rows += self.sentence(f"loaded now: {ready.target}") if ready else []
+        elif ready is None:
             rows.append(self.row("target", NOTHING))
         else:
             rows += [
@@ -220,8 +226,9 @@ class Panel(Container):
         for card in self._cards:
             card.show(reply, held=held)
 
-    def show_machine(self, ready: Ready) -> None:
-        """Show what was loaded, and where."""
+    def show_machine(self, ready: Ready, model: str) -> None:
+        """Show what was loaded, and where; `model` is the model as replies name it."""
+        self._set_up.loaded = model
         for card in self._cards:
             card.ready = ready
         self._set_up.update()

@@ -158,28 +158,31 @@ USAGE = 24
 
 
 class CommandHint(HintLines):
-    """Hidden unless the text begins with one slash, or a path is begun."""
+    """Hidden unless the text begins with one slash, or a path is begun. Long menus scroll with the highlight."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"command-hint--usage", "command-hint--means"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"command-hint--usage", "command-hint--means", "command-hint--marked"}
 
-    def show(self, text: str, words: slash.Words, path: str | None = None) -> None:
-        """Show completions of the typed text, or of the path at the cursor."""
+    def show(self, menu: Sequence[slash.Entry], marked: int | None, path: str | None = None) -> None:
+        """Show the menu with its highlighted entry, or completions of the path at the cursor."""
         if path is not None:
             found = completions(path)
-            self.show_these(*((name, "") for name in found if found != [path]))
+            self.show_these(*((slash.Entry(name), False) for name in found if found != [path]))
         else:
-            self.show_these(*(slash.hints(text, words) if slash.is_command(text) else ()))
+            self.show_these(*((entry, place == marked) for place, entry in enumerate(menu)))
 
     def lines(self, width: int) -> list[Text]:  # noqa: ARG002 the base class names it
-        """One line for each command that it may be."""
-        usage, means = "command-hint--usage", "command-hint--means"
-        lines = [
-            Text.assemble(
-                self.styled(name.ljust(USAGE) if what else name, usage if what else means), self.styled(what, means)
+        """A line for each visible entry, and one for the number of all."""
+        count, marked = len(self._shown), next((n for n, (_, is_marked) in enumerate(self._shown) if is_marked), 0)
+        room = MOST_HINTS - (count > MOST_HINTS)
+        first = max(0, min(marked - room // 2, count - room))
+        lines = [self._line(entry, marked=is_marked) for entry, is_marked in self._shown[first : first + room]]
+        if count > room:
+            keys = (
+                "↑ ↓ move · enter chooses" if any(entry.line for entry, _ in self._shown) else "tab goes through them"
             )
-            for name, what in self._shown
-        ]
-        if len(lines) > MOST_HINTS:
-            rest = ", ".join(name.split()[0] if what else name for name, what in self._shown[MOST_HINTS - 1 :])
-            lines = [*lines[: MOST_HINTS - 1], self.styled(rest, means)]
+            lines.append(self.styled(f"  {first + 1}–{first + room} of {count} · {keys}", "command-hint--means"))
         return lines
+
+    def _line(self, entry: slash.Entry, *, marked: bool) -> Text:
+        name = self.styled(entry.name.ljust(USAGE), f"command-hint--{'marked' if marked else 'usage'}")
+        return Text.assemble("▸ " if marked else "  ", name, self.styled(entry.about, "command-hint--means"))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from operator import mul
-from typing import Final
+from typing import Any, Final
 
 from specchat.engine.decoding.proposal import Offers
 from specchat.engine.decoding.tree import LONGEST, Tree
@@ -69,6 +70,28 @@ class Experience:
         """Accepted / expected tokens, at most 1: buckets are tested rarely, so each learns slowly by itself."""
         self.gain: dict[int, float] = {}
         """Of growing drafts, by batch size: average of accepted tokens minus the price of the draft."""
+
+    def state(self) -> dict[str, Any]:
+        """What has been learnt, as JSON can have it."""
+        priors = [[bucket, self._tests[bucket], belief] for bucket, belief in self.priors.items()]
+        return {"priors": priors, "counts": [self._accepted, self._expected], "gain": list(self.gain.items())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the `state` of another session.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not one for these buckets; nothing was changed.
+        """
+        accepted, expected = state["counts"]
+        gain = {int(rows): float(value) for rows, value in state["gain"]}
+        tests = {bucket: int(count) for bucket, count, _ in state["priors"]}
+        priors = {bucket: [float(weight) for weight in belief] for bucket, _, belief in state["priors"]}
+        valid = all(len(belief) == len(_RATES) and 0.99 < sum(belief) < 1.01 for belief in priors.values())
+        if priors.keys() != self._first.keys() or not valid or not (0 < accepted < inf and 0 < expected < inf):
+            raise ValueError("not an experience with these buckets")
+        self.priors, self._tests, self.gain = priors, tests, gain
+        self._accepted, self._expected = accepted, expected
+        self.calibrate(0, 0.0)
 
     def learn(self, bucket: int, belief: Sequence[float]) -> None:
         """Move a bucket's prior towards the belief of a row that has just been updated."""

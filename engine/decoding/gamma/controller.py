@@ -16,9 +16,10 @@ from itertools import accumulate, zip_longest
 from types import MappingProxyType
 from typing import NamedTuple
 
-from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Experience, VerifiedDraft
+from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.cost_model import CostModel, RoundCosts
+from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.proposal import Offers
 from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.request import MAX_GAMMA
@@ -46,10 +47,9 @@ class GammaController:
     own length. `rows` is always the size of the batch, including rows with a fixed γ.
     """
 
-    def __init__(self, costs: CostModel) -> None:
+    def __init__(self, costs: CostModel, experiences: Experiences | None = None) -> None:
         self._costs = costs
-        self._experience: dict[tuple[str, bool], Experience] = {}
-        """By drafter, and whether rows are sampled: then drafts are accepted less often."""
+        self._experiences = experiences or Experiences()
         self._speed = 1.0
         """λ: tokens per row and plain round of time, exponential average."""
         self._saved = _MOST_SAVED
@@ -70,9 +70,8 @@ class GammaController:
         sampled: bool = False,
     ) -> AcceptanceModel:
         """Acceptance model of a new row; the arguments describe its drafter (`engine.decoding.drafter`)."""
-        if (drafter, sampled) not in self._experience:
-            self._experience[drafter, sampled] = Experience(buckets, expected)
-        return AcceptanceModel(drafter, self._experience[drafter, sampled], offers, growing=growing)
+        experience = self._experiences.of(drafter, sampled, buckets, expected)
+        return AcceptanceModel(drafter, experience, offers, growing=growing)
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
         """Prices for a row's growing draft, in tokens, where `growing` rows of the batch grow one."""

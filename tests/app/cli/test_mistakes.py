@@ -14,6 +14,8 @@ MISTAKES = {
     "--gama 3": "No such option: --gama",
     "--drafter none --gamma 4": "--gamma 4 contradicts --drafter none",
     "--gamma 3 ask hi": "put --gamma after the command: specchat ask --gamma …",
+    "--theme pink": "theme 'pink' is not known: choose one of specchat-dark",
+    "web --theme pink": "theme 'pink' is not known: choose one of specchat-dark",
     "--theme nord replay x": "put --theme after the command",
     "aks hi": "No such command 'aks'. Did you mean 'ask'?",
     "hello": "No such command 'hello' (to ask a question: specchat ask \"…\")",

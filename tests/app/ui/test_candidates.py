@@ -246,3 +246,9 @@ def test_looks_around(snap_compare: Any, tmp_path: Path, name: str) -> None:
             await stage.press(pilot, "2")
 
     assert snap_compare(stage.app, terminal_size=SIZE, run_before=before)
+
+
+async def test_the_footer_shows_as_many_keys_as_replies(stage: Stage) -> None:
+    async with stage.started() as pilot:
+        await stage.send(pilot, "/candidates 4 Hello")
+        assert stage.app.screen.active_bindings["1"].binding.key_display == "1–4"

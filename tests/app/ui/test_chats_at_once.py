@@ -197,3 +197,9 @@ def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
         await stage.press(pilot, "ctrl+b")
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
+
+
+async def test_a_restored_chat_is_announced(stage: Stage) -> None:
+    async with stage.started(events=None) as pilot:
+        await stage.press(pilot, "ctrl+b", "home", "d", "u")
+        assert stage.said[-1].startswith("restored “")

@@ -16,7 +16,7 @@ from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
-from specchat.app.ui.slash import completed, hints, matches
+from specchat.app.ui.slash import completed, matches, menu
 from specchat.app.ui.widgets.prompt_frame import CommandHint
 from tests.app.stage import QUESTION, Stage
 
@@ -225,6 +225,43 @@ async def test_tab_completes(stage: Stage) -> None:
         assert stage.composer.text == "/theme gruvbox"
 
 
+async def test_tab_begins_anew_with_another_text(stage: Stage) -> None:
+    async with stage.started(SIZE) as pilot:
+        await stage.press(pilot, "slash", "t", "h", "tab", "tab", "ctrl+u")
+        await stage.press(pilot, "slash", *"theme", "space", "tab")
+        assert stage.composer.text.startswith("/theme ")
+
+
+async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
+    async with stage.started(SIZE) as pilot:
+        hint = stage.app.screen.query_one(CommandHint)
+        await stage.press(pilot, "slash")
+        assert hint.render().plain.splitlines()[0].startswith("▸ /new")
+        for _ in range(len(SLASH_COMMANDS) - 1):
+            await stage.press(pilot, "down")
+        assert f"▸ {SLASH_COMMANDS[-1].usage}" in hint.render().plain
+        assert f"of {len(SLASH_COMMANDS)}" in hint.render().plain
+        await stage.press(pilot, "down", "up", "down")
+        assert hint.render().plain.splitlines()[0].startswith("▸ /new")
+        await stage.press(pilot, "c", "o", "n", "t", "r", "enter")
+        assert isinstance(stage.app.screen, ControlsScreen)
+        await stage.press(pilot, "escape", "slash", "g", "a", "enter")
+        assert stage.composer.text == "/gamma "
+        await stage.press(pilot, "down", "down", "enter")
+        assert stage.said[-1] == "γ 0 · from the next round on"
+        await stage.press(pilot, "up")
+        assert stage.composer.text == "/gamma 0", "a prompt that was sent is recalled"
+        await stage.press(pilot, "up", "up")
+        assert stage.composer.text == "/controls"
+
+
+async def test_a_text_becomes_the_system_prompt(stage: Stage) -> None:
+    async with stage.started(SIZE) as pilot:
+        await stage.send(pilot, "/system Answer like a pirate, in rhymes.")
+        await stage.answer(pilot)
+        assert stage.engine.submitted[-1].messages[0].content == "Answer like a pirate, in rhymes."
+
+
 async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
     async with stage.started(SIZE):
         for action in ACTIONS.values():
@@ -236,7 +273,7 @@ def test_every_command_is_completed_from_its_beginning() -> None:
     for command in SLASH_COMMANDS:
         assert f"/{command.slash}" in (line.rstrip() for line in matches(f"/{command.slash[:2]}", {}))
         assert completed(f"/{command.slash}", {}).startswith(f"/{command.slash}")
-        assert next(iter(hints(f"/{command.slash} ", {}))) == (command.usage, command.about)
+        assert menu(f"/{command.slash} ", {})[0][:2] == (command.usage, command.about)
     assert completed("/nothing", {}) == "/nothing"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from textual.geometry import Offset
 from textual.pilot import Pilot
 
+from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Round
@@ -127,3 +128,18 @@ async def test_the_set_up_says_what_was_asked_for(stage: Stage) -> None:
         await stage.press(pilot, "enter")
         await stage.give(pilot, 8)
         assert card._shown[0].plain.endswith("· γ 6")
+
+
+async def test_the_set_up_of_a_reply_of_another_model_names_that(stage: Stage) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        card = stage.app.screen.query_one(SetUpCard)
+        text = "\n".join(row.plain for row in card.rows())
+        assert "device" in text
+        card.reply.model = "qwen3-0.6b"
+        text = " ".join(row.plain for row in card.rows())
+        assert re.search(r"target +qwen3-0.6b +loaded now: smollm2", text)
+        assert "device" not in text
+        await stage.press(pilot, "f6")
+        assert re.search(
+            r"model +qwen3-0.6b", "\n".join(row.plain for row in stage.app.screen.query_one(PlaceCard).rows())
+        )

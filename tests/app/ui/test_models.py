@@ -237,3 +237,29 @@ def test_looks(snap_compare: Any, models: Models, monkeypatch: pytest.MonkeyPatc
         await models.stage.press(pilot, "down")
 
     assert snap_compare(models.stage.app, terminal_size=size, run_before=before)
+
+
+async def test_a_context_of_another_size_loads_the_models_again(tmp_path: Path) -> None:
+    loaded: list[Settings] = []
+    stage = Stage(tmp_path)
+
+    def make(settings: Settings) -> RecordedEngine:
+        loaded.append(settings)
+        return RecordedEngine(trace())
+
+    stage.app.actions.make_source = make
+    async with stage.started() as pilot:
+        await stage.send(pilot, "/context 0")
+        assert stage.said[-1] == "context is 0: it must be at least 1"
+        await stage.send(pilot, "/context 8192")
+        assert [settings.context for settings in loaded] == [8192]
+
+
+async def test_a_target_that_cannot_be_loaded_names_the_key_for_another(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.app.actions.make_source = lambda _: RecordedEngine(trace())
+    async with stage.app.run_test() as pilot:
+        await stage.settle(pilot)
+        stage.engine.die("nothing is called smollm3-9t")
+        await stage.send(pilot)
+        assert any("ctrl+\\ chooses another model" in line for line in lines_of(stage))

@@ -120,3 +120,25 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     damaged = Reply.stored(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds
+
+
+async def test_a_prompt_that_is_refused_is_in_the_composer_again(stage: Stage) -> None:
+    async with stage.started() as pilot:
+        await stage.send(pilot, "much too long")
+        stage.engine.fail("the prompt has 9000 tokens and the context holds 4096: shorten it")
+        await stage.settle(pilot)
+        assert stage.composer.text == "much too long"
+        await stage.answer(pilot, 30)
+        assert stage.composer.text == ""
+        stage.engine.fail("out of memory")
+        await stage.settle(pilot)
+        assert stage.composer.text == "", "a reply with text has been begun"
+
+
+async def test_a_paused_reply_says_so(stage: Stage) -> None:
+    async with stage.started() as pilot:
+        await stage.press(pilot, "f10")
+        await stage.send(pilot)
+        assert any("paused · f10 continues" in line for line in lines_of(stage))
+        await stage.press(pilot, "f10")
+        assert any("waiting for a free slot" in line for line in lines_of(stage))

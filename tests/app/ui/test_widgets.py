@@ -10,6 +10,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Static, TextArea
 
+from specchat.app.ui.rendering.figures import clock_time
 from specchat.app.ui.widgets.composer import Composer, WrappedArea
 from tests.app.stage import Stage
 from tests.app.views import NARROW
@@ -37,3 +38,8 @@ async def test_text_is_wrapped_again_when_the_width_changes(make: Callable[[], T
             await pilot.pause()
             drawn = [strip.text.strip() for strip in area.render_lines(area.size.region)]
             assert [line for line in drawn if line] == area.wrapped_document.get_sections(0)
+
+
+def test_the_clock_of_a_short_replay_has_tenths() -> None:
+    assert [clock_time(at, 2.31) for at in (0, 0.44, 2.31)] == ["0.0 s", "0.4 s", "2.3 s"]
+    assert [clock_time(at, 75.3) for at in (0, 75.3)] == ["0:00", "1:15"]

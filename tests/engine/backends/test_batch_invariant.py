@@ -11,8 +11,8 @@ import torch
 from specchat.engine import EngineConfig, Round
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses, check_batch_invariance
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.lanes.clock import Order
 from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.lanes.order import Order
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble, put_together

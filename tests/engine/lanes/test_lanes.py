@@ -21,9 +21,10 @@ from specchat.engine import (
     Round,
     read_trace,
 )
+from specchat.engine.clock import Clock
 from specchat.engine.lanes import worker as lane_loop
-from specchat.engine.lanes.clock import LaneClock, Order, next_lane
 from specchat.engine.lanes.engine import LaneEngine
+from specchat.engine.lanes.order import Order, next_lane
 from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
@@ -74,7 +75,7 @@ def test_clocks_never_differ_by_more_than_one_turn_while_both_work(name: str) ->
 
 def test_a_clock_runs_only_while_its_lane_works() -> None:
     now = 0.0
-    clock = LaneClock(lambda: now)
+    clock = Clock(runs=False, now=lambda: now)
     now = 5.0
     assert clock() == 0
     with clock.running():

@@ -6,7 +6,7 @@ import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request
-from specchat.engine.sequence.prompt import encode, plain_template
+from specchat.engine.sequence.prompt import encode, plain_template, stops_of
 from tests.engine.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -32,3 +32,11 @@ def test_a_template_that_refuses_is_an_error_with_its_words() -> None:
     strict.chat_template = "{{ raise_exception('roles must alternate') }}"
     with pytest.raises(EngineError, match="roles must alternate"):
         encode(Request("r", (Message("user", "hi"),)), strict)
+
+
+def test_the_labels_of_the_plain_template_end_a_reply() -> None:
+    bare = tiny_tokenizer()
+    bare.chat_template = None
+    chat = Request("r", (Message("user", "hi"),), stop=("x",))
+    assert stops_of(chat, bare) == ("x", "\nUser:", "\nAssistant:", "\nSystem:")
+    assert stops_of(chat, TOKENIZER) == stops_of(Request("r", prompt="hi", stop=("x",)), bare) == ("x",)

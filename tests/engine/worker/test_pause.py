@@ -73,6 +73,19 @@ def test_a_step_runs_a_round_of_the_whole_batch(engine: Engine) -> None:
         assert isinstance(rest_of(box)[-1], Finished)
 
 
+def test_paused_time_is_not_time_of_the_reply(engine: Engine) -> None:
+    box = Outbox()
+    engine.pause()
+    engine.submit(ask("hello", max_tokens=20, gamma=0), box)
+    for _ in range(3):
+        assert box.get(QUIET) is None
+        before = engine.clock()
+        assert box.get(QUIET) is None
+        assert engine.clock() == before, "the clock of all events stands still"
+        engine.step()
+        until_round(box)
+
+
 def test_a_paused_reply_can_be_cancelled(engine: Engine) -> None:
     box = Outbox()
     engine.pause()

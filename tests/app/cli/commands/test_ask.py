@@ -45,8 +45,8 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     assert values["finish_reason"] == "length"
     assert 0 <= values["accepted"] <= values["tested"]
     assert values["mean_emitted_length"] == pytest.approx(60 / values["rounds"])
-    assert values["tokens_per_second"] == pytest.approx(60 / values["seconds"])
-    assert values["time_to_first_token_s"] > 0
+    assert values["tokens_per_second"] >= 60 / values["seconds"]
+    assert 0 < values["time_to_first_token_s"] < values["seconds"]
     assert (values["drafter"], values["gamma"], values["device"], values["dtype"]) == (
         "suffix",
         "auto",

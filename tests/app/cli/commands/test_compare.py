@@ -11,11 +11,13 @@ import pytest
 
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.set_up import label, lanes, parse_set_up
-from specchat.engine import Round
+from specchat.engine import Admitted, Comparison, LaneTally, Order, Round
 from specchat.engine.tools import compare as runner
+from specchat.engine.tools.compare import make_report
 from tests.app.cli.commands.command import Done, command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
+from tests.engine.records import make_round
 
 PROMPT = "abc abc abc abc"
 
@@ -39,6 +41,26 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
         assert words in done.out
 
 
+def test_the_table_fits_140_columns() -> None:
+    prompts = ["Please explain to me in a few sentences why the sky is blue"]
+    trials = [runner.Trial(0, Order.INTERLEAVED, Comparison(tally(0), tally(4)), None) for _ in range(3)]
+    about = {"target": "smollm2-135m", "dtype": "q4", "device": "CPU", "greedy": True, "same_target": True}
+    report = make_report(
+        trials, prompts, ("no drafts", "combined γ auto"), exact=None, exact_cost=None, notes=(), **about
+    ).text()
+    assert max(map(len, report.splitlines())) <= 140
+
+
+def tally(drafted: int) -> LaneTally:
+    """Figures of a fast lane whose rounds draft this many tokens."""
+    made = LaneTally()
+    made.add(Admitted("r", 20, 0, 0.0, 0.0))
+    for number in range(40):
+        record = make_round(drafted=drafted, accepted=drafted, number=number, at=(number + 1) * (drafted + 1) / 211.8)
+        made.add(record)
+    return made
+
+
 def test_watch_shows_the_spread_until_it_is_stopped(
     compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +75,8 @@ def test_watch_shows_the_spread_until_it_is_stopped(
     monkeypatch.setattr(runner, "_trial", three)
     done = compare(PROMPT, "--watch", "--right", "ngram:gamma=3")
     assert done.code == 0
-    lines = done.err.splitlines()
+    hint, *lines = done.err.splitlines()
+    assert "ctrl+c" in hint
     assert [line.split(":")[0] for line in lines] == ["run 1", "run 2", "run 3"]
     assert "..." in lines[-1]
     assert "identical, token for token (3 of 3 runs)" in done.out

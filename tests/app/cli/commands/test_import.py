@@ -26,6 +26,8 @@ def node(role: str, parent: str, *parts: Any) -> dict[str, Any]:
 
 CHATGPT = {
     "title": "Trip",
+    "create_time": 1_700_000_000.5,
+    "update_time": 1_700_000_100.5,
     "current_node": "a2",
     "mapping": {
         "root": {"message": None, "parent": None},
@@ -39,6 +41,8 @@ CHATGPT = {
 }
 OPEN_WEBUI = {
     "title": "Sort",
+    "updated_at": 1_700_000_000,
+    "created_at": float("nan"),
     "chat": {
         "title": "Sort",
         "history": {
@@ -173,3 +177,20 @@ def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) ->
         with Store(path) as store:
             assert store.notice is None
             assert [(chat, store.messages(chat.id)) for chat in store.chats()] == before
+
+
+def test_chats_keep_their_dates_and_models(tmp_path: Path) -> None:
+    command("import", write(tmp_path, [CHATGPT, OPEN_WEBUI, {**CHATGPT, "title": "Damaged", "update_time": "soon"}]))
+    with Store(database_file()) as store:
+        dates = {chat.title: chat.updated_at for chat in store.chats()}
+        assert dates == {"Trip": 1_700_000_100.5, "Sort": 1_700_000_000, "Damaged": 1_700_000_000.5}
+        chat = store.create_chat("Own")
+        prompt = store.add_message(chat.id, "user", "Hi")
+        store.add_message(chat.id, "assistant", "Hello", parent=prompt, model="qwen3-0.6b")
+        conversation = stored_conversation(chat, store.messages(chat.id))
+        store.change_chat(chat.id, deleted=True)
+    command("import", write(tmp_path, as_json(conversation, "")))
+    with Store(database_file()) as store:
+        again = store.chats()[0]
+        assert (again.title, again.updated_at) == ("Own", chat.updated_at)
+        assert store.messages(again.id)[1].model == "qwen3-0.6b"

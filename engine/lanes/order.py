@@ -1,4 +1,4 @@
-"""Clocks of lanes that share one device, and the order of their turns.
+"""Order in which lanes that share one device take turns, by their clocks.
 
 A lane's clock runs while the lane works (admission, prefill, rounds) and stands still while another does, so lanes do
 not slow each other down in the figures. All events of a lane are timed by its clock.
@@ -6,9 +6,7 @@ not slow each other down in the figures. All events of a lane are timed by its c
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from enum import StrEnum
 
 CLOCKS = (
@@ -26,32 +24,6 @@ class Order(StrEnum):
     """The lane with the earlier clock has the next turn, so both clocks advance together."""
     SEQUENTIAL = "sequential"
     """The second lane begins when the first has ended."""
-
-
-class LaneClock:
-    """Clock that counts seconds inside `running` only.
-
-    Args:
-        now: monotonic time in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
-        self._worked = 0.0
-        self._since: float | None = None
-
-    def __call__(self) -> float:
-        """Seconds counted so far."""
-        return self._worked + (self._now() - self._since if self._since is not None else 0.0)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Context manager during which the clock runs."""
-        self._since = self._now()
-        try:
-            yield
-        finally:
-            self._worked, self._since = self(), None
 
 
 def next_lane(order: Order, busy: Sequence[int], seconds: Sequence[float]) -> int:
