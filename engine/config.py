@@ -42,7 +42,7 @@ class EngineConfig:
     """Folder of downloaded and converted models (`engine.models.store`)."""
     draft: str | None = None
     """A draft model, named like the target, or the folder of a draft head; several draft models with commas between;
-    None for the target's draft head if `heads` has one."""
+    None for the target's draft head if `heads` has one, else the drafter of a preset."""
     heads: tuple[Path, ...] = (SHIPPED_HEADS,)
     """Folders of draft heads, searched in this order."""
     device: str = "auto"
@@ -50,8 +50,8 @@ class EngineConfig:
     dtype: str = "auto"
     """One of `DTYPES`; auto is bfloat16 if the device supports it, else float32. The others dequantise."""
     quantize: str = "auto"
-    """One of `QUANTIZE`: auto keeps the codes of a GGUF file and runs other models unquantised; q8 and q4 quantise;
-    none dequantises."""
+    """One of `QUANTIZE`: auto keeps the codes of a GGUF file; on a CPU it takes that of a preset, and quantises other
+    models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
     slots: int = 4
     """Maximum number of concurrent requests; each uses one slot of the KV cache."""
     context: int = 4096

@@ -125,7 +125,7 @@ SETTINGS: Mapping[str, Any] = {
         MACHINE,
         slots=(int, "N", "Maximum number of concurrent requests."),
         dtype=(str, "TYPE", "auto, float32, bfloat16 or float16."),
-        quantize=(str, "auto|q8|q4|none", "On the CPU: 8- or 4-bit weights; auto keeps the file's format."),
+        quantize=(str, "auto|q8|q4|none", "8- or 4-bit weights; auto: as in a GGUF file, else 8 bits on the CPU."),
         device=(str, "DEVICE", "auto, cpu, cuda, cuda:1, …"),
     ),
 }

@@ -79,7 +79,7 @@ class StatusLine:
 
 @contextmanager
 def pull_progress(stream: TextIO) -> Iterator[Progress]:
-    """Progress callback for `engine.models.prepare_model`: a bar on a terminal, otherwise a few plain lines."""
+    """Progress callback for `engine.models.pull`: a bar on a terminal, otherwise a few plain lines."""
     if not stream.isatty():
         yield PlainLines(stream)
         return

@@ -23,6 +23,7 @@ from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import AppError, UsageError
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
+from specchat.app.sources.source import NoSource
 from specchat.app.ui.actions.actions import Actions
 from specchat.app.ui.actions.scope import MakeDuet, MakeSource
 from specchat.app.ui.keys import named
@@ -171,7 +172,9 @@ class SpecChat(App[None]):
         self.actions.chats.index()
         if self._probe is not None:
             self.set_interval(PROBE_S, self._measure_load)
-        if self._begin_side_by_side:
+        if isinstance(session.source, NoSource):
+            self.actions.models.begin()
+        elif self._begin_side_by_side:
             self.action_run("side-by-side")
 
     @work(exclusive=True, group="probe", exit_on_error=False)

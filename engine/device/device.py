@@ -72,8 +72,8 @@ def require_memory(device: torch.device, needed: int, purpose: str) -> None:
     if free is not None and free < needed:
         where = "the GPU" if device.type == "cuda" else "this machine"
         raise EngineError(
-            f"{purpose} needs {size_text(needed)} of memory and {where} has {size_text(free)} free: "
-            "close other programs, or choose a smaller model"
+            f"{purpose} needs {size_text(needed)} of memory and {where} has {size_text(free)} free, "
+            f"{size_text(needed - free)} too little: close other programs, or choose a smaller model"
         )
 
 

@@ -4,23 +4,23 @@ Importing this package imports neither torch nor transformers; `engine.models.lo
 """
 
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
-from specchat.engine.models.disk import folder_bytes
-from specchat.engine.models.hub import cached_snapshot
-from specchat.engine.models.known import KnownModel, free_memory, known_models, vocabulary_misfit
-from specchat.engine.models.prepare import prepare as prepare_model
+from specchat.engine.models.download import downloads, is_installed, pull
+from specchat.engine.models.known import KnownModel, known_models, recommended, vocabulary_misfit
+from specchat.engine.models.machine import Machine
 from specchat.engine.models.store import ModelStore, StoredModel
 
 __all__ = [
     "DEFAULT_PRESET",
     "PRESETS",
     "KnownModel",
+    "Machine",
     "ModelStore",
     "Preset",
     "StoredModel",
-    "cached_snapshot",
-    "folder_bytes",
-    "free_memory",
+    "downloads",
+    "is_installed",
     "known_models",
-    "prepare_model",
+    "pull",
+    "recommended",
     "vocabulary_misfit",
 ]

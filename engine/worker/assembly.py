@@ -18,12 +18,13 @@ from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
 from specchat.engine.errors import EngineError
-from specchat.engine.models.resolve import resolve
+from specchat.engine.models.catalog import PRESETS, is_hub_id
+from specchat.engine.models.resolve import described, gguf_of, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.notices import INEXACT, notices_of
-from specchat.engine.worker.obtain import Model, make_runner, obtain_drafts, obtain_model
+from specchat.engine.worker.obtain import Model, make_runner, obtain_drafts, obtain_model, runs_preset_file
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts next to long ones."""
@@ -112,7 +113,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
 
 
 def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple[dict[str, Any], list[str]]:
-    """What `--draft` names besides draft models, by default a head made for the target or in it; and notices."""
+    """What `--draft` names besides models, by default a head for the target, its preset's or its own; and notices."""
     store = ModelStore(config.models)
     if len(config.drafts) > 1:
         return {}, []
@@ -120,8 +121,16 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
         return load_part(config.draft, model, store, progress), []
     if folder := find_head(config.heads, model):
         return load_part(str(folder), model, store, progress), []
+    preset = PRESETS.get(config.target)
+    draft = preset.drafter(gpu=model.device.type == "cuda") if preset else ""
     try:
-        return load_own_part(resolve(config.target, store, progress, weights=False), model), []
+        if is_hub_id(draft):
+            return load_part(draft, model, store, progress), []
+        if runs_preset_file(config.target, config, model.device):
+            folder = described(gguf_of(config.target, store, progress), store, progress)
+        else:
+            folder = resolve(config.target, store, progress, weights=False)
+        return load_own_part(folder, model), []
     except EngineError as error:
         return {}, [f"{error}. Until then drafts come from repeated text alone"]
 

@@ -14,6 +14,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.registry import MOST_MODELS, names_part
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import KernelError, library, missing
+from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_model
@@ -48,7 +49,10 @@ def obtain_model(
     """
     store = ModelStore(config.models)
     reason = None
-    if config.dtype == "auto" and _may_be_quantised(spec, config.quantize, store):
+    stated, of_preset = config.quantize in ("q8", "q4") or is_gguf(spec, store), runs_preset_file(spec, config, device)
+    if config.dtype == "auto" and config.quantize != "none" and (stated or device.type == "cpu"):
+        if not (stated or of_preset):
+            resolve(spec, store, progress)  # raises before it is known whether the kernels run it
         reason = missing()
         if reason is None and device.type == "cuda":
             try:
@@ -62,12 +66,17 @@ def obtain_model(
                     notice = library().notice
                     return Obtained(load_packed(folder, progress, stage), (notice,) if notice else ())
             except (OtherFamilyError, KernelError) as error:
-                reason = str(error)
-                with suppress(EngineError):
-                    network = _quantized_network(spec, config.quantize, store, device, progress, stage)
-                    return Obtained(network, (f"{network.name} runs slower than it could: {reason}",))
+                reason = str(error) if stated or of_preset else None
+                if stated:
+                    with suppress(EngineError):
+                        network = _quantized_network(spec, config.quantize, store, device, progress, stage)
+                        return Obtained(network, (f"{network.name} runs slower than it could: {reason}",))
             except EngineError as error:
+                if of_preset:
+                    raise
                 reason = str(error)
+        if reason and of_preset:
+            raise EngineError(f"the file of {spec} cannot run here: {reason}; --quantize none takes its safetensors")
     folder = resolve(spec, store, progress)
     dtype = pick_dtype(config.dtype, device, folder)
     model = shared_model(folder, device, dtype, progress, stage)
@@ -105,8 +114,10 @@ def _quantized_network(
     return shared((folder.resolve(), str(device), quantize), load)
 
 
-def _may_be_quantised(spec: str, quantize: str, store: ModelStore) -> bool:
-    return quantize in ("q8", "q4") or (quantize == "auto" and is_gguf(spec, store))
+def runs_preset_file(spec: str, config: EngineConfig, device: torch.device) -> bool:
+    """Whether `spec` is a preset whose quantised file runs, not its safetensors."""
+    named = spec in PRESETS and PRESETS[spec].file is not None
+    return named and device.type == "cpu" and config.dtype == config.quantize == "auto"
 
 
 def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> list[Obtained]:

@@ -18,9 +18,9 @@ from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.question import Question, StoredTurn
 from specchat.app.errors import UsageError
-from specchat.app.paths import experience_file, settings_file
+from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
-from specchat.app.settings.settings import NO_SWITCH
+from specchat.app.settings.settings import NO_SWITCH, Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.engine import (
     Admitted,
@@ -38,7 +38,9 @@ from specchat.engine import (
     Totals,
     TraceWriter,
     models_folder,
+    size_text,
 )
+from specchat.engine.models import downloads
 
 if TYPE_CHECKING:
     from specchat.app.sources.attached import AttachedEngine
@@ -68,8 +70,7 @@ def answer(
             settings = settings.with_thinking(turn.thinking)
     question.request(settings, messages)  # refused before the models are loaded
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        config = settings.engine_config(models_folder(), experience_file())
-        engine = attached(attach, options.get("target")) if attach else Engine(config)
+        engine = attached(attach, options.get("target")) if attach else make_engine(settings)
         try:
             ready = load(engine)
         except BaseException:
@@ -113,6 +114,18 @@ def attached(url: str, model: object = None) -> AttachedEngine:
     from specchat.app.sources.attached import AttachedEngine
 
     return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"), None if model is None else str(model))
+
+
+def make_engine(settings: Settings) -> Engine:
+    """An engine for these settings; stderr states what it will download.
+
+    Raises:
+        EngineError: the hub does not answer, or has no such model.
+    """
+    config = settings.engine_config(models_folder())
+    for name, size in downloads(config).items():
+        warn(f"downloading {name}: {size_text(size)}")
+    return Engine(config)
 
 
 def load(engine: Engine | AttachedEngine) -> Ready:

@@ -113,11 +113,16 @@ def pictures(settings: Settings) -> Path | None:
 def prepare(
     settings: Settings, notice: str | None, database: Path | None = None, engine: Source | None = None
 ) -> Session:
-    """Open the store and make the engine, unless one is given. Called after the first frame is on screen."""
+    """Open the store and make the engine, unless one is given, or a model must be downloaded, which the app asks first.
+
+    Called after the first frame is on screen.
+    """
     from specchat.app.chat.request_manager import Session
+    from specchat.app.sources.source import NoSource
+    from specchat.engine.models import is_installed
 
     store, notices = open_store(notice, database)
-    source = engine or _engine(settings)
+    source = engine or (_engine(settings) if is_installed(settings.engine_config(models_folder())) else NoSource())
     return Session(source, settings, store, notices, settings_file(), attached=engine is not None)
 
 

@@ -19,30 +19,26 @@ from specchat.engine import Progress, models_folder, size_text
 from specchat.engine.models import (
     DEFAULT_PRESET,
     PRESETS,
+    KnownModel,
+    Machine,
     ModelStore,
-    Preset,
-    StoredModel,
-    cached_snapshot,
-    folder_bytes,
-    prepare_model,
+    known_models,
+    recommended,
 )
+from specchat.engine.models import pull as pull_model
 
 app = typer.Typer(help="List and download models.", rich_markup_mode=None)
-Listed = tuple[Preset, StoredModel | None]
-"""A preset, and its model on this machine, if any."""
-_FIELDS = ("name", "parameters", "memory_bytes", "draft", "licence", "note")
-"""Fields of a preset in the JSON object."""
 
 
 @app.command("list")
 def list_models(as_json: options.Json = False) -> None:
     """Show the presets and the models on this machine."""
-    stored = {model.name: model for model in ModelStore(models_folder()).models()}
-    presets = [(preset, stored.pop(preset.stored_name, None) or _in_hub_cache(preset)) for preset in PRESETS.values()]
+    models, machine = known_models(ModelStore(models_folder())), Machine.now(models_folder())
+    best = recommended(models, machine)
     if as_json:
-        print(json.dumps(_as_json(presets, list(stored.values())), indent=2))
+        print(json.dumps(_as_json(models, machine, best), indent=2))
     else:
-        _print_tables(presets, list(stored.values()))
+        _print_tables(models, machine, best)
 
 
 @app.command()
@@ -53,9 +49,10 @@ def pull(
     as_json: Annotated[bool, opt("--json", None, "Print each step as one JSON object on a line.")] = False,
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
+    store = ModelStore(models_folder())
     watched: AbstractContextManager[Progress] = nullcontext(_json_line) if as_json else pull_progress(sys.stderr)
     with watched as progress:
-        folder = prepare_model(name, ModelStore(models_folder()), progress)
+        folder = pull_model(name, store, progress)
     if not as_json:
         print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
 
@@ -64,48 +61,67 @@ def _json_line(stage: str, text: str, fraction: float | None) -> None:
     print(json.dumps({"stage": stage, "text": text, "fraction": fraction}), flush=True)
 
 
-def _in_hub_cache(preset: Preset) -> StoredModel | None:
-    """The preset in the hub library's cache, from which the engine can load it."""
-    if not isinstance(preset.source, str):
-        return None
-    folder = cached_snapshot(preset.source)
-    return None if folder is None else StoredModel(preset.stored_name, folder, folder_bytes(folder), preset.source)
-
-
-def _as_json(presets: Sequence[Listed], others: Sequence[StoredModel]) -> dict[str, Any]:
+def _as_json(models: Sequence[KnownModel], machine: Machine, best: str) -> dict[str, Any]:
     return {
         "folder": str(models_folder()),
         "default": DEFAULT_PRESET,
+        "recommended": best,
         "presets": [
             {
-                **{name: getattr(preset, name) for name in _FIELDS},
-                "source": preset.origin,
-                "local": None if local is None else {"folder": str(local.folder), "bytes": local.bytes},
+                "name": model.spec,
+                "parameters": PRESETS[model.spec].parameters,
+                "download_bytes": model.download_bytes,
+                "install_bytes": model.install_bytes,
+                "memory_bytes": model.memory_bytes,
+                "tokens_per_second": model.speed(machine),
+                "obstacle": model.obstacle(machine),
+                "draft": model.draft,
+                "licence": model.licence,
+                "gated": PRESETS[model.spec].gated,
+                "note": model.note,
+                "source": PRESETS[model.spec].origin,
+                "local": None if model.folder is None else {"folder": str(model.folder), "bytes": model.disk_bytes},
             }
-            for preset, local in presets
+            for model in models
+            if model.spec in PRESETS
         ],
         "others": [
-            {"name": model.name, "folder": str(model.folder), "bytes": model.bytes, "source": model.origin}
-            for model in others
+            {"name": model.spec, "folder": str(model.folder), "bytes": model.disk_bytes, "source": model.note}
+            for model in models
+            if model.spec not in PRESETS
         ],
     }
 
 
-def _print_tables(presets: Sequence[Listed], others: Sequence[StoredModel]) -> None:
-    rows = [("PRESET", "MEMORY", "DRAFT", "DISK", "WHERE")]
-    for preset, local in presets:
-        disk = "-" if local is None else size_text(local.bytes)
-        where = preset.origin if local is None else _short(local.folder)
-        rows.append((preset.name, size_text(preset.memory_bytes), preset.draft or "-", disk, where))
+def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> None:
+    rows = [("PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE")]
+    for model in models:
+        if model.spec in PRESETS:
+            sizes = (
+                size_text(model.download_bytes) if model.download_bytes else "-",
+                size_text(model.memory_bytes or 0),
+            )
+            here = model.obstacle(machine) or ("-" if model.disk_bytes is None else size_text(model.disk_bytes))
+            name = f"{model.spec} *" if model.spec == best else model.spec
+            rows.append((name, *sizes, _speed(model, machine), here, _drafter(model), model.licence))
     _print_table(rows)
-    if others:
+    if others := [model for model in models if model.spec not in PRESETS]:
         print()
-        _print_table([("OTHER", "DISK", "WHERE"), *((m.name, size_text(m.bytes), _short(m.folder)) for m in others)])
-    print()
-    print(
-        f"{DEFAULT_PRESET} is the default. MEMORY: the weights in bfloat16. DRAFT: the preset that drafts well for it."
-    )
-    print("DISK - is not on this machine yet: specchat models pull PRESET")
+        lines = ((m.spec, size_text(m.disk_bytes or 0), "-" if m.folder is None else _short(m.folder)) for m in others)
+        _print_table([("OTHER", "DISK", "WHERE"), *lines])
+    free = f"{size_text(machine.memory)} of memory and {size_text(machine.disk)} of disk are free"
+    print(f"\n{DEFAULT_PRESET} is the default. * is recommended here, where {free}.")
+    print("TOK/S: expected, from the memory bandwidth. HERE: size on this disk; installing needs twice the DOWNLOAD.")
+
+
+def _drafter(model: KnownModel) -> str:
+    """The drafter without the name of its authors."""
+    return model.draft.rpartition("/")[2] or "-"
+
+
+def _speed(model: KnownModel, machine: Machine) -> str:
+    speed = model.speed(machine)
+    return f"{speed:.0f}" if speed else "-"
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -12,7 +12,7 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import is_this_machine
-from specchat.engine import EngineError, models_folder
+from specchat.engine import EngineError
 
 _HOST = "127.0.0.1"
 _SERVE_KEY, _WEB_KEY = "SPECCHAT_API_KEY", "SPECCHAT_WEB_KEY"
@@ -43,18 +43,17 @@ def serve(
     """
     options.check(given)
     key = callers_key(api_key, host, _SERVE_KEY)
-    from specchat.app.cli.commands.ask import load
-    from specchat.app.paths import experience_file, settings_file
+    from specchat.app.cli.commands.ask import load, make_engine
+    from specchat.app.paths import settings_file
     from specchat.app.sanitize import escape_controls
     from specchat.app.server.application import Limits
     from specchat.app.server.server import bind, run
     from specchat.app.settings.settings_file import load_settings
-    from specchat.engine import Engine
 
     settings, notice = load_settings(settings_file(), given)
     warn(notice)
     bound = bind(host, port)
-    engine = Engine(settings.engine_config(models_folder(), experience_file()))
+    engine = make_engine(settings)
     try:
         ready = load(engine)
 

@@ -17,6 +17,7 @@ from specchat.app.ui.screens.models import ModelsScreen
 from specchat.engine import (
     Counted,
     Died,
+    EngineConfig,
     EngineError,
     Loading,
     Notice,
@@ -24,11 +25,13 @@ from specchat.engine import (
     Record,
     Request,
     models_folder,
+    size_text,
 )
-from specchat.engine.models import KnownModel, ModelStore, known_models, vocabulary_misfit
+from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, downloads, known_models, vocabulary_misfit
 
 FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
+NOT_HERE = "{} is not on this machine: /model {} downloads it, ctrl+\\ lists others"
 OF_ANY_MODEL = (AUTO, "none", "ngram", "suffix")
 """Drafters that every target has."""
 
@@ -56,11 +59,6 @@ class ModelActions(ActionGroup):
         """The draft models that the settings name."""
         settings = self._scope.requests.settings
         return settings.engine_config(models_folder()).drafts if settings is not None else ()
-
-    @property
-    def loaded_bytes(self) -> int:
-        """Memory that loading another model frees."""
-        return 0 if self._unloaded else self._scope.loaded.weight_bytes
 
     def command(self, argument: str = "") -> bool:
         """`/model` lists the models, `/model TARGET` and `/model TARGET DRAFT` load them."""
@@ -93,6 +91,11 @@ class ModelActions(ActionGroup):
             used += answered or []
         return await asyncio.to_thread(known_models, ModelStore(models_folder()), [name for name in used if name])
 
+    async def machine(self) -> Machine:
+        """What another model could use: what is free, and what the loaded one frees."""
+        machine = await asyncio.to_thread(Machine.now, models_folder())
+        return replace(machine, memory=machine.memory + (0 if self._unloaded else self._scope.loaded.weight_bytes))
+
     async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
         """Why one cannot draft for the other; empty if it can, or if that is not known yet."""
         if target.folder is None or draft.folder is None:
@@ -100,7 +103,7 @@ class ModelActions(ActionGroup):
         return await asyncio.to_thread(vocabulary_misfit, target.folder, draft.folder)
 
     def load(self, target: str, draft: str | None = None) -> bool:
-        """Load a target; returns whether loading began, otherwise a notice says why not.
+        """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
 
         A draft of None keeps the present draft if the target is the same; `none` is no draft.
         """
@@ -112,9 +115,31 @@ class ModelActions(ActionGroup):
             drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
             wanted = replace(settings, target=target, draft=draft, drafter=drafter)
             if not self._switching:
-                self._switch(self._leave(wanted), wanted)
+                self._switching = True
+                self._load(wanted)
                 return True
         return False
+
+    def begin(self) -> None:
+        """Load the models of a session that began without any, because they must be downloaded."""
+        self._unloaded = self._switching = True
+        self._load(self._scope.settings)
+
+    @in_background("asking")
+    async def _load(self, settings: Settings) -> None:
+        failure = NOT_HERE.format(settings.target, settings.target)
+        try:
+            wanted = await self._confirmed(settings.engine_config(models_folder()))
+        except EngineError as error:
+            wanted, failure = False, str(error)
+            if not self._unloaded:
+                self._scope.report(error)
+        finally:
+            self._switching = False  # also if another question replaces this one
+        if wanted:
+            self._switch(self._leave(settings), settings)
+        elif self._unloaded:
+            self.fail(failure)
 
     def unload(self) -> None:
         """Free the memory of the models; the next prompt loads them again."""
@@ -124,12 +149,43 @@ class ModelActions(ActionGroup):
                 self._unload(self._leave(settings), settings)
 
     def pull(self, name: str) -> None:
-        """Start, resume or pause the download of a model."""
-        pull = self.pulls.setdefault(name, Pull(name))
-        if pull.running:
+        """Start, resume or pause the download of a model; asks before the first start."""
+        pull = self.pulls.get(name)
+        if pull is None:
+            self._begin(name)
+        elif pull.running:
             pull.pause()
         else:
             pull.start()
+
+    @in_background("asking")
+    async def _begin(self, name: str) -> None:
+        if await self._confirmed(EngineConfig(name, models_folder())):
+            pull = self.pulls.setdefault(name, Pull(name))
+            pull.start()
+
+    async def _confirmed(self, config: EngineConfig) -> bool:
+        """Whether nothing must be downloaded, or the download is wanted.
+
+        Raises:
+            EngineError: a size cannot be found, or memory or disk is too small.
+        """
+        sizes = await asyncio.to_thread(downloads, config)
+        if not sizes:
+            return True
+        machine, names, size = await self.machine(), " and ".join(sizes), sum(sizes.values())
+        presets = [PRESETS[name] for name in sizes if name in PRESETS]
+        memory = sum(preset.memory_bytes(gpu=machine.gpu) for preset in presets)
+        disk = max(size, sum(preset.disk_bytes(gpu=machine.gpu) for preset in presets))
+        if short := machine.shortage(memory, disk):
+            raise EngineError(f"{names} {short}: choose a smaller model, or make room")
+        about = [
+            *dict.fromkeys(preset.licence for preset in presets),
+            *([f"needs {size_text(memory)} of memory"] if memory else []),
+            f"{size_text(machine.disk)} of disk free",
+        ]
+        options = [("download", size_text(size)), ("cancel", "")]
+        return await self._scope.choose(f"download {names}?", options, " · ".join(about)) == 0
 
     def close(self) -> None:
         """Pause every download."""
@@ -139,7 +195,10 @@ class ModelActions(ActionGroup):
     def update(self) -> None:
         """Load the models again if they are unloaded and a prompt waits."""
         if self._unloaded and not self._switching and self._scope.requests.waiting:
-            self.load(*self.chosen)
+            with self._scope.reporting():
+                settings = self._changeable_settings()
+                self._switching = True
+                self._load(settings)
 
     def compare_with(self, conversation: Conversation) -> None:
         """Show a notice if the last reply of a chat came from another model than the loaded one."""

@@ -21,7 +21,7 @@ from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
-from specchat.engine.models import KnownModel, free_memory
+from specchat.engine.models import KnownModel, Machine, recommended
 
 
 class Models(Protocol):
@@ -39,12 +39,11 @@ class Models(Protocol):
     def chosen(self) -> tuple[str, str]:
         """Target and draft."""
 
-    @property
-    def loaded_bytes(self) -> int:
-        """Memory that loading another model frees."""
-
     async def known(self) -> list[KnownModel]:
         """All models."""
+
+    async def machine(self) -> Machine:
+        """What another model could use."""
 
     async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
         """Why one cannot draft for the other."""
@@ -59,12 +58,12 @@ class Models(Protocol):
         """Start, resume or pause a download."""
 
 
-ROOM = 1.05
-"""Peak memory of loading over the size of the weights."""
 REFRESH_S = 0.5
-KEYS = "enter loads or downloads · d drafts · p pauses, resumes · u unloads · o other: a path or a hub id"
+KEYS = "enter loads · d drafts · p pauses · u unloads · o a path or a hub id"
 NUMBERS = 9
 """Width of a size in cells."""
+SPEED = 5
+"""Width of tokens per second."""
 LOOKING = "looking for models …"
 
 
@@ -85,6 +84,7 @@ class ModelsScreen(ModalScreen[None]):
         self._models = models
         self._known: list[KnownModel] = []
         """All models; empty until they are known."""
+        self._machine = Machine(0, 0, 0)
         self._misfit: dict[str, str] = {}
         """Why a model cannot draft for the target, by model; empty if it can."""
         self._states: dict[str, PullState] = {}
@@ -177,7 +177,7 @@ class ModelsScreen(ModalScreen[None]):
 
     @work(exclusive=True, group="models-look", exit_on_error=False)
     async def _look(self) -> None:
-        self._known = await self._models.known()
+        self._known, self._machine = await asyncio.gather(self._models.known(), self._models.machine())
         target = next((model for model in self._known if model.spec == self._models.chosen[0]), None)
         self._fill()
         if target is not None:
@@ -205,73 +205,76 @@ class ModelsScreen(ModalScreen[None]):
         listed.clear_options()
         listed.add_options([self._line(model) for model in self._known])
         listed.highlighted = place if self._known else None
-        head = f"  {'model':{self._name_width}} {'disk':>{NUMBERS}} {'memory':>{NUMBERS}}  "
+        head = f"  {'model':{self._name_width}} {'disk':>{NUMBERS}} {'memory':>{NUMBERS}} {'tok/s':>{SPEED}}  "
         self.query_one("#models-head", Static).update(Content.styled(head, "$quiet"))
         self._show_details()
 
     @property
     def _name_width(self) -> int:
         width = self.query_one(KeyList).scrollable_content_region.width or 70
-        return max(min(width - 2 * NUMBERS - 26, 48), 14)
+        return max(min(width - 2 * NUMBERS - SPEED - 27, 48), 14)
 
     def _line(self, model: KnownModel) -> Content:
-        """Marker, name, sizes, and a word about the model."""
+        """Marker, name, sizes (an arrow marks a download), expected speed, and a word about the model."""
         sign = "▸" if model.spec == self._models.chosen[0] else "◂" if model.spec in self._models.drafts else " "
         width, name = self._name_width, Content(escape_controls(model.spec))
         if name.cell_length > width:  # the end of a path says more
             name = Content("…") + name[-width + 1 :]
         if sign != " ":
             name = name.stylize("bold $primary")
-        disk, memory = ("–" if size is None else size_text(size) for size in (model.disk_bytes, model.memory_bytes))
-        word, blocks = self._word(model)
+        stored, memory = ("–" if size is None else size_text(size) for size in (model.disk_bytes, model.memory_bytes))
+        disk = f"↓ {size_text(model.download_bytes)}" if model.download_bytes else stored
+        speed = model.speed(self._machine)
+        word, style = self._word(model)
         return Content.assemble(
             (f"{sign} ", "bold $primary"),
             name.pad_right(max(width - name.cell_length, 0)),
-            (f" {disk:>{NUMBERS}} {memory:>{NUMBERS}}  ", "$quiet"),
-            (word, "$error" if blocks else "$quiet"),
+            (f" {disk:>{NUMBERS}} {memory:>{NUMBERS}} {f'{speed:.0f}' if speed else '–':>{SPEED}}  ", "$quiet"),
+            (word, style),
         )
 
-    def _word(self, model: KnownModel) -> tuple[str, bool]:
-        """The most important fact about a model, and whether it prevents loading."""
+    def _word(self, model: KnownModel) -> tuple[str, str]:
+        """The most important fact about a model, and its style."""
         pull = self._models.pulls.get(model.spec)
         if pull is not None and pull.state in (PullState.RUNNING, PullState.PAUSED):
             share = "" if pull.fraction is None else f" {pull.fraction * 100:.0f} %"
-            return ("downloading" if pull.running else "paused") + share, False
+            return ("downloading" if pull.running else "paused") + share, "$quiet"
+        best = model.spec == recommended(self._known, self._machine)
         if model.spec == self._models.chosen[0]:
-            return "answers", False
+            return ("answers, recommended" if best else "answers"), "$quiet"
         if model.gone:
-            return "no longer exists", True
-        if not self._fits(model):
-            return "too large", True
+            return "no longer exists", "$error"
+        if obstacle := model.obstacle(self._machine):
+            return obstacle, "$error"
         if pull is not None and pull.state is PullState.FAILED:
-            return "download failed", True
+            return "download failed", "$error"
         if model.spec in self._models.drafts:
-            return "drafts", False
+            return "drafts", "$quiet"
+        if best:
+            return "★ recommended", "bold $primary"
         if model.disk_bytes is None:
-            return "not downloaded", False
+            return "not downloaded", "$quiet"
         why = self._misfit.get(model.spec)
-        return ("" if why is None else "cannot draft" if why else "can draft"), False
+        return ("" if why is None else "cannot draft" if why else "can draft"), "$quiet"
 
     def _show_details(self) -> None:
         """Show sentences about the highlighted model."""
         model = self._highlighted
-        text = escape_controls(" · ".join(self._details(model))) if model else "" if self._known else LOOKING
+        lines = [" · ".join(filter(None, line)) for line in self._details(model)] if model else []
+        text = escape_controls("\n".join(filter(None, lines))) if model else "" if self._known else LOOKING
         self.query_one("#models-about", Static).update(text)
 
-    def _details(self, model: KnownModel) -> Iterator[str]:
-        if model.note:
-            yield model.note
-        if model.draft:
-            yield f"{model.draft} drafts well for it"
-        if model.memory_bytes is not None:
-            fits = "fits" if self._fits(model) else "does not fit"
-            room = size_text(free_memory() + self._models.loaded_bytes)
-            yield f"needs {size_text(model.memory_bytes)} of memory, {fits}: {room} free"
-        if model.spec in self._misfit:
-            yield self._misfit[model.spec] or "has the vocabulary of the target: it can draft"
-        pull = self._models.pulls.get(model.spec)
-        if pull is not None and pull.text:
-            yield pull.text
-
-    def _fits(self, model: KnownModel) -> bool:
-        return (model.memory_bytes or 0) * ROOM <= free_memory() + self._models.loaded_bytes
+    def _details(self, model: KnownModel) -> Iterator[tuple[str, ...]]:
+        """Sentences of each line: what it is, what it needs, its state."""
+        yield model.note, model.licence, model.draft and f"drafter: {model.draft}"
+        short, speed, needed = model.shortage(self._machine), model.speed(self._machine), model.memory_bytes
+        memory = f"needs {size_text(needed)} of memory, {size_text(self._machine.memory)} free" if needed else ""
+        download = f"download {size_text(model.download_bytes)}, {size_text(self._machine.disk)} of disk free"
+        yield (
+            str(short) if short else memory,
+            download if model.download_bytes else "",
+            f"about {speed:.0f} tokens per second expected" if speed else "",
+        )
+        pull, misfit = self._models.pulls.get(model.spec), self._misfit.get(model.spec)
+        fits = "has the vocabulary of the target: it can draft" if misfit == "" else misfit or ""
+        yield fits, pull.text if pull is not None else ""

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+from specchat.engine.device.device import require_memory
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
@@ -22,7 +25,7 @@ def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progres
 
     Args:
         spec: as for `engine.models.resolve.resolve`.
-        quantize: auto keeps the codes of a GGUF file; q8 or q4 quantise any model; none.
+        quantize: auto keeps the codes of a GGUF file and quantises others to 8 bits; q8 or q4 quantise any model; none.
         store: of the models; packed models are in `ModelStore.packed`.
         progress: of downloading, converting and packing.
 
@@ -32,9 +35,13 @@ def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progres
     if quantize == "none":
         return None
     if quantize == "auto":
-        gguf = _gguf(spec, store, progress)
-        # Without the file, the model that was packed from it is still there.
-        return store.packed.find(f"{spec}.gguf") if gguf is None else _from_gguf(gguf, store, progress)
+        if spec in PRESETS:
+            require_memory(torch.device("cpu"), PRESETS[spec].memory_bytes(gpu=False), f"running {spec}")
+        if (gguf := _gguf(spec, store, progress)) is not None:
+            return _from_gguf(gguf, store, progress)
+        if (packed := store.packed.find(f"{spec}.gguf")) is not None:
+            return packed  # the file that it was packed from is gone
+        quantize = "q8"
     model = resolve(spec, store, progress)
     identity = f"{quantize} {_folder_identity(model)}"
     name = model.name if model.parent == store.folder else f"{display_name(model)}-{_short(identity)}"
@@ -69,7 +76,7 @@ def gguf_file(spec: str, store: ModelStore, progress: Progress) -> Path | None:
 def _gguf(spec: str, store: ModelStore, progress: Progress) -> GgufFile | None:
     """The GGUF file of a model; None if it has none, or if the file of a converted model was moved or replaced."""
     if spec in PRESETS:
-        return None if isinstance(PRESETS[spec].source, str) else gguf_of(spec, store, progress)
+        return gguf_of(spec, store, progress)
     stored = store.find(spec)
     path = Path(origin(stored) if stored else spec).expanduser()
     if path.is_dir() or (stored is not None and not path.is_file()):

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.cli.commands import models
 from specchat.app.cli.main import run
 from specchat.app.cli.progress import pull_progress
 from specchat.engine.kernels.library import missing
+from specchat.engine.models import Machine
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS
 from tests.tiny_model import write_tiny_gguf
 
@@ -32,8 +34,21 @@ def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
 def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["models", "list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["PRESET", "MEMORY", "DRAFT", "DISK", "WHERE"]
+    assert lines[0].split() == ["PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE"]
     assert [line.split()[0] for line in lines[1 : 1 + len(PRESETS)]] == list(PRESETS)
+    assert sum(" * " in line for line in lines[1 : 1 + len(PRESETS)]) == 1
+    assert not home.exists()
+
+
+def test_list_says_what_a_preset_lacks(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
+    assert run(["models", "list"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1 : 1 + len(PRESETS)]}
+    assert "lacks 2.5 GB memory" in lines["qwen3.5-9b"]
+    assert "lacks 535 MB disk" in lines["lfm2.5-1.2b"]
+    assert "lacks" not in lines["smollm2-135m"]
     assert not home.exists()
 
 
@@ -48,7 +63,12 @@ def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]
     first, second = listed["presets"][:2]
     assert first["local"]["folder"] == str(home / "models" / DEFAULT_PRESET)
     assert second["local"] is None
-    assert (second["draft"], second["memory_bytes"]) == (DEFAULT_PRESET, 2 * second["parameters"])
+    assert (second["draft"], second["obstacle"], second["gated"]) == ("mtp", "", False)
+    preset = PRESETS[second["name"]]
+    assert second["memory_bytes"] == preset.memory_bytes(gpu=False)
+    assert (second["download_bytes"], second["licence"]) == (preset.download_bytes(gpu=False), preset.licence)
+    assert first["download_bytes"] == 0
+    assert listed["recommended"] in PRESETS
     (other,) = listed["others"]
     assert other["source"] == str(gguf)
     assert Path(other["folder"]).is_dir()
@@ -107,5 +127,5 @@ def test_offline_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         raise ConnectionError("no route to host")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
-    assert run(["models", "pull", "qwen3-0.6b"]) == 2
-    assert "specchat: Qwen/Qwen3-0.6B is not on this machine and the hub cannot be reached" in capsys.readouterr().err
+    assert run(["models", "pull", "Qwen/Qwen3.5-0.8B"]) == 2
+    assert "specchat: Qwen/Qwen3.5-0.8B is not on this machine and the hub cannot be reached" in capsys.readouterr().err

@@ -14,11 +14,13 @@ from textual.widgets import OptionList, Static
 from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.pull import Pull, PullState
+from specchat.app.sources.source import NoSource
 from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
+from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine import Counted
-from specchat.engine.models import KnownModel
+from specchat.engine import Counted, EngineConfig
+from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.views import screen_of
@@ -30,9 +32,31 @@ GB = 10**9
 HERE = Path("/models")
 KNOWN = [
     KnownModel("smollm2-135m", HERE, GB // 4, GB // 4, note="the default: runs anywhere"),
-    KnownModel("smollm2-1.7b", None, None, 34 * GB // 10, draft="smollm2-135m"),
+    KnownModel(
+        *("qwen3.5-4b", None, None, 31 * GB // 10, "mtp"),
+        licence="Apache-2.0",
+        download_bytes=28 * GB // 10,
+        install_bytes=59 * GB // 10,
+        token_bytes=2.8e9,
+        tau=2.4,
+    ),
     KnownModel("qwen3-0.6b", HERE, 12 * GB // 10, 12 * GB // 10),
-    KnownModel("qwen3-8b", None, None, 164 * GB // 10, draft="qwen3-0.6b"),
+    KnownModel(
+        *("gpt-oss-20b", None, None, 133 * GB // 10),
+        note="mixture of experts",
+        licence="Apache-2.0",
+        download_bytes=121 * GB // 10,
+        install_bytes=254 * GB // 10,
+        token_bytes=2.1e9,
+    ),
+    KnownModel(
+        *("gemma-4-e4b", None, None, 58 * GB // 10, "google/gemma-4-E4B-it-assistant"),
+        licence="Apache-2.0",
+        download_bytes=53 * GB // 10,
+        install_bytes=110 * GB // 10,
+        token_bytes=3.1e9,
+        tau=2.1,
+    ),
     KnownModel("/home/ada/models/gone.gguf", None, None, None, gone=True),
 ]
 
@@ -177,10 +201,10 @@ async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(model_actions, "known_models", lambda *_: KNOWN)
     monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
-    monkeypatch.setattr(models_screen, "free_memory", lambda: 8 * GB)
-    pull = Pull("smollm2-1.7b")
-    pull.fraction, pull.text = 0.42, "Fetching HuggingFaceTB/SmolLM2-1.7B-Instruct: 1.4 GB of 3.4 GB"
-    models.stage.app.actions.models.pulls["smollm2-1.7b"] = pull
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    pull = Pull("qwen3.5-4b")
+    pull.fraction, pull.text = 0.42, "Fetching unsloth/Qwen3.5-4B-MTP-GGUF: 1.2 GB of 2.8 GB"
+    models.stage.app.actions.models.pulls["qwen3.5-4b"] = pull
     await models.stage.ready(pilot)
     await models.stage.press(pilot, "ctrl+backslash")
 
@@ -192,10 +216,12 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         listed = stage.app.screen.query_one(OptionList)
         lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
         for line, word in zip(
-            lines, ("answers", "paused 42 %", "cannot draft", "too large", "no longer exists"), strict=True
+            lines,
+            ("answers", "paused 42 %", "cannot draft", "lacks 5.0 GB memory", "★ recommended", "no longer exists"),
+            strict=True,
         ):
             assert word in line
-        pull = stage.app.actions.models.pulls["smollm2-1.7b"]
+        pull = stage.app.actions.models.pulls["qwen3.5-4b"]
         monkeypatch.setattr(pull, "start", lambda: setattr(pull, "state", PullState.RUNNING))
         await stage.press(pilot, "j", "p")
         assert pull.running
@@ -204,6 +230,75 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
         assert models.made[0][0].target == "qwen3-0.6b"
+
+
+def to_download(config: EngineConfig) -> dict[str, int]:
+    names = (config.target, *config.drafts)
+    return {name: PRESETS[name].download_bytes(gpu=False) for name in names if name in PRESETS and "135m" not in name}
+
+
+async def test_a_model_that_does_not_fit_is_not_offered(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, begun = models.stage, []
+    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
+    monkeypatch.setattr(model_actions, "downloads", to_download)
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await shown(models, pilot, monkeypatch)
+        await stage.press(pilot, "home", "down", "down", "down", "enter")
+        assert not begun
+        needs = "gpt-oss-20b needs 13.3 GB of memory and 8.3 GB are free, 5.1 GB too little"
+        assert needs in stage.said[-1]
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/model gpt-oss-20b")
+        assert not models.made
+        assert stage.said[-1].startswith(needs)
+
+
+async def test_a_start_asks_before_it_downloads(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = models.stage
+    settings = replace(stage.settings, target="qwen3.5-4b")
+    stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
+    monkeypatch.setattr(model_actions, "downloads", to_download)
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.press(pilot, "2")
+        assert not models.made
+        await stage.send(pilot, QUESTION)
+        not_here = "qwen3.5-4b is not on this machine: /model qwen3.5-4b downloads it"
+        assert any(not_here[:40] in line for line in lines_of(stage))
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "1")
+        (made, engine), *_ = models.made
+        assert made.target == "qwen3.5-4b"
+        engine.become_ready()
+        await stage.settle(pilot)
+        await stage.send(pilot, FOLLOW_UP)
+        assert len(engine.submitted) == 1
+
+
+async def test_a_download_is_asked_for_with_its_size(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, begun = models.stage, []
+    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await shown(models, pilot, monkeypatch)
+        monkeypatch.setattr(model_actions, "downloads", to_download)
+        del stage.app.actions.models.pulls["qwen3.5-4b"]
+        for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
+            await stage.press(pilot, "home", "down", "enter")
+            assert isinstance(stage.app.screen, ChoiceScreen)
+            assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)
+            sentence = str(stage.app.screen.query_one("#choice-sentence", Static).content)
+            assert sentence == "Apache-2.0 · needs 3.1 GB of memory · 90.0 GB of disk free"
+            await stage.press(pilot, answer)
+            assert begun == expected
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "2")
+        assert not models.made
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "1")
+        assert models.made[0][0].target == "qwen3.5-4b"
 
 
 async def test_the_screen_says_that_it_looks_until_the_models_are_known(
@@ -216,7 +311,7 @@ async def test_the_screen_says_that_it_looks_until_the_models_are_known(
         return KNOWN
 
     monkeypatch.setattr(model_actions.ModelActions, "known", known)
-    monkeypatch.setattr(models_screen, "free_memory", lambda: 8 * GB)
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     app = models.stage.app
     async with app.run_test(size=NARROW) as pilot:
         await models.stage.ready(pilot)

@@ -147,7 +147,7 @@ def test_a_head_on_the_hub_lands_in_the_store_without_what_it_does_not_need(
     asked: list[list[str]] = []
 
     def info(*_: object, **__: object) -> SimpleNamespace:
-        files = [SimpleNamespace(rfilename=file.name, size=file.stat().st_size) for file in there.iterdir()]
+        files = [SimpleNamespace(rfilename=file.name, size=file.stat().st_size, lfs=None) for file in there.iterdir()]
         return SimpleNamespace(siblings=files, sha="1" * 40)
 
     def snapshot(_: str, *, local_dir: Path, allow_patterns: list[str], **__: object) -> None:

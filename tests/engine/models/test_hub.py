@@ -1,114 +1,189 @@
-"""Fetching from the hub, with a stand-in for the hub library's two calls."""
+"""Fetching from a hub on this machine: selection, resumption, hashes, gates, presets with a quantised file."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import huggingface_hub
 import pytest
+import torch
 from huggingface_hub import errors
 
+from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
-from specchat.engine.models.hub import fetch_from_hub, needed_files
+from specchat.engine.kernels.library import missing
+from specchat.engine.models import downloads, is_installed, known_models, pull
+from specchat.engine.models.catalog import PRESETS, HubFile, Preset
+from specchat.engine.models.hub import needed_files
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.worker.assembly import assemble
+from specchat.engine.worker.obtain import obtain_model
+from tests.engine import published_heads
+from tests.hub import REVISION, Hub, serving, use
+from tests.tiny_model import write_tiny_gguf
 
-
-class Hub:
-    """Answers like the hub's library, out of a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.error: Exception | None = None
-        self.download_error: Exception | None = None
-        self.asked: list[list[str]] = []
-
-    def model_info(self, *_: object, **__: object) -> SimpleNamespace:
-        if self.error:
-            raise self.error
-        files = [file for file in sorted(self.folder.rglob("*")) if file.is_file()]
-        siblings = [
-            SimpleNamespace(rfilename=str(file.relative_to(self.folder)), size=file.stat().st_size) for file in files
-        ]
-        return SimpleNamespace(siblings=siblings, sha="1" * 40)
-
-    def snapshot_download(self, _: str, *, local_dir: Path, allow_patterns: list[str], **__: object) -> str:
-        self.asked.append(allow_patterns)
-        (local_dir / ".cache" / "huggingface").mkdir(parents=True)
-        for name in allow_patterns:
-            if self.download_error and name.endswith(".safetensors"):
-                raise self.download_error
-            shutil.copy(self.folder / name, local_dir / name)
-        return str(local_dir)
+NAME = "someone/tiny"
+FILES_OF_PRESET = (
+    ("someone/tiny-GGUF", "tiny.gguf"),
+    ("someone/head", "config.json"),
+    ("someone/head", "model.safetensors"),
+)
+needs_kernels = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
 @pytest.fixture
-def hub(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
-    folder = tiny_model()
-    (folder / "onnx").mkdir()
-    (folder / "onnx" / "model.safetensors").write_bytes(b"not wanted")
-    (folder / "consolidated.safetensors").write_bytes(b"not wanted")
-    (folder / "pytorch_model.bin").write_bytes(b"not wanted")
-    stand_in = Hub(folder)
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *a, **k: stand_in.model_info(*a, **k))
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", stand_in.snapshot_download)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "no-hub-cache"))
-    return stand_in
+def hub(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    folder = tiny_model(hidden_size=64, intermediate_size=96, head_dim=16, dtype=torch.bfloat16)
+    for name in ("consolidated.safetensors", "pytorch_model.bin"):
+        (folder / name).write_bytes(b"not wanted")
+    quantised = tmp_path / "gguf"
+    quantised.mkdir()
+    write_tiny_gguf(folder, quantised / "tiny.gguf")
+    for name, size in (("HIDDEN", 64), ("VOCABULARY", 320)):
+        monkeypatch.setattr(published_heads, name, size)
+    head = published_heads.write(tmp_path / "head", *published_heads.eagle_1())
+    repositories = {"someone__tiny-GGUF": quantised, "someone__tiny": folder, "someone__head": head}
+    with serving(Hub(**repositories)) as served:
+        use(served, monkeypatch, tmp_path / "no-hub-cache")
+        file = HubFile("someone/tiny-GGUF", "tiny.gguf", 200_000)
+        monkeypatch.setitem(PRESETS, "tiny", Preset("tiny", NAME, "llama", 100_000, "MIT", file))
+        yield served
+
+
+def size(spec: str, store: ModelStore, **options: Any) -> int:
+    """Bytes that are to be downloaded."""
+    config = EngineConfig(spec, store.folder, **options)
+    found = downloads(config)
+    assert is_installed(config) == (not found)
+    return found.get(spec, 0)
+
+
+def fetched(hub: Hub) -> set[str]:
+    return {name for name, _ in hub.asked}
 
 
 def test_a_hub_model_lands_in_the_store(hub: Hub, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models")
-    folder = resolve("someone/tiny-1", store, ignore_progress)
-    assert folder == store.path("someone--tiny-1")
+    stated = size(NAME, store)
+    folder = resolve(NAME, store, ignore_progress)
+    assert folder == store.path("someone--tiny") == resolve(NAME, store, ignore_progress)
     names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    assert {file.name for file in folder.iterdir()} == names | {"chat_template.jinja", "specchat.json"}
-    assert store.models()[0].origin == "someone/tiny-1"
-    assert resolve("someone/tiny-1", store, ignore_progress) == folder
-    assert len(hub.asked) == 1
+    assert fetched(hub) == names | {"chat_template.jinja"}
+    assert {file.name for file in folder.iterdir()} == fetched(hub) | {"specchat.json"}
+    assert store.models()[0].origin == NAME
+    assert stated == sum((hub.repositories[NAME] / name).stat().st_size for name in fetched(hub))
+    assert size(NAME, store) == 0
 
 
-def test_a_hub_model_cut_off_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
-    store = ModelStore(tmp_path)
-    hub.download_error = ConnectionError("reset")
-    with pytest.raises(EngineError, match="the hub cannot be reached"):
-        resolve("someone/tiny-1", store, ignore_progress)
-    assert store.find("someone--tiny-1") is None
-    work = store.folder / ".unfinished" / "someone--tiny-1" / "model"
-    assert (work / "config.json").is_file()
-    (work / "of-an-older-revision.json").write_text("{}")
-    shutil.rmtree(work / ".cache")
-    hub.download_error = None
-    folder = resolve("someone/tiny-1", store, ignore_progress)
-    assert not (folder / "of-an-older-revision.json").exists()
+@pytest.mark.parametrize("spec", [NAME, "tiny"])
+def test_a_download_that_is_cut_off_is_resumed(hub: Hub, tmp_path: Path, spec: str) -> None:
+    store = ModelStore(tmp_path / "models")
+    hub.whole.clear()
+    hub.cut = True
+    with pytest.raises(EngineError, match=r"fetching someone/tiny.* was interrupted after .*: try again, it continues"):
+        pull(spec, store, ignore_progress)
+    assert known(spec, store) is None
+    assert size(spec, store) > 0
+    hub.whole.set()
+    hub.asked.clear()
+    said: list[str] = []
+    assert pull(spec, store, lambda _stage, text, _done: said.append(text)).is_dir()
+    assert size(spec, store) == 0
+    large = "model.safetensors" if spec == NAME else "tiny.gguf"
+    ((_, asked),) = [each for each in hub.asked if each[0] == large]
+    assert int(asked.removeprefix("bytes=").partition("-")[0]) > 0
+    assert any(text.endswith(" kB") for text in said)
+
+
+def known(spec: str, store: ModelStore) -> Path | None:
+    return next((model.folder for model in known_models(store, [spec]) if model.spec == spec), None)
+
+
+@needs_kernels
+def test_a_preset_on_a_cpu_is_its_quantised_file(hub: Hub, tmp_path: Path) -> None:
+    made = obtain_model("tiny", EngineConfig("tiny", tmp_path), torch.device("cpu"), ignore_progress).model
+    assert isinstance(made, PackedModel)
+    assert made.format == "F32"
+    assert "tiny.gguf" in fetched(hub)
+    assert "model.safetensors" not in fetched(hub)
+    hub.asked.clear()
+    folder = str(hub.repositories[NAME])
+    other = obtain_model(folder, EngineConfig(folder, tmp_path), torch.device("cpu"), ignore_progress).model
+    assert (type(other), other.format) == (PackedModel, "Q8")  # safetensors
+    plain = obtain_model("tiny", EngineConfig("tiny", tmp_path, quantize="none"), torch.device("cpu"), ignore_progress)
+    assert plain.model.fingerprint == made.fingerprint
+    assert "model.safetensors" in fetched(hub)
+
+
+@needs_kernels
+def test_a_preset_brings_its_drafter(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preset = replace(PRESETS["tiny"], draft="someone/head", draft_bytes=50_000, tau=2.0)
+    monkeypatch.setitem(PRESETS, "tiny", preset)
+    store = ModelStore(tmp_path / "models")
+    files = [hub.repositories[name] / file for name, file in FILES_OF_PRESET]
+    assert size("tiny", store) == sum(file.stat().st_size for file in files)
+    pull("tiny", store, ignore_progress)
+    assert size("tiny", store) == 0
+    hub.asked.clear()
+    config = EngineConfig("tiny", store.folder, slots=1, context=64)
+    made = assemble(config, ignore_progress)
+    assert made.parts["head"].name == "head"
+    assert not hub.asked
+    monkeypatch.setitem(PRESETS, "tiny", replace(preset, draft="someone/gone"))
+    made = assemble(config, ignore_progress)
+    assert not made.parts
+    assert any("no model someone/gone" in notice for notice in made.notices)
+    monkeypatch.setitem(PRESETS, "tiny", replace(preset, experts=True))
+    assert not assemble(config, ignore_progress).parts
 
 
 @pytest.mark.usefixtures("hub")
 def test_a_preset_and_its_hub_id_are_one_folder(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path)
-    assert resolve("qwen3-0.6b", store, ignore_progress) == resolve("Qwen/Qwen3-0.6B", store, ignore_progress)
+    assert resolve("tiny", ModelStore(tmp_path), ignore_progress) == resolve(NAME, ModelStore(tmp_path), untouched)
+
+
+def untouched(*_: object) -> None:
+    raise AssertionError("nothing should be fetched")
+
+
+def test_another_hash_is_refused_and_deleted(hub: Hub, tmp_path: Path) -> None:
+    store = ModelStore(tmp_path / "models")
+    hub.wrong_hash = True
+    with pytest.raises(EngineError, match=r"model.safetensors of someone/tiny was damaged on the way"):
+        resolve(NAME, store, ignore_progress)
+    assert not list(store.folder.rglob("*.safetensors"))
+    hub.wrong_hash = False
+    assert resolve(NAME, store, ignore_progress).is_dir()
+
+
+def test_a_gated_model_needs_a_token(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.gated = True
+    with pytest.raises(EngineError, match=rf"is gated: accept its licence at {hub.url}/{NAME}, run 'hf auth login'"):
+        resolve(NAME, ModelStore(tmp_path), ignore_progress)
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    assert resolve(NAME, ModelStore(tmp_path), ignore_progress).is_dir()
 
 
 def test_a_complete_model_in_the_hub_cache_is_used_where_it_lies(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "hub"
-    snapshot = cache / "models--someone--tiny-1" / "snapshots" / ("1" * 40)
-    shutil.copytree(hub.folder, snapshot)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
-
-    def download(hub_id: str, local_files_only: bool = False, **options: Any) -> str:
-        return str(snapshot) if local_files_only else hub.snapshot_download(hub_id, **options)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    snapshot = cache / "models--someone--tiny" / "snapshots" / REVISION
+    shutil.copytree(hub.repositories[NAME], snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text(REVISION)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     store = ModelStore(tmp_path / "models")
-    assert resolve("someone/tiny-1", store, ignore_progress) == snapshot
+    assert resolve(NAME, store, untouched) == snapshot
     (snapshot / "model.safetensors").unlink()
-    assert resolve("someone/tiny-1", store, ignore_progress) == store.path("someone--tiny-1")
+    assert resolve(NAME, store, ignore_progress) == store.path("someone--tiny")
 
 
 def _response(status: int) -> Any:
@@ -118,39 +193,41 @@ def _response(status: int) -> Any:
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (errors.GatedRepoError("gated", response=_response(403)), "is gated: accept its licence at https"),
-        (
-            errors.RepositoryNotFoundError("none", response=_response(404)),
-            "there is no model someone/tiny-1 on the hub",
-        ),
+        (errors.RepositoryNotFoundError("none", response=_response(404)), "there is no model someone/tiny on the hub"),
         (errors.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set"),
-        (errors.HfHubHTTPError("oops", response=_response(503)), r"refused someone/tiny-1 \(HTTP status 503\)"),
+        (errors.HfHubHTTPError("oops", response=_response(503)), r"refused someone/tiny \(HTTP status 503\)"),
         (errors.HFValidationError("name"), "cannot be the name of a model"),
         (ConnectionError("no route"), "the hub cannot be reached"),
     ],
 )
-def test_what_the_hub_says_is_one_sentence(hub: Hub, tmp_path: Path, error: Exception, sentence: str) -> None:
-    hub.error = error
+@pytest.mark.usefixtures("hub")
+def test_what_the_hub_says_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fails)
     with pytest.raises(EngineError, match=sentence):
-        resolve("someone/tiny-1", ModelStore(tmp_path), ignore_progress)
-
-
-def test_a_file_the_library_left_short_is_noticed(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(hub_id: str, *, local_dir: Path, **options: Any) -> str:
-        hub.snapshot_download(hub_id, local_dir=local_dir, **options)
-        (local_dir / "model.safetensors").write_bytes(b"short")
-        return str(local_dir)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", half)
-    with pytest.raises(EngineError, match=r"could not be fetched completely \(model.safetensors is cut short\)"):
-        fetch_from_hub("someone/tiny-1", tmp_path / "work", ignore_progress)
+        resolve(NAME, ModelStore(tmp_path), ignore_progress)
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_hub_model_that_does_not_fit_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
-    with pytest.raises(EngineError, match="fetching someone/tiny-1 needs"):
-        fetch_from_hub("someone/tiny-1", tmp_path / "work", ignore_progress)
+    with pytest.raises(
+        EngineError, match=r"fetching someone/tiny needs .* of disk and .* has 0 kB free, .* too little"
+    ):
+        pull(NAME, ModelStore(tmp_path), ignore_progress)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=300_000))
+    with pytest.raises(
+        EngineError, match=r"installing tiny needs 420 kB of disk .* has 300 kB free, 120 kB too little"
+    ):
+        pull("tiny", ModelStore(tmp_path), ignore_progress)
+    monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda _: 100_000)
+    needs = "running tiny needs 220 kB of memory and this machine has 100 kB free, 120 kB too little"
+    with pytest.raises(EngineError, match=needs):
+        pull("tiny", ModelStore(tmp_path), ignore_progress)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.models import ModelStore, known_models, vocabulary_misfit
+from specchat.engine.models import Machine, ModelStore, known_models, recommended, vocabulary_misfit
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,54 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
     assert models["mine"].folder == store.folder / "mine"
     assert models["/gone/old.gguf"].gone
     assert not models["someone/else"].gone
-    assert models["qwen3-8b"].disk_bytes is None
+    assert models["qwen3.5-9b"].disk_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk", "bandwidth", "shortage", "best"),
+    [
+        (24, 90, 24, "", "gpt-oss-20b"),
+        (48, 90, 24, "", "qwen3-30b-a3b"),
+        (24, 9, 24, "lacks 3.3 GB disk", "qwen3.5-4b"),
+        (24, 90, 6, "", "qwen3.5-0.8b"),
+        (24, 90, 0.1, "", "smollm2-135m"),
+        (4, 90, 24, "lacks 2.5 GB memory", "lfm2.5-2.6b"),
+        (8, 9, 24, "lacks 3.3 GB disk", "qwen3.5-4b"),
+        (0.01, 90, 24, "lacks 6.4 GB memory", "smollm2-135m"),
+    ],
+)
+def test_what_fits_a_machine(
+    tmp_path: Path, memory: float, disk: float, bandwidth: float, shortage: str, best: str
+) -> None:
+    models = known_models(ModelStore(tmp_path))
+    machine = Machine(int(memory * 1e9), int(disk * 1e9), bandwidth * 1e9)
+    large = next(model for model in models if model.spec == "qwen3.5-9b")
+    assert large.obstacle(machine) == shortage
+    assert recommended(models, machine) == best
+    assert large.speed(machine) == pytest.approx(bandwidth * 1e9 / 5.869e9 * 2.4 / 1.3, rel=1e-3)
+
+
+def test_only_a_drafter_that_is_loaded_counts(tmp_path: Path) -> None:
+    models = {model.spec: model for model in known_models(ModelStore(tmp_path))}
+    machine = Machine(48 * 10**9, 90 * 10**9, 24e9)
+    mixture, other = models["gpt-oss-20b"], models["lfm2.5-2.6b"]
+    assert (mixture.draft, other.draft) == ("", "")
+    assert mixture.speed(machine) == pytest.approx(24e9 / (12.11e9 * 3.6 / 20.9), rel=1e-3)
+    assert other.speed(machine) == pytest.approx(24e9 / 1.674e9, rel=1e-3)
+
+
+def test_without_the_kernels_only_the_default_can_run(tmp_path: Path) -> None:
+    models = known_models(ModelStore(tmp_path))
+    machine = Machine(48 * 10**9, 90 * 10**9, 24e9, kernels=False)
+    assert {model.spec for model in models if not model.obstacle(machine)} == {"smollm2-135m"}
+    assert recommended(models, machine) == "smollm2-135m"
+
+
+def test_this_machine_is_measured(tmp_path: Path) -> None:
+    machine = Machine.now(tmp_path / "none" / "yet")
+    assert machine.disk > 0
+    assert machine.memory > 0
+    assert 1e8 < machine.bandwidth < 1e13
 
 
 def test_a_list_of_models_does_not_wait_for_the_hub_s_library(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
 
 def test_a_preset_recommends_where_the_files_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Sampling(0.6, top_p=0.9)
-    monkeypatch.setitem(catalog.PRESETS, "tiny", replace(PRESETS["smollm2-360m"], name="tiny", sampling=own))
+    monkeypatch.setitem(catalog.PRESETS, "tiny", replace(PRESETS["lfm2.5-1.2b"], name="tiny", sampling=own))
     for stated, expected in ((None, own), (Sampling(), Sampling()), (Sampling(0.3), Sampling(0.3))):
         model = replace(tiny_model(), recommended=Recommendation(stated))
         with tiny_engine(model) as engine:

@@ -115,7 +115,7 @@ def test_no_pip(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_no_room(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    with pytest.raises(EngineError, match=r"needs \d+ kB of disk and .* has 1 kB free: make room"):
+    with pytest.raises(EngineError, match=r"needs \d+ kB of disk and .* has 1 kB free, .* too little: make room"):
         fetch_wheel_file(wheel, tmp_path, ignore_progress)
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Admitted, EngineError, Finished, Message, Metrics, Ready, Request, Round, read_trace
+from specchat.engine.progress import size_text
 from tests.app.cli.commands.command import Done, command
+from tests.hub import Hub, serving, use
 
 KEYS = [
     "text",
@@ -62,6 +64,20 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     done = command("ask", "the", "--json", "--max-tokens", 2, "--top-k", 5, "--target", model, "--dtype", "float32")
     used = json.loads(done.out)["sampling"]
     assert (used["temperature"], used["top_k"], used["top_p"]) == (0.6, 5, 1.0)
+
+
+def test_the_size_of_a_download_is_stated(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+    asked = ("ask", "the", "--max-tokens", 2, "--target", "someone/tiny", "--dtype", "float32")
+    with serving(Hub(someone__tiny=tiny_model())) as hub:
+        use(hub, monkeypatch, tmp_path / "no-hub-cache")
+        done = command(*asked)
+    size = sum(file.stat().st_size for file in hub.repositories["someone/tiny"].iterdir())
+    assert done.err == f"specchat: downloading someone/tiny: {size_text(size)}\n"
+    assert done.code == 0
+    assert command(*asked).err == ""
 
 
 def test_a_logit_bias_makes_a_token_certain_or_impossible(ask: Callable[..., Done]) -> None:

@@ -131,18 +131,20 @@ def test_a_store_of_an_earlier_version_gains_what_it_lacks(gguf: Path, store: Mo
     assert (converted / "model.safetensors").stat().st_mtime_ns == written
 
 
-def test_a_converted_file_that_is_gone_runs_unquantised(gguf: Path, store: ModelStore) -> None:
+def test_a_converted_file_that_is_gone_is_quantised_anew(gguf: Path, store: ModelStore) -> None:
     name = resolve(str(gguf), store, ignore_progress).name
     gguf.unlink()
-    assert packed_folder(name, "auto", store, ignore_progress) is None
+    assert packed_folder(name, "auto", store, ignore_progress) == store.packed.path(f"{name}.q8")
 
 
-def test_safetensors_are_quantised_on_request_and_not_touched(model: Path, store: ModelStore) -> None:
+def test_safetensors_are_quantised_and_not_touched(model: Path, store: ModelStore) -> None:
     before = {file.name: file.read_bytes() for file in model.iterdir()}
-    assert packed_folder(str(model), "auto", store, untouched) is None
     assert packed_folder(str(model), "none", store, untouched) is None
     plain = load_model(model, CPU, torch.float32, ignore_progress)
     state = plain.model.state_dict()
+    assert packed_folder(str(model), "auto", store, ignore_progress) == packed_folder(
+        str(model), "q8", store, untouched
+    )
     for method, step in (("q8", 1 / 127), ("q4", 1 / 15)):
         folder = packed_folder(str(model), method, store, ignore_progress)
         assert folder is not None

