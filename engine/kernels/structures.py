@@ -44,6 +44,8 @@ class CLayer(Structure):
         "pointer convolution convolution_bias",
         ("router", CMatrix),
         "pointer router_bias gate_bias up_bias down_bias sinks",
+        ("mixer_gate", CMatrix),
+        "pointer decay_rate decay_bias delta_norm",
     )
 
 
@@ -65,6 +67,7 @@ class CModel(Structure):
         "pointer final_norm",
         ("layers", POINTER(CLayer)),
         ("ropes", POINTER(CRope)),
+        "int32 delta_key_heads delta_value_heads delta_key_size delta_value_size",
     )
 
 

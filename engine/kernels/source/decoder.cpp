@@ -32,7 +32,6 @@ Decoder::Decoder(const sk_model& model)
     std::vector<sk_matrix*> all{&model_.output};
     for (sk_layer& layer : layers_)
         for (sk_matrix* each : matrices(layer)) all.push_back(each);
-    for (const sk_layer& layer : layers_) query_width_ = std::max(query_width_, layer.query.rows);
     int64_t bytes = 0;
     for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
     for (sk_matrix* each : all) each->streamed = bytes > last_cache();
@@ -57,6 +56,8 @@ void Decoder::pass(const sk_batch& batch) {
         layer(layers_[size_t(i)], i, batch);
         if (i + 1 < model_.layer_count) tap(batch, i + 1, states_.get());
     }
+    if (lengths_)
+        for (const Row& row : rows_) lengths_[batch.slots[row.first]] = commits_[batch.slots[row.first]];
     judge(batch);
 }
 
@@ -73,24 +74,26 @@ void Decoder::embed(const sk_batch& batch) {
 }
 
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value);
+    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value) ||
+                       wants_codes(layer.mixer_gate);
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
     project(layer);
-    if (layer.mixer == SK_SHORT_CONVOLUTION) {
-        short_convolution(layer, index, batch);
-    } else {
-        rotate_and_store(layer, index, batch);
-        attend(layer, index, batch);
-        attention_out(layer);
+    switch (layer.mixer) {
+        case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
+        case SK_DELTA_NET: delta_net(layer, index, batch); break;
+        default:
+            rotate_and_store(layer, index, batch);
+            attend(layer, index, batch);
+            attention_out(layer);
     }
     layer.router.rows ? experts(layer) : mlp(layer);
 }
 
-// Queries, keys and values of all tokens.
+// Queries, keys, values and gates of all tokens.
 void Decoder::project(const sk_layer& layer) {
     struct Part {
         const sk_matrix& matrix;
@@ -99,7 +102,8 @@ void Decoder::project(const sk_layer& layer) {
     };
     const Part parts[] = {{layer.query, layer.query_bias, queries_.get()},
                           {layer.key, layer.key_bias, keys_new_.get()},
-                          {layer.value, layer.value_bias, values_new_.get()}};
+                          {layer.value, layer.value_bias, values_new_.get()},
+                          {layer.mixer_gate, nullptr, gates_.get()}};
     int64_t total = 0;
     for (const Part& part : parts) total += panels(part.matrix.rows);
     const int64_t share = panels_per_piece(pool_, total);
@@ -187,12 +191,15 @@ void Decoder::attend(const sk_layer& layer, int32_t index, const sk_batch& batch
 
 void Decoder::attention_out(const sk_layer& layer) {
     const int64_t size = model_.head_size, head_stride = most_blocks_ * state_size(size);
-    if (split_keys_ || wants_codes(layer.output))
+    const int64_t gates = layer.mixer_gate.rows;
+    if (split_keys_ || gates || wants_codes(layer.output))
         each_token(pool_, tokens_, [&](int64_t t) {
             if (split_keys_)
                 for (int64_t h = 0; h < model_.heads; h++)
                     kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
                                     layer.sinks ? layer.sinks + h : nullptr, attended_.token(t) + h * size);
+            if (gates)
+                kernels_->gate(SK_SIGMOID, gates_.get() + t * gates, attended_.token(t), gates, attended_.token(t));
             if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
         });
     add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);

@@ -32,6 +32,8 @@ std::string Decoder::fault(const sk_batch& batch) const {
         for (const sk_rope& rope : ropes_)
             if (position >= rope.positions) return at("the position", t) + " is beyond the rotary table";
         if (t == 0 || slot != batch.slots[t - 1]) {
+            if (lengths_ && (lengths_[slot] > position || commits_[slot] < lengths_[slot]))
+                return "the state of slot " + std::to_string(slot) + " at position " + std::to_string(position) + " is lost";
             if (seen[size_t(slot)]) return "the tokens of slot " + std::to_string(slot) + " are not next to each other";
             seen[size_t(slot)] = true;
         }
@@ -88,12 +90,19 @@ void Decoder::plan(const sk_batch& batch) {
     const int64_t hidden = model_.hidden, size = model_.head_size;
     states_.reserve(tokens_ * hidden);
     branch_.reserve(tokens_ * hidden + kPanel);
-    queries_.reserve(tokens_ * query_width_);
-    keys_new_.reserve(tokens_ * model_.key_heads * size);
-    values_new_.reserve(tokens_ * model_.key_heads * size);
+    int64_t queries = 0, keys = 0, gates = 0;
+    for (const sk_layer& layer : layers_) {
+        queries = std::max(queries, layer.query.rows);
+        keys = std::max(keys, layer.key.rows);
+        gates = std::max(gates, layer.mixer_gate.rows);
+    }
+    queries_.reserve(tokens_ * queries);
+    keys_new_.reserve(tokens_ * keys);
+    values_new_.reserve(tokens_ * keys);
+    gates_.reserve(tokens_ * gates + kPanel);
     normed_.reserve(tokens_, hidden);
     attended_.reserve(tokens_, model_.heads * size);
-    if (!rings_.empty()) convolved_.reserve(tokens_, hidden);
+    if (!rings_.empty()) plan_recurrent();
     hidden_.reserve(tokens_, model_.intermediate);
     judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
     if (split_keys_) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(size));
@@ -101,7 +110,9 @@ void Decoder::plan(const sk_batch& batch) {
     const int64_t attention =
         attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, model_.heads / model_.key_heads, size);
     const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
-    for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max({attention, 2 * kMlpTokens * kGroup, blocks}));
+    for (Buffer<float>& scratch : scratch_) 
+        scratch.reserve(
+            std::max({attention, 2 * kMlpTokens * kGroup, blocks, model_.delta_key_size * kDeltaColumns}));
 }
 
 }  // namespace sk

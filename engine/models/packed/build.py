@@ -20,12 +20,17 @@ from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import eos_ids, fingerprint_of, load_tokenizer, sampled, stated_context
 from specchat.engine.models.packed.decoder_description import (
+    DECAY_BIAS,
+    DECAY_RATE,
+    DELTA_NORM,
     EMBEDDING,
     FINAL_NORM,
     FUSED,
     KERNEL,
+    MATRICES,
     NORMS,
     OUTPUT,
+    QUERY_GATE,
     ROUTER,
     ROUTER_NAMES,
     SINKS,
@@ -129,16 +134,15 @@ def decoder_weights(
         prefix = f"model.layers.{layer}."
         matrices = described.matrices(layer, experts=source.has(described.name(f"{prefix}{ROUTER}.weight"))).values()
         names += [(f"{part}.weight", True) for part in matrices]
-        names += [(f"{part}.bias", False) for part in (*matrices, f"{prefix}{KERNEL}")]
+        names += [(f"{part}.bias", False) for part in (*matrices, described.name(f"{prefix}{KERNEL}"))]
         names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
-        names += [(f"{prefix}{SINKS}", False)]
+        names += [(f"{prefix}{part}", False) for part in (SINKS, DECAY_RATE, DECAY_BIAS, DELTA_NORM)]
     names += [(described.name(FINAL_NORM), False)] + ([] if described.tied else [(OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(names):
         if is_matrix:
             yield name, _matrix(source, described, name), number / len(names)
-        elif source.has(name):  # each family has some of the biases, norms and sinks
-            offset = np.float32(described.norm_offset if name.endswith("norm.weight") else 0)
-            yield name, source.vector(name) + offset, number / len(names)
+        elif source.has(name):  # each family has some of the vectors
+            yield name, source.vector(name) + described.offset(name), number / len(names)
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
@@ -147,6 +151,8 @@ def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> M
     Raises:
         EngineError: it is missing, or has another number of experts than the configuration states.
     """
+    if (rows := described.gated_rows(name)) is not None:
+        return source.matrix(name.replace(QUERY_GATE, MATRICES["query"])).rows(rows)
     if source.has(name) or is_experts(name):
         matrix = source.matrix(name)
         _check_experts(described, name, matrix.shape[0])

@@ -26,8 +26,8 @@ from specchat.engine.models.packed.decoder_description import (
     EMBEDDING,
     KERNEL,
     OUTPUT,
-    ROUTER_NAMES,
     SINKS,
+    UNQUANTIZED,
     OtherFamilyError,
 )
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
@@ -37,6 +37,8 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi
 """llama.cpp's names of the supported families."""
 _BLOCKS, _SCALES = "_blocks", "_scales"
 """Ends of the names of the two tensors of a weight in MXFP4 (OpenAI's checkpoints of gpt-oss)."""
+_TEXT_PART = "model.language_model."
+"""Beginning of names in checkpoints of models that read images too."""
 Floats = NDArray[np.float32]
 
 
@@ -134,10 +136,10 @@ class CheckpointSource:
         from safetensors import safe_open
 
         self._folder, self._method, self._in_turn = folder, method, family in IN_TURN
-        self._files: dict[str, Any] = {}
+        self._files: dict[str, tuple[Any, str]] = {}
         for file in weight_files(folder):
             opened: Any = safe_open(file, framework="pt")
-            self._files.update(dict.fromkeys(opened.keys(), opened))
+            self._files |= {name.replace(_TEXT_PART, "model."): (opened, name) for name in list(opened.keys())}
         self.format = Format.MXFP4.name if any(name.endswith(_BLOCKS) for name in self._files) else method.upper()
 
     def has(self, name: str) -> bool:
@@ -145,14 +147,14 @@ class CheckpointSource:
         return self._parameter(name)[0] in self._files
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, quantised if it is no router and its columns are a multiple of the group size."""
+        """A two-dimensional weight, quantised unless it is one of `UNQUANTIZED`, or the group size does not fit."""
         if self._is_mxfp4(name):
             arrays = _mxfp4(*self._blocks(name))
             if arrays.is_damaged:
                 raise self._damaged(name)
             return arrays
         weight = self._weight(name)
-        if weight.shape[1] % GROUP or name.endswith(ROUTER_NAMES):
+        if weight.shape[1] % GROUP or name.endswith(UNQUANTIZED):
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
         return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)
@@ -196,7 +198,8 @@ class CheckpointSource:
     def _tensor(self, name: str) -> Tensor:
         if name not in self._files:
             raise EngineError(f"{self._folder} lacks weights ({name}): fetch the model again")
-        stored: Tensor = self._files[name].get_tensor(name)
+        file, name = self._files[name]
+        stored: Tensor = file.get_tensor(name)
         return stored
 
     def _stored(self, name: str) -> Tensor:
