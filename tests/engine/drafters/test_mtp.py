@@ -146,7 +146,8 @@ def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> Non
 
 
 def engine_on(folder: Path, tmp_path: Path, quantize: str = "none") -> Engine:
-    config = EngineConfig(str(folder), tmp_path / "models", context=256, dtype="float32", slots=3, quantize=quantize)
+    dtype = "float32" if quantize == "none" else "auto"
+    config = EngineConfig(str(folder), tmp_path / "models", context=256, dtype=dtype, slots=3, quantize=quantize)
     engine = Engine(config)
     engine.start()
     engine.wait_ready(60)

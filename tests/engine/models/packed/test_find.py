@@ -139,7 +139,7 @@ def test_of_a_model_that_reads_images_the_text_part_is_packed(tmp_path: Path, st
         name.replace("model.", "model.language_model.", 1): weight
         for name, weight in load_file(text / "model.safetensors").items()
     }
-    more = dict.fromkeys(("model.visual.patch_embed.proj.weight", "mtp.fc.weight"), torch.ones(2, 2))
+    more = {name: torch.ones(2, 2) for name in ("model.visual.patch_embed.proj.weight", "mtp.fc.weight")}
     save_file(renamed | more, both / "model.safetensors", {"format": "pt"})
     settings = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
     stated = json.loads((text / "config.json").read_text())
