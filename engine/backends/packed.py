@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.cache.convolution_inputs import ConvolutionInputs
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree
@@ -64,14 +64,14 @@ class PackedBackend(Backend):
 
     def __init__(self, model: PackedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
         columns = context + overhang + 1
-        shape, convolutions = model.shape, model.described.convolutions
+        shape, recurrent = model.shape, model.described.recurrent
         attended = [model.described.layer_shape(layer).cached * 2 for layer in range(model.layers)]
-        shapes = [(0, 0, 0, 0) if layer in convolutions else each for layer, each in enumerate(attended)]
-        self._inputs = None
-        if convolutions:
-            self._inputs = ConvolutionInputs(model.layers, convolutions, slots, shape.taps, shape.hidden)
+        shapes = [(0, 0, 0, 0) if layer in recurrent else each for layer, each in enumerate(attended)]
+        self._states = None
+        if recurrent:
+            self._states = PackedStates(len(recurrent), slots, shape.taps, shape.recurrent_sizes)
             self.capabilities = replace(self.capabilities, trees=False)
-        self.cache = KVCache(shapes, slots, columns, CPU, torch.float16, states=self._inputs)
+        self.cache = KVCache(shapes, slots, columns, CPU, torch.float16, states=self._states)
         self._decoder = model.decoder(context, columns)
         self._embedding = self.packed_embedding = model.embedding
         self._output = model.output
@@ -79,8 +79,8 @@ class PackedBackend(Backend):
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
         self._decoder.attach(self.cache.keys, self.cache.values)
-        if self._inputs:
-            self._decoder.attach_rings(self._inputs.rings)
+        if self._states:
+            self._decoder.attach_states(*self._states.tensors)
         self.penalties = Penalties(slots, context, CPU)
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
@@ -97,7 +97,7 @@ class PackedBackend(Backend):
         embeddings = inputs.flatten(0, 1) if inputs.is_floating_point() else None
         ids = [0] * (rows * width) if embeddings is not None else inputs.flatten().tolist()
         layout = TokenLayout.chains(slots, starts, [width] * rows)
-        self._begin(slots, starts, [width] * rows)
+        self._begin(slots, starts, [width] * rows, [start - ROLLBACK for start in starts])
         logits, tapped = self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads(), self.taps, embeddings)
         return logits.view(rows, width, -1), None if tapped is None else tapped.view(rows, width, -1)
 
@@ -117,7 +117,7 @@ class PackedBackend(Backend):
         fed = [token for row, tokens in zip(rows, drafted, strict=True) for token in (row.tokens[-1], *tokens)]
         slots, starts = [row.slot for row in rows], [row.cached for row in rows]
         layout = _layout(proposal.trees, slots, starts)
-        self._begin(slots, starts, [len(tree) + 1 for tree in proposal.trees])
+        self._begin(slots, starts, [len(tree) + 1 for tree in proposal.trees], starts)
         greedy = any(row.request.sampling.greedy for row in rows)
         logits, best, tapped = self._decoder.run_all(
             fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
@@ -157,17 +157,24 @@ class PackedBackend(Backend):
         counts = [width] * rows if lengths is None else list(lengths)
         flat = [token for row, count in zip(tokens.tolist(), counts, strict=True) for token in row[:count]]
         layout = TokenLayout.chains(slots, starts, counts)
-        self._begin(slots, starts, counts, prompt=True)
+        ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        self._begin(slots, starts, counts, ends, prompt=True)
         _, tapped = self._decoder.run(flat, layout, (), torch.get_num_threads(), self.taps)
         return None if tapped is None else _by_row(tapped, counts, width)
 
     def _begin(
-        self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int], *, prompt: bool = False
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        counts: Sequence[int],
+        settled: Sequence[int],
+        *,
+        prompt: bool = False,
     ) -> None:
-        """Prepare the inputs of short convolutions for a pass over these chains."""
-        if self._inputs:
-            for slot, start, count in zip(slots, starts, counts, strict=True):
-                self._inputs.begin(slot, start, count, prompt=prompt)
+        """Prepare recurrent layers for a pass over these chains; no token below `settled` is taken back later."""
+        if self._states:
+            for slot, start, count, length in zip(slots, starts, counts, settled, strict=True):
+                self._states.begin(slot, start, count, settled=length, prompt=prompt)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from ctypes import c_void_p
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
+
+Lengths = NDArray[np.int32]
 
 
 class Decoder:
@@ -41,7 +45,7 @@ class Decoder:
             KernelError: a tensor has another dtype or shape.
         """
         slots, columns = keys[0].shape[0], keys[0].shape[2]
-        cached = [(0, 0) if layer.convolution is not None else shape.cached for layer, shape in self.weights.shaped]
+        cached = [(0, 0) if layer.is_recurrent else shape.cached for layer, shape in self.weights.shaped]
         sizes = [(slots, heads, columns, size) for heads, size in cached]
         if len(keys) != len(self.weights.layers) or len(values) != len(self.weights.layers):
             raise KernelError(f"a cache of {len(keys)} layers does not fit a model of {len(self.weights.layers)}")
@@ -52,12 +56,16 @@ class Decoder:
         addresses = [(c_void_p * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (keys, values)]
         self._kernels.sk_decoder_attach(self._c, slots, columns, *addresses)
 
-    def attach_rings(self, rings: Sequence[Tensor | None]) -> None:
-        """Set the inputs of short convolutions: float32 [slots, ring, hidden], None for other layers; kept alive."""
-        self._rings = rings
-        addresses = (c_void_p * len(rings))(*(None if ring is None else ring.data_ptr() for ring in rings))
-        length = next(ring.shape[1] for ring in rings if ring is not None)
-        self._kernels.sk_decoder_attach_rings(self._c, length, addresses)
+    def attach_states(self, rings: Tensor, stored: Tensor, lengths: Lengths, commits: Lengths) -> None:
+        """Set what the slots know of recurrent layers (`engine.cache.packed_states`); kept alive here."""
+        self._states = (rings, stored, lengths, commits)
+        places = [number for number, layer in enumerate(self.weights.layers) if layer.is_recurrent]
+        addresses = [(c_void_p * len(self.weights.layers))() for _ in range(2)]
+        for part, tensor in zip(addresses, (rings, stored), strict=True):
+            for number, layer in zip(places, tensor, strict=True):
+                part[number] = layer.data_ptr()
+        known = (lengths.ctypes.data, commits.ctypes.data)
+        self._kernels.sk_decoder_attach_recurrent(self._c, rings.shape[2], *addresses, *known)
 
     def run(
         self,

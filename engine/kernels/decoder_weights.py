@@ -68,7 +68,7 @@ class DecoderShape:
     """The same for logits."""
     embedding_scale: float = 1.0
     taps: int = 0
-    """Inputs that a short convolution reads, the token's own included."""
+    """Inputs that a convolution of a recurrent layer reads, the token's own included."""
     experts: int = 0
     """Number of experts of a mixture; 0 if every MLP is dense."""
     experts_per_token: int = 0
@@ -76,6 +76,28 @@ class DecoderShape:
     """Intermediate size of an expert."""
     normalise_experts: bool = False
     """Whether the weights of a token's experts are scaled to add up to 1."""
+    delta_key_heads: int = 0
+    """Of gated delta nets; 0 if the recurrent layers are short convolutions."""
+    delta_value_heads: int = 0
+    delta_key_size: int = 0
+    delta_value_size: int = 0
+
+    @property
+    def delta_widths(self) -> tuple[int, int]:
+        """Sizes of the keys and of the values of all heads of a delta net."""
+        return self.delta_key_heads * self.delta_key_size, self.delta_value_heads * self.delta_value_size
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution of a recurrent layer."""
+        keys, values = self.delta_widths
+        return 2 * keys + values if values else self.hidden
+
+    @property
+    def recurrent_sizes(self) -> tuple[int, int]:
+        """Numbers that a token adds to what a recurrent layer knows, and numbers of its state."""
+        keys, values = self.delta_widths
+        return self.channels + keys + values + self.delta_value_heads, self.delta_key_size * values
 
     @property
     def layer(self) -> LayerShape:
@@ -85,11 +107,13 @@ class DecoderShape:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LayerWeights:
-    """One layer with attention or a short convolution: packed matrices, float32 norms and biases."""
+    """One layer with attention, a short convolution or a gated delta net: packed matrices, float32 norms and biases."""
 
     query: PackedMatrix
-    """Of a short convolution: [3 x hidden, hidden], gate of its input, gate of its output and its input."""
+    """Of a short convolution: [3 x hidden, hidden], gate of its input, gate of its output and its input.
+    Of a delta net: [channels, hidden], queries, keys and values."""
     key: PackedMatrix | None
+    """Of a delta net: [value heads, hidden], to beta, and `value` to the decay."""
     value: PackedMatrix | None
     output: PackedMatrix
     gate: PackedMatrix
@@ -115,7 +139,7 @@ class LayerWeights:
     rope: int = 0
     """Index of its rotary table."""
     convolution: Floats | None = None
-    """[taps, hidden], the oldest input first; only of a layer with a short convolution."""
+    """[taps, channels], the oldest input first; only of recurrent layers."""
     convolution_bias: Floats | None = None
     router: PackedMatrix | None = None
     """[experts, hidden] of a mixture of experts; gate, up and down are those of all experts, one after the other."""
@@ -137,6 +161,18 @@ class LayerWeights:
     """[hidden, inputs]"""
     input_norm: Floats | None = None
     """[hidden]"""
+    mixer_gate: PackedMatrix | None = None
+    """Gate of what `output` reads: [query rows, hidden] of attention, [value size, hidden] of a delta net."""
+    decay_rate: Floats | None = None
+    """[value heads] of a delta net: decay = exp(rate x softplus(input + bias))."""
+    decay_bias: Floats | None = None
+    delta_norm: Floats | None = None
+    """[size of a value head], of every head of a delta net's output."""
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has a short convolution or a delta net in the place of attention."""
+        return self.convolution is not None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -205,7 +241,7 @@ class DecoderWeights:
         """`sk_model`; valid while this object lives."""
 
     def _c_layer(self, index: int, layer: LayerWeights, shape: LayerShape) -> CLayer:
-        parts: dict[str, Any] = {"mixer": int(layer.convolution is not None)}
+        parts: dict[str, Any] = {"mixer": layer.is_recurrent + (layer.decay_rate is not None)}
         parts |= {"key_heads": shape.key_heads, "head_size": shape.head_size}
         parts["source"] = index if shape.source is None else shape.source
         for field in fields(layer):
@@ -262,6 +298,39 @@ def check_experts(shape: DecoderShape) -> None:
         )
 
 
+def check_delta_net(shape: DecoderShape) -> None:
+    """Check that the kernels support the gated delta nets of a model.
+
+    Raises:
+        KernelError: they do not.
+    """
+    heads, sizes = (shape.delta_value_heads, shape.delta_key_heads), (shape.delta_key_size, shape.delta_value_size)
+    if heads[0] % heads[1] or any(size % 16 for size in sizes):
+        raise KernelError(
+            "the quantised kernels need delta nets whose heads have sizes that are multiples of 16 and share key heads "
+            f"evenly: this model has {heads[1]} key heads of {sizes[0]} and {heads[0]} value heads of {sizes[1]}"
+        )
+
+
+def _recurrent_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights of a recurrent layer that are not those of attention."""
+    if not shape.delta_value_heads:
+        return {
+            "query": (3 * shape.hidden, shape.hidden),
+            "query_bias": (3 * shape.hidden,),
+            "output": (shape.hidden,) * 2,
+        }
+    heads, (_, values) = (shape.delta_value_heads,), shape.delta_widths
+    return {
+        "query": (shape.channels, shape.hidden),
+        **dict.fromkeys(("key", "value"), (*heads, shape.hidden)),
+        "mixer_gate": (values, shape.hidden),
+        "output": (shape.hidden, values),
+        **dict.fromkeys(("decay_rate", "decay_bias"), heads),
+        "delta_norm": (shape.delta_value_size,),
+    }
+
+
 def _check(
     shape: DecoderShape,
     layers: Sequence[LayerWeights],
@@ -274,9 +343,11 @@ def _check(
     if shape.activation not in _ACTIVATIONS:
         raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
     if shape.taps > _MOST_TAPS:
-        raise KernelError(f"the kernels have short convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
+        raise KernelError(f"the kernels have convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
     if shape.experts:
         check_experts(shape)
+    if shape.delta_value_heads:
+        check_delta_net(shape)
     width = 0 if inputs is None else len(inputs.norm)
     for i, layer in enumerate(layers):
         if not 0 <= layer.rope < len(ropes):
@@ -330,18 +401,18 @@ def _expected(shape: DecoderShape, sizes: LayerShape, layer: LayerWeights, input
         **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), (hidden,)),
         **dict.fromkeys(("query_norm", "key_norm", "value_norm"), (sizes.head_size,)),
         "sinks": (shape.heads,),
-        "convolution": (shape.taps, hidden),
-        "convolution_bias": (hidden,),
+        "convolution": (shape.taps, shape.channels),
+        "convolution_bias": (shape.channels,),
+        "mixer_gate": (queries, hidden),
         "input_gate": (inputs, hidden),
         "input_projection": (hidden, inputs),
         "input_norm": (hidden,),
     }
-    convolution = {"query": (3 * hidden, hidden), "output": (hidden, hidden)}
     experts = {
         "router": (shape.experts, hidden),
         **dict.fromkeys(("gate", "up"), (shape.experts * shape.expert_size, hidden)),
         "down": (shape.experts * hidden, shape.expert_size),
     }
-    expected = wanted if layer.convolution is None else wanted | convolution
+    expected = wanted | _recurrent_shapes(shape) if layer.is_recurrent else wanted
     expected = expected if layer.router is None else expected | experts
     return expected | {f"{name}_bias": size[:1] for name, size in expected.items() if name in _WITH_BIAS}

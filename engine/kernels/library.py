@@ -25,7 +25,7 @@ from specchat.engine.kernels.structures import (
     CRows,
 )
 
-_ABI = 10
+_ABI = 11
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {
@@ -48,7 +48,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "sk_linear": (c_int32, POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32),
     "sk_decoder_new": (c_void_p, POINTER(CModel)),
     "sk_decoder_attach": (c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p),
-    "sk_decoder_attach_rings": (c_int32, c_void_p, c_int32, c_void_p),
+    "sk_decoder_attach_recurrent": (c_int32, c_void_p, c_int32, *[c_void_p] * 4),
     "sk_decoder_pass": (c_int32, c_void_p, POINTER(CBatch)),
     "sk_head_new": (c_void_p, POINTER(CHeadModel)),
     "sk_head_attach": (c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 3),

@@ -50,6 +50,8 @@ class CLayer(Structure):
         ("input_gate", CMatrix),
         ("input_projection", CMatrix),
         "pointer input_norm",
+        ("mixer_gate", CMatrix),
+        "pointer decay_rate decay_bias delta_norm",
     )
 
 
@@ -76,6 +78,7 @@ class CModel(Structure):
         "pointer inputs_norm",
         "int32 inputs",
         "float inputs_scale",
+        "int32 delta_key_heads delta_value_heads delta_key_size delta_value_size",
     )
 
 

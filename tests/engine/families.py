@@ -66,6 +66,16 @@ _DENSE = {
     "attention_k_eq_v": True,
     "num_global_key_value_heads": 1,
 }
+_DELTA = {
+    "initializer_range": 0.1,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 32,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -84,6 +94,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32, "conv_bias": True}),
     "gpt-oss": ("gpt_oss", _GPT_OSS),
     "gpt-oss-mxfp4": ("gpt_oss", _GPT_OSS),
+    "qwen3.5": ("qwen3_5_text", _DELTA),
     "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 128}),
 }
 """Name to transformers' model type and what is special about it."""

@@ -75,10 +75,13 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 HYBRIDS = {kind: own for kind, own in HYBRIDS.items() if kind in CONFIG_MAPPING}  # transformers 5.17 has no lfm3
 
 
-def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0) -> LoadedModel:
-    """A network of this kind; `sharpness` spreads its logits so that its choices are clear."""
+def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0, **more: Any) -> LoadedModel:
+    """A network of this kind; `sharpness` spreads its logits so that its choices are clear.
+
+    `more` is for its configuration.
+    """
     silence_transformers()
-    config: Any = AutoConfig.for_model(kind, **_MOST | HYBRIDS[kind])
+    config: Any = AutoConfig.for_model(kind, **_MOST | HYBRIDS[kind] | more)
     torch.manual_seed(seed)
     auto: Any = AutoModelForCausalLM
     network = auto.from_config(config).float().eval().requires_grad_(False)

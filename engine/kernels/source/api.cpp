@@ -155,9 +155,10 @@ int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, u
     });
 }
 
-int32_t sk_decoder_attach_rings(sk_decoder* decoder, int32_t ring, float* const* rings) {
+int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring, float* const* rings, float* const* stored,
+                                    int32_t* lengths, const int32_t* commits) {
     return guarded([&]() -> std::string {
-        decoder->decoder.attach_rings(ring, rings);
+        decoder->decoder.attach_recurrent(ring, rings, stored, lengths, commits);
         return "";
     });
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 10
+#define SK_ABI 11
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -29,8 +29,14 @@ enum sk_format : int32_t {
 };
 
 enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
-enum sk_activation : int32_t { SK_SILU = 0, SK_GELU_TANH = 1, SK_IDENTITY = 2, SK_CLAMPED_SWISH = 3 };
-enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1 };
+enum sk_activation : int32_t {
+    SK_SILU = 0,
+    SK_GELU_TANH = 1,
+    SK_IDENTITY = 2,
+    SK_CLAMPED_SWISH = 3,
+    SK_SIGMOID = 4,
+};
+enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1, SK_DELTA_NET = 2 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
 struct sk_matrix {
@@ -43,6 +49,8 @@ struct sk_matrix {
 
 // One decoder layer. Norm weights and biases are float32; null if the model has none. A short convolution has `query`
 // [3 · hidden, hidden], whose outputs are the gate of its input, the gate of its output and its input, and `output`.
+// A gated delta net has `query` [channels, hidden], whose outputs are queries, keys and values before their convolution,
+// `key` and `value` [value heads, hidden], from which beta and the decay follow, `mixer_gate` and `output`.
 struct sk_layer {
     sk_matrix query, key, value, output, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *output_bias;
@@ -55,7 +63,7 @@ struct sk_layer {
     int32_t rope;    // index of its rotary table
     int32_t mixer;   // sk_mixer
     int32_t reserved;
-    const float *convolution, *convolution_bias;  // [taps, hidden], the oldest input first; [hidden]
+    const float *convolution, *convolution_bias;  // [taps, channels], the oldest input first; [channels]
     // [experts, hidden] of a mixture of experts, whose gate, up and down are those of its experts one after the other;
     // without rows for a dense MLP.
     sk_matrix router;
@@ -69,6 +77,9 @@ struct sk_layer {
     // (activation(input_gate · x) · input)); without rows in other layers.
     sk_matrix input_gate, input_projection;  // [inputs, hidden], [hidden, inputs]
     const float* input_norm;                 // [hidden]
+    sk_matrix mixer_gate;  // of what `output` reads: sigmoid of attention, silu of a delta net; without rows for none
+    const float *decay_rate, *decay_bias;  // [value heads]: decay = e^(rate · softplus(input + bias))
+    const float* delta_norm;               // [value size], of every head of a delta net, before the gate
 };
 
 struct sk_rope {
@@ -78,7 +89,7 @@ struct sk_rope {
 
 struct sk_model {
     int32_t layer_count, hidden, heads, vocabulary, activation, rope_count;
-    int32_t taps;  // inputs that a short convolution reads, the token's own included
+    int32_t taps;  // inputs that a convolution reads, the token's own included
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
     float embedding_scale;
@@ -94,6 +105,7 @@ struct sk_model {
     const float* inputs_norm;                       // [inputs], on the inputs of every layer
     int32_t inputs;
     float inputs_scale;
+    int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size;  // of delta nets; 0 without
 };
 
 // One pass over n tokens, flat; tokens of one slot are adjacent. Token i sees the columns 0 to
@@ -259,9 +271,12 @@ SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
 // float16 [slots, key_heads, columns, head_size] of every layer that has keys and values, owned by the caller
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
                                     uint16_t* const* values);
-// float32 [slots, ring, hidden] of every layer with a short convolution, null for the others, owned by the caller: the
-// inputs of the convolution; that of position p is row p % ring.
-SK_EXPORT int32_t sk_decoder_attach_rings(sk_decoder* decoder, int32_t ring, float* const* rings);
+// What a slot knows of recurrent layers, float32, null for other layers; owned by the caller. A ring [slots, ring, update]
+// has what the token at position p adds in row p % ring: the inputs of the convolution [channels], and of a delta net
+// keys, deltas and decays. `stored` [slots, value heads, key size, value size] is a delta net's state after lengths[slot]
+// tokens, 0 at the beginning; a pass advances it to commits[slot], and lengths[slot] with it.
+SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring, float* const* rings,
+                                              float* const* stored, int32_t* lengths, const int32_t* commits);
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);

@@ -36,6 +36,7 @@ Decoder::Decoder(const sk_model& model)
         const sk_layer& layer = layers_[size_t(i)];
         query_width_ = std::max(query_width_, layer.query.rows);
         key_width_ = std::max(key_width_, layer.key.rows);
+        gate_width_ = std::max(gate_width_, layer.mixer_gate.rows);
         head_size_ = std::max<int64_t>(head_size_, layer.head_size);
         shared_heads_ = std::max<int64_t>(shared_heads_, model_.heads / layer.key_heads);
         if (layer.source == i) caching_layers_ = i + 1;
@@ -66,6 +67,8 @@ void Decoder::pass(const sk_batch& batch) {
         layer(layers_[size_t(i)], i, batch);
         if (i + 1 < model_.layer_count) tap(batch, i + 1, states_.get());
     }
+    if (lengths_)
+        for (const Row& row : rows_) lengths_[batch.slots[row.first]] = commits_[batch.slots[row.first]];
     judge(batch);
 }
 
@@ -90,19 +93,21 @@ void Decoder::embed(const sk_batch& batch) {
 }
 
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value);
+    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value) ||
+                       wants_codes(layer.mixer_gate);
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
     project(layer);
-    if (layer.mixer == SK_SHORT_CONVOLUTION) {
-        short_convolution(layer, index, batch);
-    } else {
-        rotate_and_store(layer, index, batch);
-        attend(layer, batch);
-        attention_out(layer);
+    switch (layer.mixer) {
+        case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
+        case SK_DELTA_NET: delta_net(layer, index, batch); break;
+        default:
+            rotate_and_store(layer, index, batch);
+            attend(layer, batch);
+            attention_out(layer);
     }
     layer.router.rows ? experts(layer) : mlp(layer);
     if (layer.input_gate.rows) add_input(layer, index);
@@ -111,7 +116,7 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
                    [&](int64_t t) { kernels_->scale(states_.get() + t * model_.hidden, model_.hidden, layer.scale); });
 }
 
-// Queries, keys and values of all tokens.
+// Queries, keys, values and gates of all tokens.
 void Decoder::project(const sk_layer& layer) {
     struct Part {
         const sk_matrix& matrix;
@@ -120,7 +125,8 @@ void Decoder::project(const sk_layer& layer) {
     };
     const Part parts[] = {{layer.query, layer.query_bias, queries_.get()},
                           {layer.key, layer.key_bias, keys_new_.get()},
-                          {layer.value, layer.value_bias, values_new_.get()}};
+                          {layer.value, layer.value_bias, values_new_.get()},
+                          {layer.mixer_gate, nullptr, gates_.get()}};
     int64_t total = 0;
     for (const Part& part : parts) total += panels(part.matrix.rows);
     const int64_t share = panels_per_piece(pool_, total);
@@ -215,12 +221,15 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
 
 void Decoder::attention_out(const sk_layer& layer) {
     const int64_t size = layer.head_size, head_stride = most_blocks_ * state_size(size);
-    if (split_keys_ || wants_codes(layer.output))
+    const int64_t gates = layer.mixer_gate.rows;
+    if (split_keys_ || gates || wants_codes(layer.output))
         each_token(pool_, tokens_, [&](int64_t t) {
             if (split_keys_)
                 for (int64_t h = 0; h < model_.heads; h++)
                     kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
                                     layer.sinks ? layer.sinks + h : nullptr, attended_.token(t) + h * size);
+            if (gates)
+                kernels_->gate(SK_SIGMOID, gates_.get() + t * gates, attended_.token(t), gates, attended_.token(t));
             if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
         });
     add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);

@@ -55,7 +55,8 @@ class Decoder {
 
     void attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values);
 
-    void attach_rings(int32_t ring, float* const* rings);
+    void attach_recurrent(int32_t ring, float* const* rings, float* const* stored, int32_t* lengths,
+                          const int32_t* commits);
 
     // What is wrong with the batch, or nothing.
     std::string fault(const sk_batch& batch) const;
@@ -71,6 +72,7 @@ class Decoder {
    private:
     void plan(const sk_batch& batch);
     int32_t last_needed(const sk_batch& batch) const;
+    void plan_recurrent();
     void embed(const sk_batch& batch);
     void find_inputs(const sk_batch& batch);
     void layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
@@ -79,6 +81,12 @@ class Decoder {
     void attend(const sk_layer& layer, const sk_batch& batch);
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void delta_net(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void delta_inputs(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t);
+    void delta_rule(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void convolve(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t, bool with_silu, float* out);
+    void keep_updates(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    float* update(int32_t index, int32_t slot, int64_t position) const;
     void mlp(const sk_layer& layer);
     void add_input(const sk_layer& layer, int32_t index);
     void enter_plainly(const sk_matrix& matrix);
@@ -98,11 +106,16 @@ class Decoder {
     std::vector<sk_layer> layers_;
     std::vector<sk_rope> ropes_;
     std::vector<uint16_t*> keys_, values_;
-    std::vector<float*> rings_;
+    std::vector<float*> rings_, stored_;
+    int32_t* lengths_ = nullptr;
+    const int32_t* commits_ = nullptr;
     int64_t slots_ = 0, columns_ = 0, ring_ = 0;
-    int64_t query_width_ = 0, key_width_ = 0;  // most outputs of a layer's `query`, and of its `key`
+    int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
     int64_t head_size_ = 0, shared_heads_ = 0;  // the largest, and most query heads that share a key head
     int32_t caching_layers_ = 0;                // layers up to the last one with a cache
+    // Of recurrent layers: channels of the convolution, floats of keys and of values of all heads, and of an update.
+    int64_t channels_ = 0, delta_keys_ = 0, delta_values_ = 0, update_ = 0;
+    std::vector<float> zeros_, units_;
 
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
@@ -111,9 +124,9 @@ class Decoder {
     std::vector<AttentionPiece> pieces_, split_pieces_;  // with all blocks of their tokens, and with one
     bool split_keys_ = false;  // in the layer that is computed
     int64_t most_blocks_ = 0, most_own_ = 0;
-    Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_;
-    Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs]
-    Activations normed_, attended_, convolved_, hidden_, judged_;
+    Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
+    Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
+    Activations normed_, attended_, mixed_, hidden_, judged_;
     Routing routing_;
     std::vector<Buffer<float>> scratch_;
 };

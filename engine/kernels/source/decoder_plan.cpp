@@ -34,6 +34,8 @@ std::string Decoder::fault(const sk_batch& batch) const {
         for (const sk_rope& rope : ropes_)
             if (position >= rope.positions) return at("the position", t) + " is beyond the rotary table";
         if (t == 0 || slot != batch.slots[t - 1]) {
+            if (lengths_ && (lengths_[slot] > position || commits_[slot] < lengths_[slot]))
+                return "the state of slot " + std::to_string(slot) + " at position " + std::to_string(position) + " is lost";
             if (seen[size_t(slot)]) return "the tokens of slot " + std::to_string(slot) + " are not next to each other";
             seen[size_t(slot)] = true;
         }
@@ -86,16 +88,19 @@ void Decoder::plan(const sk_batch& batch) {
     queries_.reserve(tokens_ * query_width_);
     keys_new_.reserve(tokens_ * key_width_);
     values_new_.reserve(tokens_ * key_width_);
+    gates_.reserve(tokens_ * gate_width_ + kPanel);
     inputs_.reserve(tokens_ * model_.layer_count * model_.inputs);
     normed_.reserve(tokens_, hidden);
-    if (!rings_.empty()) convolved_.reserve(tokens_, hidden);
+    if (!rings_.empty()) plan_recurrent();
     judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
     if (may_split) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(head_size_));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
     const int64_t attention =
         attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, shared_heads_, head_size_);
     const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
-    for (Buffer<float>& scratch : scratch_) scratch.reserve(std::max({attention, 2 * kMlpTokens * kGroup, blocks}));
+    for (Buffer<float>& scratch : scratch_) 
+        scratch.reserve(
+            std::max({attention, 2 * kMlpTokens * kGroup, blocks, model_.delta_key_size * kDeltaColumns}));
 }
 
 }  // namespace sk

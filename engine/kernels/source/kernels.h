@@ -54,6 +54,27 @@ static constexpr int64_t attention_scratch(int64_t tokens, int64_t own_count, in
            (tokens + 1) * heads * state_size(head_size);
 }
 
+// What one piece of work on a delta net is about: some columns of the state S of one head, for the tokens of a slot.
+struct DeltaRule {
+    float* state;                      // the stored state [key_size][stride], at the first column
+    int64_t stride, key_size, width;   // width: columns, a multiple of 16 up to kDeltaColumns
+    int64_t base, commit, start, end;  // the stored state has read `base` tokens, and `commit` afterwards; the pass reads
+                                       // the positions `start` to `end` - 1
+    const float* updates;              // of the slot, a ring of `ring` rows of `update` floats
+    int64_t ring, update;
+    int64_t key_at, delta_at, decay_at;  // of this head in an update
+    const float *queries, *keys;         // of the first token, normalised
+    float* values;                       // in: values; out: deltas
+    int64_t token_stride;                // of the three
+    const float *decays, *betas;
+    int64_t factor_stride;  // of both
+    float* out;
+    int64_t out_stride;
+    float* scratch;  // [key_size][width]
+};
+
+constexpr int64_t kDeltaColumns = 64;
+
 // Values that `best` compares, and that sums over a row are made of.
 constexpr int64_t kBestBlock = 128;
 
@@ -70,9 +91,10 @@ struct Kernels {
     void (*add)(float* x, const float* y, int64_t size);
     // y = activation(gate) · up; sizes are rounded up to 16 in all three.
     void (*gate)(int32_t activation, const float* gate, const float* up, int64_t size, float* y);
-    // One token of a convolution of each channel by itself: y = bias + the sum of inputs[j] · weights[j] over the taps.
+    // One token of a convolution of each channel by itself: y = bias + the sum of inputs[j] · weights[j] over the taps,
+    // or the silu of that.
     void (*convolve)(const float* const* inputs, const float* weights, const float* bias, int64_t taps, int64_t size,
-                     float* y);
+                     bool with_silu, float* y);
     // x = cap · tanh(x / cap)
     void (*cap)(float* x, int64_t size, float cap);
     void (*rotate)(float* x, const float* cosines, const float* sines, int64_t pairs);
@@ -92,6 +114,8 @@ struct Kernels {
     void (*multiply_by)(float* x, int64_t size, float factor);
     // The sum of every kBestBlock values.
     void (*sum_blocks)(const float* x, int64_t size, float* sums);
+    // Gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"), token by token.
+    void (*delta_rule)(const DeltaRule& work);
 };
 
 const Kernels& scalar_kernels();

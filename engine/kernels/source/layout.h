@@ -91,9 +91,9 @@ static constexpr int64_t panel_bytes(int32_t format, int64_t columns) {
     return padded((columns + per_block - 1) / per_block * block_bytes(format));
 }
 
-static inline std::array<sk_matrix*, 10> matrices(sk_layer& layer) {
-    return {&layer.query, &layer.key,  &layer.value,  &layer.output,     &layer.gate,
-            &layer.up,    &layer.down, &layer.router, &layer.input_gate, &layer.input_projection};
+static inline std::array<sk_matrix*, 11> matrices(sk_layer& layer) {
+    return {&layer.query, &layer.key,    &layer.value,      &layer.output,     &layer.gate,            &layer.up,
+            &layer.down,  &layer.router, &layer.mixer_gate, &layer.input_gate, &layer.input_projection};
 }
 
 static inline int64_t matrix_bytes(const sk_matrix& matrix) {

@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, model_config, weight_files
@@ -17,6 +15,9 @@ from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.packed.decoder_description import (
+    DECAY_BIAS,
+    DECAY_RATE,
+    DELTA_NORM,
     EMBEDDING,
     FINAL_NORM,
     FUSED,
@@ -24,8 +25,10 @@ from specchat.engine.models.packed.decoder_description import (
     INPUTS_NORM,
     INPUTS_PROJECTION,
     KERNEL,
+    MATRICES,
     NORMS,
     OUTPUT,
+    QUERY_GATE,
     ROUTER,
     ROUTER_NAMES,
     SCALE,
@@ -132,19 +135,17 @@ def decoder_weights(
         prefix = f"model.layers.{layer}."
         matrices = described.matrices(layer, experts=source.has(described.name(f"{prefix}{ROUTER}.weight"))).values()
         names += [(f"{part}.weight", True) for part in matrices]
-        names += [(f"{part}.bias", False) for part in (*matrices, f"{prefix}{KERNEL}")]
+        names += [(f"{part}.bias", False) for part in (*matrices, described.name(f"{prefix}{KERNEL}"))]
         names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
-        names += [(f"{prefix}{SINKS}", False)]
-        names += [(f"{prefix}{SCALE}", False)]
+        names += [(f"{prefix}{part}", False) for part in (SINKS, SCALE, DECAY_RATE, DECAY_BIAS, DELTA_NORM)]
     if described.inputs:
         names += [(INPUTS_EMBEDDING, True), (INPUTS_PROJECTION, True), (INPUTS_NORM, False)]
     names += [(described.name(FINAL_NORM), False)] + ([] if described.tied else [(OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(names):
         if is_matrix:
             yield name, _matrix(source, described, name), number / len(names)
-        elif source.has(name):  # each family has some of the biases, norms and sinks
-            offset = np.float32(described.norm_offset if name.endswith("norm.weight") else 0)
-            yield name, source.vector(name) + offset, number / len(names)
+        elif source.has(name):  # each family has some of the vectors
+            yield name, source.vector(name) + described.offset(name), number / len(names)
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
@@ -153,6 +154,8 @@ def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> M
     Raises:
         EngineError: it is missing, or has another number of experts than the configuration states.
     """
+    if (rows := described.gated_rows(name)) is not None:
+        return source.matrix(name.replace(QUERY_GATE, MATRICES["query"])).rows(rows)
     if source.has(name) or is_experts(name):
         matrix = source.matrix(name)
         _check_experts(described, name, matrix.shape[0])

@@ -14,17 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_weights import DecoderShape, LayerShape, check_experts, check_sizes
+from specchat.engine.kernels.decoder_weights import (
+    DecoderShape,
+    LayerShape,
+    check_delta_net,
+    check_experts,
+    check_sizes,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _GEMMA4 = ("gemma4_text", "gemma4_unified_text")
 _GEMMA = ("gemma2", "gemma3_text", *_GEMMA4)
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *_GEMMA, "phi3", "lfm2", "gpt_oss")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", *_GEMMA, "phi3", "lfm2", "gpt_oss")
 """Model types of transformers that the kernels' decoder supports."""
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text", *_GEMMA4, "lfm2")
+_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", *_GEMMA4, "lfm2")
 Floats = NDArray[np.float32]
 
 EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
@@ -62,10 +68,19 @@ INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
 """What these inputs are computed with."""
 SCALE = "layer_scalar"
 """Factor [1] on the output of a layer."""
+QUERY_GATE = "self_attn.gate_proj"
+"""Gate of an attention's output, which the modelling code has in one matrix with the queries, head by head."""
 CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
-"""Matrices of a layer with a short convolution in the place of attention."""
+"""Matrices of a recurrent layer in the place of those of attention."""
 KERNEL = "conv.conv"
-"""Weights of the convolution itself [hidden, 1, taps], kept as a vector."""
+"""Weights of its convolution [channels, 1, taps], kept as a vector."""
+_DELTA_NET = {
+    "key": "linear_attn.in_proj_b",
+    "value": "linear_attn.in_proj_a",
+    "mixer_gate": "linear_attn.in_proj_z",
+}
+DECAY_RATE, DECAY_BIAS, DELTA_NORM = "linear_attn.A_log", "linear_attn.dt_bias", "linear_attn.norm.weight"
+"""Vectors of a delta net; the first is the logarithm of the rate."""
 _NAMES = {
     "lfm2": {
         "model.norm": "model.embedding_norm",
@@ -79,10 +94,17 @@ _NAMES = {
         "post_attention_layernorm": "ffn_norm",
     },
     "gpt_oss": {ROUTER: "mlp.router"},
+    "qwen3_5_text": {
+        KERNEL: "linear_attn.conv1d",
+        "conv.in_proj": "linear_attn.in_proj_qkv",
+        "conv.out_proj": "linear_attn.out_proj",
+    },
 }
 """Names of some families for weights that the others name alike."""
 ROUTER_NAMES = tuple(f"{name}.weight" for name in (ROUTER, _NAMES["gpt_oss"][ROUTER]))
 """Ends of the names of routers in all families."""
+UNQUANTIZED = (*ROUTER_NAMES, *(f"{_DELTA_NET[part]}.weight" for part in ("key", "value")))
+"""Ends of the names of matrices with few weights that much depends on."""
 _CLAMPED_SWISH = (1.702, 7.0)
 """Gain of the sigmoid and limit of gate and up projection in gpt-oss, which the kernels have as constants."""
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
@@ -131,8 +153,10 @@ class DecoderDescription:
     """Whether the outputs of attention and MLP are normalised before the residual addition."""
     head_norms: bool = False
     """Whether queries and keys are normalised per head."""
-    convolutions: tuple[int, ...] = ()
-    """Layers with a short convolution in the place of attention; only LFM2 has such."""
+    recurrent: tuple[int, ...] = ()
+    """Layers with a short convolution (LFM2) or a gated delta net (Qwen3.5) in the place of attention."""
+    gated_attention: bool = False
+    """Whether the output of attention has a gate."""
     family: str = ""
     """One of `FAMILIES`."""
     layer_shapes: tuple[LayerShape, ...] = ()
@@ -152,7 +176,10 @@ class DecoderDescription:
         Those of all experts of a layer are one matrix, one after the other.
         """
         mlp = {part: MATRICES[part] for part in ("gate", "up", "down")}
-        parts = CONVOLUTION | mlp if layer in self.convolutions else MATRICES
+        if layer in self.recurrent:
+            parts = CONVOLUTION | mlp | (_DELTA_NET if self.shape.delta_value_heads else {})
+        else:
+            parts = MATRICES | ({"mixer_gate": QUERY_GATE} if self.gated_attention else {})
         sizes = self.layer_shape(layer)
         absent = ("key", "value") if sizes.source is not None else ("value",) if sizes.values_are_keys else ()
         parts = {part: name for part, name in parts.items() if part not in absent} | (INPUTS if self.inputs else {})
@@ -165,6 +192,18 @@ class DecoderDescription:
         """Name of a weight in transformers' network, from its name in most families."""
         names = _NAMES.get(self.family, {}).items()
         return next((name.replace(usual, own) for usual, own in names if usual in name), name)
+
+    def offset(self, name: str) -> np.float32:
+        """What the kernels add to a vector of the modelling code."""
+        return np.float32(self.norm_offset if name.endswith("norm.weight") and DELTA_NORM not in name else 0)
+
+    def gated_rows(self, name: str) -> NDArray[np.int64] | None:
+        """Rows of the modelling code's query matrix that are this one's, of queries or their gate; None of others."""
+        parts = (MATRICES["query"], QUERY_GATE)
+        part = next((number for number, each in enumerate(parts) if each in name), None)
+        if part is None or not self.gated_attention:
+            return None
+        return np.arange(2 * self.shape.heads * self.shape.head_size).reshape(self.shape.heads, 2, -1)[:, part].ravel()
 
     @property
     def layers(self) -> int:
@@ -197,8 +236,9 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     kind = config.model_type
     if kind not in FAMILIES:
         raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
+    delta = kind == "qwen3_5_text"
     looks_ahead = getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
-    if looks_ahead or getattr(config, "enable_moe_block", False):
+    if looks_ahead or getattr(config, "enable_moe_block", False) or (delta and config.attention_bias):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
     activation, mixture = _activation(config), _mixture(config)
     network = _empty_network(config)
@@ -214,6 +254,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     described = DecoderDescription(
         shape=DecoderShape(
             **mixture,
+            **(_delta_net(config) if delta else {}),
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
             key_heads=usual.key_heads,
@@ -226,16 +267,17 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
             attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
             logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
             embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
-            taps=config.conv_L_cache if lfm2 else 0,
+            taps=config.conv_L_cache if lfm2 else config.linear_conv_kernel_dim if delta else 0,
         ),
         windows=tuple(window if not layer_types or layer_types[i] == "sliding_attention" else 0 for i in range(count)),
         ropes=tuple(types.index(layer_types[i]) if len(types) > 1 else 0 for i in range(count)),
         rotaries=rotaries,
         tied=bool(config.tie_word_embeddings),
-        norm_offset=1.0 if gemma and not gemma4 else 0.0,
+        norm_offset=1.0 if delta or (gemma and not gemma4) else 0.0,
         out_norms=gemma,
         head_norms=kind in _PER_HEAD_NORMS,
-        convolutions=tuple(i for i in range(count) if lfm2 and layer_types[i] == "conv"),
+        recurrent=tuple(i for i in range(count) if layer_types and layer_types[i] in ("conv", "linear_attention")),
+        gated_attention=delta,
         family=kind,
         layer_shapes=layer_shapes,
         value_norm=gemma4,
@@ -243,6 +285,8 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     )
     if mixture:
         check_experts(described.shape)
+    if delta:
+        check_delta_net(described.shape)
     return described
 
 
@@ -301,6 +345,16 @@ def _layer_shapes(config: PreTrainedConfig, network: Any) -> tuple[LayerShape, .
             )
         )
     return tuple(shapes)
+
+
+def _delta_net(config: Any) -> dict[str, Any]:
+    """Fields of `DecoderShape` of gated delta nets."""
+    return {
+        "delta_key_heads": config.linear_num_key_heads,
+        "delta_value_heads": config.linear_num_value_heads,
+        "delta_key_size": config.linear_key_head_dim,
+        "delta_value_size": config.linear_value_head_dim,
+    }
 
 
 def _empty_network(config: PreTrainedConfig) -> Any:

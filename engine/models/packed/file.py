@@ -15,7 +15,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, PackedMatrix, pack, packed_bytes
 
 INDEX, WEIGHTS = "packed.json", "weights.packed"
-VERSION = 1
+VERSION = 2
 """Version of the index and of the packed layout; models of other versions are packed again."""
 _ALIGNMENT = 64
 _ROWS = 1 << 14

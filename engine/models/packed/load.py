@@ -16,6 +16,9 @@ from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.load import LoadedModel, display_name, load_model, shared
 from specchat.engine.models.packed.decoder_description import (
+    DECAY_BIAS,
+    DECAY_RATE,
+    DELTA_NORM,
     EMBEDDING,
     FINAL_NORM,
     FUSED,
@@ -24,7 +27,9 @@ from specchat.engine.models.packed.decoder_description import (
     INPUTS_NORM,
     INPUTS_PROJECTION,
     KERNEL,
+    MATRICES,
     OUTPUT,
+    QUERY_GATE,
     ROUTER,
     SCALE,
     SINKS,
@@ -120,7 +125,8 @@ class PackedModel:
 
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
-        attends, sizes = number not in described.convolutions, described.layer_shape(number)
+        attends, has_delta = number not in described.recurrent, self.weights.has(f"{prefix}{DECAY_RATE}")
+        sizes = described.layer_shape(number)
         names = described.matrices(number, experts=self.weights.has(described.name(f"{prefix}{ROUTER}.weight")))
 
         def norm(name: str, exists: bool = True) -> Any:
@@ -133,10 +139,18 @@ class PackedModel:
         matrices: dict[str, Any] = {"key": None, "value": None}
         matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
         kernel = None if attends else norm(KERNEL).reshape(-1, described.shape.taps).T
+        if has_delta:
+            matrices["decay_rate"] = -np.exp(self.weights.vector(f"{prefix}{DECAY_RATE}"))
+            matrices["decay_bias"] = self.weights.vector(f"{prefix}{DECAY_BIAS}")
+            matrices["delta_norm"] = self.weights.vector(f"{prefix}{DELTA_NORM}")
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
-            **{f"{part}_bias": vector(f"{name}.bias") for part, name in names.items() if part not in INPUTS},
+            **{
+                f"{part}_bias": vector(f"{name}.bias")
+                for part, name in names.items()
+                if part not in (*INPUTS, "mixer_gate")
+            },
             attention_norm=norm("input_layernorm"),
             mlp_norm=norm(before_mlp),
             attention_out_norm=norm("post_attention_layernorm", described.out_norms),
@@ -150,7 +164,7 @@ class PackedModel:
             window=described.windows[number],
             rope=described.ropes[number],
             convolution=kernel,
-            convolution_bias=vector(f"{prefix}{KERNEL}.bias"),
+            convolution_bias=vector(described.name(f"{prefix}{KERNEL}.bias")),
             sinks=vector(f"{prefix}{SINKS}"),
         )
 
@@ -218,6 +232,10 @@ def _state_entry(packed: PackedModel, name: str, shape: torch.Size) -> Tensor:
     part = name.split(".")[-2]
     if is_experts(name):
         return joined([_stored(packed, each) for each in matrices_of(name)], shape, packed.described.family)
+    if (rows := packed.described.gated_rows(name)) is not None:
+        gate = name.replace(MATRICES["query"], QUERY_GATE)
+        order = np.argsort(np.concatenate([rows, packed.described.gated_rows(gate)]))
+        return torch.cat([_stored(packed, each) for each in (name, gate)])[torch.from_numpy(order)]
     if part in FUSED:
         return torch.cat([_stored(packed, name.replace(part, each)) for each in FUSED[part]])
     return _stored(packed, name).view(shape)
@@ -228,4 +246,4 @@ def _stored(packed: PackedModel, name: str) -> Tensor:
     if name in packed.weights.index["matrices"]:
         return torch.from_numpy(unpack(packed.weights.matrix(name)))
     values = torch.from_numpy(packed.weights.vector(name).copy())
-    return values - packed.described.norm_offset if name.endswith("norm.weight") else values
+    return values - float(packed.described.offset(name))

@@ -14,7 +14,7 @@ from torch import Tensor
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import TEXT_PART, weight_files
-from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, ROUTER_NAMES
+from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, UNQUANTIZED
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.quantize import PLAIN, quantize
@@ -57,14 +57,14 @@ class CheckpointSource:
         return self._parameter(name)[0] in self._files
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, quantised if it is no router and its columns are a multiple of the group size."""
+        """A two-dimensional weight, quantised unless it is one of `UNQUANTIZED`, or the group size does not fit."""
         if self._is_mxfp4(name):
             arrays = _mxfp4(*self._blocks(name))
             if arrays.is_damaged:
                 raise self._damaged(name)
             return arrays
         weight = self._weight(name)
-        if weight.shape[1] % GROUP or name.endswith(ROUTER_NAMES):
+        if weight.shape[1] % GROUP or name.endswith(UNQUANTIZED):
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
         return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)

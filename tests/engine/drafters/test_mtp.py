@@ -51,9 +51,9 @@ def mtp_tensors(*, experts: bool) -> Tensors:
     return {f"mtp.{name}.weight": 0.3 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
 
 
-def write_target(kind: str, folder: Path, tensors: Tensors) -> LoadedModel:
+def write_target(kind: str, folder: Path, tensors: Tensors, **more: int) -> LoadedModel:
     """A tiny target whose files contain these tensors too."""
-    target = hybrid(kind)
+    target = hybrid(kind, **more)
     target.model.config.mtp_num_hidden_layers = 1
     target.model.save_pretrained(folder)
     target.tokenizer.save_pretrained(folder)
@@ -145,16 +145,20 @@ def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> Non
             torch.testing.assert_close(scores[0, 0], expected[loaded.vocabulary], rtol=1e-3, atol=1e-3)
 
 
-def engine_on(folder: Path, tmp_path: Path) -> Engine:
-    engine = Engine(EngineConfig(str(folder), tmp_path / "models", context=256, dtype="float32", slots=3))
+def engine_on(folder: Path, tmp_path: Path, quantize: str = "none") -> Engine:
+    dtype = "float32" if quantize == "none" else "auto"
+    config = EngineConfig(str(folder), tmp_path / "models", context=256, dtype=dtype, slots=3, quantize=quantize)
+    engine = Engine(config)
     engine.start()
     engine.wait_ready(60)
     return engine
 
 
-def test_a_target_uses_its_own_layer_and_says_the_same(tmp_path: Path) -> None:
-    write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False))
-    engine = engine_on(tmp_path / "m", tmp_path)
+@pytest.mark.parametrize("quantize", ["none", "q8"])
+def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: Path) -> None:
+    sizes = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
+    write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False), **sizes)
+    engine = engine_on(tmp_path / "m", tmp_path, quantize)
     try:
         texts = ("one two one two", "a b a b a b", "rivers")
         plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]

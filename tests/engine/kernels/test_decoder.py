@@ -19,6 +19,7 @@ from specchat.engine.models.packed.decoder_description import OtherFamilyError, 
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.tiny_decoders import (
     FAMILIES,
+    RECURRENT,
     HalfCache,
     tiny_decoder,
     tiny_network,
@@ -50,13 +51,17 @@ def bits(logits: torch.Tensor, tapped: torch.Tensor | None) -> np.ndarray:
     return torch.cat([logits, tapped], 1).numpy().view(np.int32)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES | RECURRENT)
 def test_a_pass_computes_what_the_modelling_code_does(family: str) -> None:
     """With float weights only the order of sums differs, and keys and values on the edge of two float16 numbers."""
     network = tiny_network(family)
     decoder, tokens = tiny_decoder(network, Format.F32), text()
     with torch.inference_mode():
-        out = network(torch.from_numpy(tokens)[None], past_key_values=HalfCache(), output_hidden_states=True)
+        out = network(
+            torch.from_numpy(tokens)[None],
+            past_key_values=None if family in RECURRENT else HalfCache(),
+            output_hidden_states=True,
+        )
     chain = TokenLayout.chains([1], [0], [LENGTH])
     logits, tapped = decoder.run(tokens, chain, np.arange(LENGTH, dtype=np.int32), 2, TAPS)
     states = torch.cat([out.hidden_states[i][0] for i in TAPS], 1)

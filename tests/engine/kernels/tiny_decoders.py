@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from specchat.engine.cache.packed_states import PackedStates
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack
 from specchat.engine.models.packed.build import decoder_weights
@@ -108,12 +109,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
     },
 }
+RECURRENT: dict[str, dict[str, Any]] = {
+    "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 32},
+    "qwen3.5": {
+        "model_type": "qwen3_5_text",
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "head_dim": 64,
+        "linear_key_head_dim": 32,
+        "linear_value_head_dim": 80,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+    },
+}
+"""Families whose layers a decoder needs states for; of chains only."""
 CONTEXT = 512
 
 
 def tiny_network(family: str) -> Any:
     """A model of transformers in float32, eager attention."""
-    settings = _SIZES | {"tie_word_embeddings": False} | FAMILIES[family]
+    settings = _SIZES | {"tie_word_embeddings": False} | (FAMILIES | RECURRENT)[family]
     config = AutoConfig.for_model(**settings)
     torch.manual_seed(len(family))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
@@ -183,7 +197,10 @@ def rounded(weight: np.ndarray, kind: Format) -> MatrixArrays:
 
 
 def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
-    """The same model on the kernels, with a cache; the network takes the rounded weights."""
+    """The same model on the kernels, with a cache; the network takes the rounded weights.
+
+    Recurrent layers can read one text in one pass.
+    """
     described, weights = describe_decoder(network.config), RoundedWeights(network, kind)
     weights.packed = {
         name: pack(weight) if isinstance(weight, MatrixArrays) else weight
@@ -194,7 +211,13 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     decoder = model.decoder(CONTEXT, CONTEXT)
     shapes = [described.layer_shape(layer).cached for layer in range(described.layers)] * 2
     # NaN in unused columns must not be read.
-    blocks = [torch.full((slots, heads, CONTEXT, size), torch.nan).half() for heads, size in shapes]
+    if described.recurrent:
+        states = PackedStates(len(described.recurrent), slots, decoder.shape.taps, decoder.shape.recurrent_sizes)
+        states.commits[:] = CONTEXT
+        decoder.attach_states(*states.tensors)
+    recurrent = [layer in described.recurrent for layer in range(described.layers)] * 2
+    sizes = [(0, 0) if passed else size for passed, size in zip(recurrent, shapes, strict=True)]
+    blocks = [torch.full((slots, heads, CONTEXT, size), torch.nan).half() for heads, size in sizes]
     decoder.attach(blocks[: described.layers], blocks[described.layers :])
     return decoder
 

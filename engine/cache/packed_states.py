@@ -1,0 +1,145 @@
+"""What each slot knows of recurrent layers on the packed kernels, so that a rollback is a length for them too.
+
+A short convolution knows its last inputs, a delta net a state besides. A ring holds what the latest tokens add to both:
+a pass may start again at an earlier length, and what it writes replaces the updates of rejected tokens. The state is
+stored at one length, and the kernels bring it to the beginning of a pass by the updates after that, which repeats no
+pass of the network. The states at the ends of prompts and replies stay as snapshots, from which another prompt with
+the same beginning continues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.cache.kv_cache import lazy_zeros
+from specchat.engine.cache.recurrent_states import SNAPSHOTS
+from specchat.engine.device.device import require_memory
+from specchat.engine.request import MAX_GAMMA
+
+_RING = 3 * MAX_GAMMA
+"""Positions held: of a whole draft, of the tokens that a draft model takes back and feeds again, and before them."""
+ROLLBACK = MAX_GAMMA + 3
+"""Tokens before a pass of a draft model that may be taken back: a whole draft, and the last two tokens fed again."""
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """The state of a text."""
+
+    base: int
+    """Length at which `state` is."""
+    state: Tensor
+    """[layers, state]"""
+    updates: Tensor
+    """[layers, n, update], of the inputs of convolutions before `base`, and of the tokens after it."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    end: int = 0
+    """Longest length that is known."""
+    snapshots: dict[int, _Snapshot] = field(default_factory=dict)
+    """By length."""
+    reading: int | None = None
+    """End of the latest chunk of a prompt that is being read."""
+
+
+class PackedStates:
+    """Rings and states of all slots and recurrent layers.
+
+    Args:
+        layers: number of recurrent layers.
+        slots: sequences that fit at once.
+        taps: inputs that a convolution reads.
+        sizes: numbers that a token adds to what a layer knows, and numbers of its state.
+
+    Raises:
+        EngineError: they do not fit into memory.
+    """
+
+    def __init__(self, layers: int, slots: int, taps: int, sizes: tuple[int, int]) -> None:
+        update, state = sizes
+        self.bytes = 4 * layers * (_RING * update + state)
+        """Memory of one slot, without snapshots."""
+        require_memory(_CPU, slots * self.bytes, f"the recurrent states of {slots} replies")
+        self.rings = lazy_zeros((layers, slots, _RING, update), _CPU, torch.float32)
+        """What the token at position p adds is row p % ring."""
+        self.stored = lazy_zeros((layers, slots, state), _CPU, torch.float32)
+        """The state after `lengths` tokens."""
+        self.lengths = np.zeros(slots, np.int32)
+        """Shortest length of each slot that is known; the kernels set it after a pass."""
+        self.commits = np.zeros(slots, np.int32)
+        """That length after the pass that was begun."""
+        self._before = taps - 1
+        self._slots = [_Slot() for _ in range(slots)]
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, NDArray[np.int32], NDArray[np.int32]]:
+        """Arguments for `engine.kernels.decoder.Decoder.attach_states`."""
+        return self.rings, self.stored, self.lengths, self.commits
+
+    def reusable(self, slot: int, length: int) -> int:
+        """Longest length up to `length` whose state is known."""
+        known = self._slots[slot]
+        recent = (min(known.end, length),) if self.lengths[slot] <= length else ()
+        return max((*recent, *(n for n in known.snapshots if n <= length)), default=0)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let slot `target` know what `source` knows up to `length`."""
+        kept = {n: each for n, each in self._slots[source].snapshots.items() if n <= length}
+        if length:
+            kept[length] = self._at(source, length)
+        self.clear(target)
+        self._slots[target].snapshots = dict(sorted(kept.items())[-SNAPSHOTS:])
+
+    def clear(self, slot: int) -> None:
+        """Forget a slot."""
+        self._slots[slot] = _Slot()
+        self.lengths[slot] = 0
+
+    def begin(self, slot: int, start: int, tokens: int, *, settled: int, prompt: bool = False) -> None:
+        """A pass over so many tokens of a slot continues from `start`; what later positions added is forgotten.
+
+        Args:
+            settled: length below which no token is taken back after the pass.
+            prompt: whether they are a chunk of a prompt. The state before its first chunk, and after its last one,
+                becomes a snapshot.
+        """
+        known, base = self._slots[slot], int(self.lengths[slot])
+        known.snapshots = {n: each for n, each in known.snapshots.items() if n <= start}
+        if start and prompt == (start != known.reading):
+            known.snapshots = dict([*(known.snapshots | {start: self._at(slot, start)}).items()][-SNAPSHOTS:])
+        if not base <= start <= known.end:
+            base = self._restore(slot, start)
+        known.end = start + tokens
+        oldest = known.end - _RING + self._before
+        self.commits[slot] = max(base, oldest, settled if self.stored.numel() else 0)
+        known.reading = known.end if prompt else None
+
+    def _at(self, slot: int, length: int) -> _Snapshot:
+        """The state at a length that is known."""
+        known, base = self._slots[slot], int(self.lengths[slot])
+        if not base <= length <= known.end:
+            assert length in known.snapshots, f"the state of slot {slot} at {length} is not known"
+            return known.snapshots[length]
+        base = base if self.stored.numel() else length
+        return _Snapshot(base, self.stored[:, slot].clone(), self.rings[:, slot, self._rows(base, length)])
+
+    def _restore(self, slot: int, length: int) -> int:
+        """Bring a slot back to a snapshot, or to the beginning; gives the length of the stored state."""
+        self.lengths[slot] = 0
+        if not length:
+            return 0
+        saved = self._slots[slot].snapshots[length]
+        self.stored[:, slot], self.rings[:, slot, self._rows(saved.base, length)] = saved.state, saved.updates
+        self.lengths[slot] = saved.base
+        return saved.base
+
+    def _rows(self, base: int, length: int) -> list[int]:
+        return [position % _RING for position in range(base - self._before, length)]
