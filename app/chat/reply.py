@@ -211,7 +211,7 @@ class Reply:
 
     @property
     def origin(self) -> list[str]:
-        """What is known of its model and sampling settings, as texts."""
+        """Its model and its sampling settings as texts, if recorded."""
         model = [escape_controls(Path(self.model).name)] if self.model else []
         return [*model, *([sampling_text(self.sampling)] if self.sampling else [])]
 

@@ -106,7 +106,7 @@ SETTINGS: Mapping[str, Any] = {
         dry_multiplier=(
             float,
             "F",
-            "Above 0 (usual: 0.8): tokens that go on with a repetition become less likely.",
+            "Above 0 (usual: 0.8): tokens that continue a repetition become less likely.",
         ),
         dry_base=(float, "F", "How fast DRY grows with the length of the repetition; usual: 1.75."),
         dry_allowed_length=(int, "N", "Tokens of a repetition from which DRY counts; usual: 2."),

@@ -1,7 +1,7 @@
 """XTC, exclude top choices: a token is sometimes drawn without the likeliest ones (p-e-w 2024, pull request 6335 of
 text-generation-webui).
 
-Whether a position does so is drawn by its place in the text, from a stream of its own. So target and drafters agree
+Whether a position does so is drawn by its place in the text, from a separate stream. So target and drafters agree
 about it, and a reply does not depend on what was drafted: given these draws, each position has one distribution.
 """
 

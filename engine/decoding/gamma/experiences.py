@@ -40,7 +40,7 @@ class Experiences:
         return self._known[name]
 
     def save(self) -> None:
-        """Write what has been learnt to the file, if there is one; a folder that cannot be written is ignored."""
+        """Write the records to the file, if any; a folder that cannot be written is ignored."""
         if self._file is None or not self._known:
             return
         learnt = {name: experience.state() for name, experience in self._known.items()}

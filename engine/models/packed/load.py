@@ -90,6 +90,17 @@ class PackedModel:
         return self.weights.matrix(EMBEDDING if self.described.tied else OUTPUT)
 
     @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that a pass over one token reads: of tables of embeddings hardly any, of experts a few."""
+        tables = {INPUTS_EMBEDDING} if self.described.tied else {INPUTS_EMBEDDING, EMBEDDING}
+        chosen = self.shape.experts_per_token / max(self.shape.experts, 1)
+        left_out = 0.0
+        for name in self.weights.index["matrices"]:
+            share = 1.0 if name in tables else 1.0 - chosen if is_experts(name) else 0.0
+            left_out += share * self.weights.matrix(name).data.nbytes if share else 0.0
+        return self.weight_bytes - int(left_out)
+
+    @property
     def shape(self) -> DecoderShape:
         """Sizes and constants."""
         return self.described.shape

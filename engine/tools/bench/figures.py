@@ -64,7 +64,7 @@ class Traffic:
 def weights_read(loaded: Model) -> int:
     """Bytes of weights that one pass reads: all but an untied input embedding, of which it reads a few rows."""
     if isinstance(loaded, PackedModel):
-        return loaded.weight_bytes - (0 if loaded.described.tied else loaded.embedding.data.nbytes)
+        return loaded.bytes_read
     network: Any = loaded.model
     embedding, head = network.get_input_embeddings(), network.get_output_embeddings()
     (table, size), output = held(embedding), None if head is None else held(head)[0]

@@ -152,6 +152,18 @@ def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, t
             assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
 
 
+@pytest.mark.parametrize(
+    ("family", "name", "share"),
+    [("gemma4", "model.embed_tokens_per_layer.weight", 0.0), ("qwen3-moe", "experts", 0.5), ("qwen3", "", 1.0)],
+)
+def test_a_pass_reads_few_rows_of_tables_and_few_experts(family: str, name: str, share: float, tmp_path: Path) -> None:
+    model = packed(write_family(family, tmp_path / family, tie_word_embeddings=True), tmp_path)
+    seldom = [each for each in model.weights.index["matrices"] if name and name in each]
+    size = sum(model.weights.matrix(each).data.nbytes for each in seldom)
+    assert bool(seldom) == bool(name)
+    assert model.bytes_read == pytest.approx(model.weight_bytes - size * (1 - share), abs=1)
+
+
 def test_a_cache_that_does_not_fit_is_refused(qwen: PackedModel) -> None:
     with pytest.raises(EngineError, match=r"a cache of 4 x \d+ tokens needs"):
         runner(qwen, context=10**9)
