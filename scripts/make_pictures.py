@@ -19,12 +19,12 @@ EVENTS = 30
 """Of the second reply, so that all fates are on screen."""
 
 
-async def picture(name: str, size: tuple[int, int], theme: str = "") -> None:
+async def picture(name: str, size: tuple[int, int], view: str, theme: str = "") -> None:
     """One picture: the second reply of the recorded chat, half way through."""
     from tests.app.stage import Stage
 
     with tempfile.TemporaryDirectory() as temporary:
-        stage = Stage(Path(temporary), name="usual", theme=theme)
+        stage = Stage(Path(temporary), name="usual", theme=theme, view=view)
         stage.chats("Sort a list in place", "Lisbon in spring", "A regex for dates")
         async with stage.app.run_test(size=size) as pilot:
             await stage.ready(pilot)
@@ -42,7 +42,7 @@ async def closely() -> None:
         replay = Replay("detail", pictures=Path(temporary))
         async with replay.app.run_test(size=(140, 40)) as pilot:
             await replay.at(pilot, 0.7)
-            await replay.press(pilot, "ctrl+l", "x", "f6", "ctrl+s")
+            await replay.press(pilot, "x", "f6", "ctrl+s")
         _keep(Path(temporary), "inspector")
 
 
@@ -68,9 +68,11 @@ def _keep(folder: Path, name: str) -> None:
 
 def main() -> None:
     """Make every picture."""
-    asyncio.run(picture("chat", (140, 40)))
-    asyncio.run(picture("narrow", (80, 24)))
-    asyncio.run(picture("light", (140, 40), theme="specchat-light"))
+    asyncio.run(picture("chat", (140, 40), "chat"))
+    asyncio.run(picture("narrow", (80, 24), "chat"))
+    asyncio.run(picture("watch", (140, 40), "watch"))
+    asyncio.run(picture("light", (140, 40), "chat", theme="specchat-light"))
+    asyncio.run(picture("watch-light", (140, 40), "watch", theme="specchat-light"))
     asyncio.run(closely())
     asyncio.run(side_by_side())
 

@@ -58,39 +58,39 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
 
     return [
         lesson(
-            "draft", "A quick guesser writes ahead.",
-            f"It has proposed {len(told.drafted)} tokens, “{guess}”. They may be nonsense: nothing is decided yet.",
+            "draft", "The drafter proposes some tokens.",
+            f"It has drafted {len(told.drafted)} of them, “{guess}”. They may be wrong: nothing is decided yet.",
             FIRST, Part.DRAFTED,
         ),
         lesson(
-            "verify", "The big model reads all of them at once.",
-            f"One step of it takes about as long for {len(told.drafted)} tokens as for one. That is the whole trick: "
-            "to check is cheaper than to write. Its step says how likely each of the tokens is to it (p), and that is "
-            "held against how likely it was to the guesser (q).",
+            "verify", "The target verifies all of them in one pass.",
+            f"A pass over {len(told.drafted)} tokens takes about as long as one over a single token: to verify is "
+            "cheaper than to write. The pass gives how likely each drafted token is to the target (p), which is "
+            "compared with how likely it was to the drafter (q).",
             FIRST, Part.DRAFTED,
         ),
         lesson(
-            "accept", f"“{kept}” is kept.",
-            "What the big model likes at least as much as the guesser did is kept for certain. For anything else a die "
-            "is thrown (u), and the odds are p / q: kept means that ◆ lies on the coloured part of the line.",
+            "accept", f"“{kept}” is accepted.",
+            "A token that is at least as likely to the target as to the drafter is always accepted. Otherwise a random "
+            "number u decides, with probability p / q: it is accepted where ◆ lies on the coloured part of the line.",
             FIRST, Part.JUDGED,
         ),
         lesson(
-            "reject", f"“{refused}” is refused.",
-            "And with it all that was guessed after it, unread, since each guess builds on the one before.",
+            "reject", f"“{refused}” is rejected.",
+            "All tokens that were drafted after it are discarded untested, because each builds on the one before.",
             FIRST, Part.JUDGED,
         ),
         lesson(
-            "correct", f"The big model writes “{instead}” in its place.",
-            "It is drawn from what the guesser thought of too little, so that in the end each token comes as often as "
-            "if the big model had written alone: the reply is the same, only sooner. The next round begins after it.",
+            "correct", f"The correction is “{instead}”.",
+            "The target draws it from what the drafter proposes too rarely, so that each token comes as often as if "
+            "the target had written alone: the reply is the same, only sooner. The next round begins after it.",
             FIRST + 1,
         ),
         lesson(
-            "bonus", "When all are kept, there is one more.",
-            f"The step that checked {len(rounds[FIRST + 1].drafted)} guesses also says what comes after them. Here "
-            f"one step of the big model gave {len(rounds[FIRST + 1].emitted)} tokens; how many it gives on average is "
-            "τ, and what it gains is “measured” in the panel. f12 explains every figure.",
+            "bonus", "When all are accepted, there is a bonus token.",
+            f"The pass that verified {len(rounds[FIRST + 1].drafted)} tokens also says what comes after them. Here "
+            f"one round gave {len(rounds[FIRST + 1].emitted)} tokens; how many it gives on average is τ, and what it "
+            "gains is “measured” in the panel. d explains every figure.",
             FIRST + 2,
         ),
     ]  # fmt: skip

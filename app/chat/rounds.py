@@ -42,7 +42,7 @@ class ReplyFigures:
     speeds: tuple[float, ...]
     """Tokens per second of the sliding window, newest last."""
     gammas: tuple[int, ...]
-    """Requested draft length of each round, newest last."""
+    """Drafted positions of each round, newest last."""
     running: bool
     """Whether more rounds may follow."""
     thought: ThoughtFigures | None = None
@@ -110,7 +110,7 @@ class ReplyRounds:
             gain=self._gains.gain(self.metrics.alpha),
             counted_rounds=self._gains.rounds,
             speeds=tuple(self._speeds[-LONGEST_COURSE:]),
-            gammas=tuple(record.gamma for record in self.own[-LONGEST_COURSE:]),
+            gammas=tuple(record.steps for record in self.own[-LONGEST_COURSE:]),
             running=running,
             thought=self.thought.figures(),
         )

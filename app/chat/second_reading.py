@@ -121,7 +121,7 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
     source = session.source
     if isinstance(source, Stepper):
         if source.paused:
-            raise UsageError("no pass is run while it is paused: continue (f10) first")
+            raise UsageError("no pass is run while it is paused: resume it (p) first")
         source = source.source
     if not isinstance(source, Engine):
         raise UsageError("drafts are compared by an engine, and no model is loaded: /model loads one")

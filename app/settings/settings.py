@@ -31,11 +31,17 @@ DRAFTERS = (
 )
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """How finished replies show rejected and discarded tokens; all but `HIDE` show them while streaming."""
+CHAT, WATCH = VIEWS = ("chat", "watch")
+"""Levels of detail: replies with a line of figures each, or with the instruments around them."""
+DEMONSTRATION = "smollm2-135m"
+"""The default target: small enough for any machine."""
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
 THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
+_WORDS = {"drafter": DRAFTERS, "rejected": REJECTED, "view": ("", *VIEWS), "tips": ("on", "off"), "thinking": THINKING}
+"""Settings that are one of a few words."""
 NO_CHAT = (
     "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"
 )
@@ -52,7 +58,7 @@ class Settings:
         SettingsError: a value is out of range.
     """
 
-    target: str = "smollm2-135m"
+    target: str = DEMONSTRATION
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
     draft: str = ""
     """A draft model, named as the target is, or several with commas between; empty for none."""
@@ -97,18 +103,19 @@ class Settings:
     """Folder for screenshots and exported chats; empty for the default (`app.paths`)."""
     rejected: str = FOLD
     """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
+    view: str = ""
+    """One of `VIEWS`. Empty on a new machine: its first reply is watched, later starts open in the chat view."""
+    tips: str = "on"
+    """Whether hints for new users are still to be shown: off once they were."""
     thinking: str = AUTO
     """Whether models with a switch in their chat template think (`THINKING`); a chat may override it."""
 
     def __post_init__(self) -> None:
         if not self.target.strip():
             raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
-        if self.drafter not in DRAFTERS:
-            raise SettingsError(f"drafter {self.drafter!r} is not known: choose one of {', '.join(DRAFTERS)}")
-        if self.rejected not in REJECTED:
-            raise SettingsError(f"rejected {self.rejected!r} is not known: choose one of {', '.join(REJECTED)}")
-        if self.thinking not in THINKING:
-            raise SettingsError(f"thinking {self.thinking!r} is not known: choose one of {', '.join(THINKING)}")
+        for name, words in _WORDS.items():
+            if (value := getattr(self, name)) not in words:
+                raise SettingsError(f"{name} {value!r} is not known: choose one of {', '.join(filter(None, words))}")
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
         if self.drafter == "merged" and "," not in self.draft:

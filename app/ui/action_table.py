@@ -13,8 +13,8 @@ from specchat.app.settings.settings import REJECTED, THINKING
 
 COPIES = ("reply", "code", "chat", "thinking")
 ANYWHERE, CHAT, REPLAY = "", "chat", "replay"
-KEYS, LOOKING = "keys", "looking closely"
-"""Sections of the help screen."""
+KEYS, DETAILS = "keys", "details of a reply"
+"""Sections of the help screen. The keys of the second work while the details of a reply are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,12 @@ class Action:
     def bindings(self) -> Iterator[Binding]:
         """Its keys; with priority first."""
         label = self.label or self.name.replace("-", " ")
+        action = f"screen.detail('{self.name}')" if self.help == DETAILS else f"app.run('{self.name}')"
         show = self.footer > 0
         for keys, priority in ((self.priority, True), (self.keys, False)):
             if keys:
                 display = self.key_display if show else None
-                yield Binding(
-                    keys, f"app.run('{self.name}')", label, show, display, priority=priority, id=f"chat.{self.name}"
-                )
+                yield Binding(keys, action, label, show, display, priority=priority, id=f"chat.{self.name}")
                 show = False
 
 
@@ -93,13 +92,13 @@ _SETTINGS = (
     Action(name="context", run="prompt.context", about="context: size, use, what happens when full",
            place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
     Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
-           keys="ctrl+backslash,alt+m", title="Models", slash="model", takes="TARGET DRAFT"),
+           keys="ctrl+backslash,alt+m", footer=14, title="Models", slash="model", takes="TARGET DRAFT"),
     Action(name="draft-model", run="models.load_draft", about="load another draft model, or none",
            slash="draft", takes="NAME|none", needs=True),
     Action(name="unload", run="models.unload", about="free the memory of the models; the next prompt loads them again",
            slash="unload"),
     Action(name="controls", run="views.controls", about="controls: γ, drafter, sampling, presets", place=CHAT,
-           keys="ctrl+o,f9", key_display="^o", footer=16, title="Controls", slash="controls"),
+           keys="ctrl+o,f9", title="Controls", slash="controls"),
     Action(name="greedy", run="controls.toggle_greedy", about="temperature 0, or back to what it was", place=CHAT,
            priority="alt+g", keys="g", title="Greedy"),
     Action(name="preset", run="controls.use_preset", about="set all controls as saved", place=CHAT,
@@ -116,10 +115,11 @@ _MESSAGES = (
     Action(name="pick-reply", run="candidates.show", about="show the replies to one prompt again", place=CHAT,
            when="candidates.turns", title="Pick a reply"),
     Action(name="stop", run="messages.stop", about="stop the reply; its text is kept", place=CHAT,
-           when="screen.stoppable", keys="escape", key_display="esc", footer=6, title="Stop"),
-    Action(name="new", run="chats.new", about="begin an empty chat", place=CHAT, keys="ctrl+n",
-           key_display="^n", footer=10, title="New chat", slash="new"),
-    Action(name="messages", run="messages.show", place=CHAT, priority="ctrl+e", title="Messages", slash="messages",
+           when="screen.stoppable", keys="escape", key_display="esc", footer=3, title="Stop"),
+    Action(name="new", run="chats.new", about="begin an empty chat", place=CHAT, keys="ctrl+n", title="New chat",
+           slash="new"),
+    Action(name="messages", run="messages.show", place=CHAT, priority="ctrl+e", label="edit", footer=10,
+           title="Messages", slash="messages",
            about="messages: edit, another reply, continue, fork the chat, other versions"),
     *(
         Action(name=name, run="messages.command", args=(name,), about=about, place=CHAT,
@@ -132,7 +132,7 @@ _MESSAGES = (
             ("fork", "Fork chat", "a new chat with the messages up to N"),
         )
     ),
-    Action(name="search", run="chats.search", about="search all chats", place=CHAT, priority="ctrl+k",
+    Action(name="search", run="chats.search", about="search all chats", place=CHAT, priority="ctrl+k", footer=11,
            title="Search", slash="search"),
     Action(name="attach", run="prompt.attach", about="send a text file with the prompt, like @PATH in it", place=CHAT,
            title="Attach a file", slash="attach", takes="PATH", needs=True),
@@ -150,8 +150,8 @@ _MESSAGES = (
            place=CHAT, title="Template", each=True, slash="template", takes="NAME", needs=True),
     Action(name="template-save", run="prompt.save_template", about="save the last prompt as a template",
            slash="template-save", takes="NAME", needs=True),
-    Action(name="chats", run="screen.panes.toggle", args=("chats",), place=CHAT, keys="ctrl+b,f2", key_display="^b",
-           footer=11, title="Chats", about="chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
+    Action(name="chats", run="screen.panes.toggle_chats", place=CHAT, keys="ctrl+b,f2", title="Chats",
+           about="chats; there: enter opens, r renames, p pins, d deletes, u undoes"),
     Action(name="pin", run="chats.pin", about="pin this chat at the top of the list, or unpin it", place=CHAT,
            when="screen.conversation.chat", title="Pin chat", slash="pin"),
     Action(name="rename-chat", run="chats.rename", about="give this chat another title", place=CHAT,
@@ -177,66 +177,65 @@ _READING = (
            place=CHAT, title="Thinking"),
     Action(name="thinking", run="views.toggle_thoughts", about="show or fold the thinking of replies; a click does too",
            priority="alt+t", keys="t", title="Thoughts", slash="thoughts"),
-    Action(name="rejected", run="views.next_rejected", keys="ctrl+r,f4", key_display="^r", footer=13,
-           title="Rejected tokens",
+    Action(name="rejected", run="views.next_rejected", keys="ctrl+r,f4", title="Rejected tokens",
            about="rejected drafts of finished replies: folded (┊; a click unfolds one), in place, or hidden"),
-    Action(name="panel", run="screen.panes.toggle", args=("panel",), about="speculation panel", keys="ctrl+g,f3",
-           key_display="^g", footer=12, title="Panel"),
+    Action(name="watch", run="views.toggle_watch", when="screen.can_switch", keys="ctrl+g,f3", footer=13,
+           title="Watch", about="watch speculation: panel, timeline and every draft; or only the chat. Remembered"),
+    Action(name="details", run="screen.inspection.toggle", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
+           title="Details of a reply",
+           about="details of a reply: every token, its round and its times; a click on a token does too"),
+    Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two set-ups, fairly timed",
+           label="side by side", when="comparison.can_compare", priority="ctrl+y", keys="f11", title="Side by side"),
     Action(name="jump", run="views.jump", about="show a letter next to each visible message: press one to go there",
            keys="ctrl+right_square_bracket,apostrophe,alt+j"),
     Action(name="export", run="replies.export", about="write the chat to a file", title="Export", each=True,
            when="screen.conversation.turns", slash="export", takes="|".join(FORMATS), needs=True),
 )  # fmt: skip
 
-_LOOKING = (
-    Action(name="inspect", run="screen.inspection.toggle", priority="f6", keys="i", footer=1, help=LOOKING,
-           title="Inspector", about="inspect tokens: p, q, the draw, the verdict; a click on a token does too"),
-    Action(name="rounds", run="screen.panes.toggle_timeline", about="rounds on a timeline; there: ← → ↑ ↓, z zooms",
-           keys="ctrl+l,l", key_display="^l", footer=2, help=LOOKING, title="Timeline"),
-    Action(name="pause", run="screen.stepping.toggle", about="pause between rounds, or resume", keys="f10,p,space",
-           when="screen.stepping.stepper", help=LOOKING, title="Pause"),
+_DETAILS = (
     Action(name="step", run="screen.stepping.step", about="the next part of a round: drafted, judged, complete",
-           when="screen.stepping.stepper", priority="f7", keys="n,full_stop", footer=3, help=LOOKING, title="Step"),
-    Action(name="figure-1", run="views.toggle_by_round", about="one round per line, as in Figure 1 of the paper",
-           label="Figure 1", priority="ctrl+f", keys="f", help=LOOKING, title="Figure 1"),
-    Action(name="compare-drafts", run="comparison.drafts", help=LOOKING, priority="alt+v", keys="v",
-           about="which tokens of a finished reply drafter A proposes and B does not", title="Compare drafts",
-           slash="drafts", takes="A B"),
+           keys="s", footer=4, help=DETAILS),
+    Action(name="pause", run="screen.stepping.toggle", about="pause between rounds, or resume", keys="p", help=DETAILS),
+    Action(name="timeline", run="screen.panes.toggle_timeline", about="the timeline; there: ← → ↑ ↓, z zooms",
+           keys="t", footer=5, help=DETAILS),
+    Action(name="lines", run="screen.inspection.toggle_lines", about="one round per line, as in Figure 1 of the paper",
+           keys="l", footer=6, help=DETAILS),
+    Action(name="compare-drafts", run="comparison.drafts", about="which tokens drafter A proposes and B does not",
+           label="compare", place=CHAT, keys="c", footer=7, help=DETAILS, title="Compare drafts", slash="drafts",
+           takes="A B"),
+    Action(name="theory", run="views.theory", about="what the paper predicts for this reply, as plots", keys="h",
+           footer=8, help=DETAILS, title="Theory", slash="theory"),
     Action(name="figures", run="views.definitions", about="what each figure means; a click on the panel does too",
-           keys="f12,d", help=LOOKING, title="Figures"),
-    Action(name="theory", run="views.theory", about="what the paper predicts for this reply, as plots", title="Theory",
-           slash="theory"),
-    Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two set-ups, fairly timed",
-           label="side by side", when="comparison.can_compare", priority="ctrl+y", keys="f11", key_display="^y",
-           footer=14, title="Side by side"),
+           keys="d", footer=9, help=DETAILS, title="Figures"),
 )  # fmt: skip
 
 _REPLAY = (
+    Action(name="replay-pause", run="screen.stepping.toggle", place=REPLAY, keys="space", label="pause", footer=15),
+    Action(name="replay-step", run="screen.stepping.step", place=REPLAY, keys="full_stop", label="step", footer=16),
     Action(name="replay-back", run="screen.stepping.move", args=("scrub", -1), place=REPLAY, keys="left"),
     Action(name="replay-forward", run="screen.stepping.move", args=("scrub", 1), place=REPLAY, keys="right"),
     Action(name="round-back", run="screen.stepping.move", args=("step_back", 1), place=REPLAY, keys="comma"),
     Action(name="next-rejection", run="screen.stepping.move", args=("to_rejection", 1), about="the next rejection",
-           place=REPLAY, keys="x"),
+           place=REPLAY, keys="x", label="rejection", footer=17),
     Action(name="faster", run="screen.stepping.move", args=("faster", 1), place=REPLAY, keys="plus,equals_sign",
-           key_display="+", footer=7),
-    Action(name="slower", run="screen.stepping.move", args=("faster", -1), place=REPLAY, keys="minus", key_display="−",
-           footer=8),
+           key_display="+", footer=18),
+    Action(name="slower", run="screen.stepping.move", args=("faster", -1), place=REPLAY, keys="minus"),
     Action(name="again", run="screen.stepping.move", args=("again", 1), about="play again from the start", place=REPLAY,
-           keys="r", footer=9),
+           keys="r", footer=19),
 )  # fmt: skip
 
 _APP = (
     Action(name="cancel-edit", run="screen.writing.end_edit", when="screen.can_cancel_edit", keys="escape",
-           key_display="esc", footer=4),
-    Action(name="back", run="screen.back", when="screen.elsewhere", keys="escape", key_display="esc", footer=5),
+           key_display="esc", footer=1),
+    Action(name="back", run="screen.back", when="screen.elsewhere", keys="escape", key_display="esc", footer=2),
     Action(name="theme", run="views.use_theme", about="other colours", slash="theme", takes="NAME", needs=True),
     Action(name="choose-theme", run="app.action_change_theme", about="other colours", title="Theme"),
     Action(name="tour", run="views.tour", about="draft, verify, accept, reject, correct, bonus: one screen each",
            title="Tour", slash="tour"),
     Action(name="save-the-screen", run="replies.save_screen", about="save the screen as an SVG picture", keys="ctrl+s",
            title="Save picture"),
-    Action(name="help", run="views.help", about="keys, commands, and what the colours mean", keys="f1",
-           key_display="f1", footer=15, title="Help", slash="help"),
+    Action(name="help", run="views.help", about="keys, commands, and what the colours mean", keys="f1", title="Help",
+           slash="help"),
     Action(name="keys", run="views.keys", about="the keys that work here, with the ids to change them by",
            keys="question_mark"),
     *(
@@ -248,7 +247,7 @@ _APP = (
 
 ACTIONS = {
     action.name: action
-    for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_LOOKING, *_REPLAY, *_APP)
+    for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
 }  # fmt: skip
 _EVERYDAY = ("new", "model", "system", "regenerate", "edit", "copy", "attach", "search", "export", "controls",
              "context", "theme", "help")  # fmt: skip

@@ -21,6 +21,7 @@ from textual.screen import ModalScreen, Screen
 
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import AppError, UsageError
+from specchat.app.settings.settings import WATCH
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import NoSource
@@ -57,8 +58,8 @@ class SpecChat(App[None]):
     CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
     BINDINGS = named(
         "app",
-        Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
-        Binding("ctrl+p", "command_palette", "palette", show=False, priority=True),
+        Binding("ctrl+q", "quit", "quit", show=False, priority=True),
+        Binding("ctrl+p", "command_palette", "palette", key_display="^p", priority=True),
     )
 
     def __init__(
@@ -160,6 +161,7 @@ class SpecChat(App[None]):
             except UsageError as error:
                 notices.append(str(error))
             self.chat_screen.transcript.rejected = session.settings.rejected
+            self.chat_screen.show_view(session.settings.view or WATCH)
         if notices:
             say(self, " · ".join(notices), "warning")
         self._theme_choice.keep(self.actions.preferences)
@@ -216,6 +218,11 @@ class SpecChat(App[None]):
             shown.update()
         self.actions.models.update()
         self.actions.chats.refresh()
+
+    def _observe(self, _: str, event: Event) -> None:
+        """Process an event of a reply, before the reply does."""
+        if isinstance(event, Finished) and event.reason not in (FinishReason.CANCELLED, FinishReason.ERROR):
+            self.actions.views.after_reply()
 
     def _handle(self, record: Record) -> None:
         """Process a record about the engine; adapt to the device that it is ready on."""

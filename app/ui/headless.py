@@ -10,6 +10,7 @@ from textual.pilot import Pilot
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import Session
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import CHAT
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import Pace
@@ -45,7 +46,7 @@ def chat_svg(conversation: Conversation, width: int, theme: str) -> str:
         await app.prepared.wait()
         await pilot.pause()
         app.chat_screen.show(conversation)
-        app.chat_screen.panes.toggle("panel")
+        app.chat_screen.show_view(CHAT)
         await pilot.pause()
         return conversation_svg(escape_controls(conversation.title), *app.chat_screen.transcript.all_lines())
 

@@ -104,7 +104,7 @@ async def answered(stage: Stage, pilot: Pilot[None], count: int | None = 70) -> 
 
 
 async def to_draft(stage: Stage, pilot: Pilot[None]) -> None:
-    """Step over plain rounds to the draft of the next one."""
+    """Step over plain rounds to the draft of the next one; the details are shown."""
     for _ in range(20):
         if reply_of(screen_of(stage)).stepping is None:
-            await stage.press(pilot, "f7")
+            await stage.press(pilot, "s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, BY_NAME, CONTROLS, Control
@@ -84,6 +85,12 @@ class SettingsActions(ActionGroup):
             return False
         self._scope.say(f"preset {name} saved · /preset {name} applies it · {path}")
         return True
+
+    def remember(self, **changed: str) -> None:
+        """Change and store settings of the interface."""
+        after = self._scope.requests.settings = replace(self._scope.settings, **changed)  # type: ignore[arg-type]
+        if self._scope.preferences is not None:
+            self._scope.preferences.remember(after, changed)
 
     def show(self, settings: Settings) -> None:
         """Show models, drafter, γ and sampling in the header."""

@@ -14,10 +14,12 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.second_reading import SecondReading, said_texts
 from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import TOUR
+from specchat.app.settings.settings import CHAT, DEMONSTRATION, WATCH
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.alignment import AlignmentScreen
@@ -31,6 +33,8 @@ from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.themes import check_theme
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import EngineError, read_trace, unknown_drafter
+
+BETTER_MODELS = "This is a small demonstration model. {} shows what this machine can run."
 
 
 @dataclass(eq=False)
@@ -92,11 +96,24 @@ class Views(ActionGroup):
         """Show or fold the thinking of replies."""
         self._transcript.thoughts = not self._transcript.thoughts
 
-    def toggle_by_round(self) -> None:
-        """One round per line, as in Figure 1 of Leviathan et al. 2023; or running text."""
-        self._scope.screen.toggle_class("-by-round")
-        self._transcript.markdown = False
-        self._transcript.by_round = self._scope.screen.has_class("-by-round")
+    def toggle_watch(self) -> None:
+        """Show or hide the instruments; later starts open in the same view. A narrow screen shows the panel alone."""
+        screen, view = self._scope.screen, CHAT if self._scope.screen.watched else WATCH
+        if not self._scope.replaying:
+            self._controls.remember(view=view)
+            screen.show_view(view)
+        if screen.has_class("-narrow"):
+            screen.panes.show("panel" if view == WATCH else "chat")
+
+    def after_reply(self) -> None:
+        """A reply has ended: a new user's next start opens in the chat view; the way to better models is told once."""
+        if (settings := self._scope.requests.settings) is None:  # a replay
+            return
+        if not settings.view:
+            self._controls.remember(view=CHAT)
+        if settings.tips == "on" and settings.target == DEMONSTRATION and self._scope.make_source is not None:
+            self._controls.remember(tips="off")
+            self._scope.say(BETTER_MODELS.format(key_names(self._scope.app, "chat.models", 1)))
 
     def next_rejected(self) -> None:
         """Fold, show or hide rejected and discarded tokens, in turn."""

@@ -36,6 +36,8 @@ class Look(NamedTuple):
     """One round per line."""
     thoughts: bool
     """Whether thinking is unfolded."""
+    drafts: bool = True
+    """Whether a growing reply shows rejected drafts that are folded later."""
 
 
 class Block:

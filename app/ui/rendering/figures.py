@@ -12,9 +12,10 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from specchat.app.chat.context_meter import Usage
+from specchat.app.chat.rounds import ReplyFigures
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
-from specchat.engine import CLOCKS, WINDOW_S, Fate, Metrics, Ready
+from specchat.engine import CLOCKS, WINDOW_S, Fate, Metrics, Ready, Round, Speedup
 from specchat.engine.tools.lane_figures import SAMPLED
 
 NOTHING = "–"
@@ -33,8 +34,12 @@ FATES: dict[Fate, str] = {
 """Meaning of each fate that specchat's own engine reports."""
 UNTOLD = "the server does not report the fate of this token"
 """Meaning of `Fate.UNKNOWN`."""
-TAU_FORMS = ("τ {} tokens per round", "τ {}")
-"""τ, as long as there is room for it."""
+UNSURE = 0.15
+"""Relative standard error from which on a measured speedup is shown without it, as "about"."""
+EVEN = 1.05
+"""Speedups below this are none in words."""
+LOSSES = "α uneven", "wider passes", "overhead"
+"""Labels of the factors between the predicted and the measured speedup."""
 
 
 def percent(share: float | None) -> str:
@@ -87,22 +92,41 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[max(1, round(value / top * 8))] for value in shown)
 
 
-def summary(metrics: Metrics, room: int) -> list[str]:
-    """The figures of a reply for a line of `room` cells, the most important first."""
+def summary(figures: ReplyFigures) -> list[str]:
+    """The figures of a reply for the line below it, the most important first."""
+    metrics = figures.metrics
     if not metrics.rounds:
         return []
-    parts = [f"{rate(metrics.tokens_per_second)} tok/s"]
-    if metrics.unknown and not metrics.tested:
-        if metrics.mean_emitted_length is not None:
-            parts.append(TAU_FORMS[-1].format(rate(metrics.mean_emitted_length)))
-        parts += [accepted] if (accepted := accepted_of_drafted(metrics)) else []
+    parts = [] if figures.gain is None else [faster(figures.gain)]
     if metrics.tested:
-        forms = [form.format(rate(metrics.mean_emitted_length)) for form in TAU_FORMS]
-        left = room - len(parts[0]) - 3
-        parts.append(next((form for form in forms if len(form) <= left), forms[-1]))
-        parts.append(f"{percent(metrics.acceptance)} of {metrics.tested} accepted")
-    parts.append(f"{metrics.emitted} tokens")
-    return parts
+        parts.append(f"{percent(metrics.acceptance)} accepted")
+    elif metrics.unknown:
+        parts += [] if metrics.mean_emitted_length is None else [f"τ {rate(metrics.mean_emitted_length)}"]
+        parts += [accepted] if (accepted := accepted_of_drafted(metrics)) else []
+    return [*parts, f"{rate(metrics.tokens_per_second)} tok/s", f"{metrics.emitted} tokens"]
+
+
+def faster(gain: Speedup) -> str:
+    """The measured speedup in words."""
+    factor, word = (gain.measured, "faster") if gain.measured >= 1 else (1 / gain.measured, "slower")
+    if factor < EVEN:
+        return "as fast as without drafts"
+    return f"{factor:.1f}× {word}" if gain.error < UNSURE else f"about {factor:.1f}× {word}"
+
+
+def measured(gain: Speedup | None) -> str:
+    """The measured speedup with its standard error, once that is small."""
+    if gain is None:
+        return "measuring …"
+    if gain.error >= UNSURE:
+        return f"about {gain.measured:.1f}×"
+    return f"{times(gain.measured)} ± {gain.measured * gain.error:.2f}"
+
+
+def losses(gain: Speedup) -> list[tuple[str, str]]:
+    """Why the measured speedup differs from the predicted one: factors between them, by their labels."""
+    factors = (gain.acceptance, gain.passes, gain.overhead)
+    return [(label, change(factor)) for label, factor in zip(LOSSES, factors, strict=True)]
 
 
 def accepted_of_drafted(metrics: Metrics) -> str:
@@ -165,13 +189,16 @@ def cut(text: str, width: int) -> str:
 
 def what_became_of_drafts(metrics: Metrics) -> str:
     """Fates of the drafted tokens, as far as known."""
-    accepted, rejected = metrics.accepted, metrics.tested - metrics.accepted
     if metrics.unknown and not metrics.tested:
         return accepted_of_drafted(metrics) or "the server does not report its drafts"
-    if not accepted + metrics.wasted:
-        return "nothing drafted"
-    discarded = metrics.wasted - rejected
-    return f"{accepted + metrics.wasted} drafted: {accepted} accepted, {rejected} rejected, {discarded} discarded"
+    drafted = metrics.accepted + metrics.wasted
+    return f"{drafted} drafted: {became(metrics)}" if drafted else "nothing drafted"
+
+
+def became(counts: Metrics | Round) -> str:
+    """Numbers of drafted tokens by their fates."""
+    rejected = counts.tested - counts.accepted
+    return f"{counts.accepted} accepted, {rejected} rejected, {counts.wasted - rejected} discarded"
 
 
 def emitted(metrics: Metrics) -> str:

@@ -41,6 +41,7 @@ class ReplyBlock(Block):
         self._markdown = markdown
         self._thoughts = look.thoughts
         self._by_round = look.by_round
+        self._drafts = look.drafts
         self._rounds = 0
         self._stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through, as of the last update."""
@@ -164,7 +165,7 @@ class ReplyBlock(Block):
     @property
     def _wrapping(self) -> tuple[object, ...]:
         """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
-        whole = self.reply.running or self._by_round or self._cursor is not None
+        whole = (self.reply.running and self._drafts) or self._by_round or self._cursor is not None
         rejected = SHOW if whole and self._rejected == FOLD else self._rejected
         return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.numbered.told
 

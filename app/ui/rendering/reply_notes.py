@@ -10,7 +10,6 @@ from rich.style import Style
 
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.sanitize import escape_controls
-from specchat.app.settings.controls import sampling_text
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
@@ -19,12 +18,12 @@ from specchat.engine import Fate, FinishReason
 LINKS = (("copy", "copy"), ("continue", "continue"), ("penalise", "try again with a penalty"))
 """Links below a reply: what a click asks for, and their texts. The last two are of a reply that repeats itself."""
 LINK_TEXTS = frozenset(text for _, text in LINKS)
-LEAD = 16
-"""Cells of the word for how a reply ended, and of the dot after it."""
 STOPPING = "◌ stopping…"
+COMPLETE = "✓"
+"""Before the word for a reply that needs none, unless it has no figures."""
 SIGNS = {
-    FinishReason.EOS: "✓",
-    FinishReason.STOP: "✓",
+    FinishReason.EOS: COMPLETE,
+    FinishReason.STOP: COMPLETE,
     FinishReason.LENGTH: "…",
     FinishReason.CONTEXT: "…",
     FinishReason.REPEATS: "‖",
@@ -35,14 +34,12 @@ SIGNS = {
 
 def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
     """The lines below a reply at a width in cells; True marks a failure."""
-    return list(_wrapped(_notes(reply, width), width))
+    return list(_wrapped(_notes(reply), width))
 
 
-def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
+def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    figures = summary(reply.figures.metrics, width - LEAD)
-    if reply.sampling is not None and not reply.sampling.greedy:
-        figures.append(sampling_text(reply.sampling))
+    figures = summary(reply.figures)
     if reply.names_model:
         figures.insert(0, escape_controls(Path(reply.model).name))
     if reply.running and reply.stopping:
@@ -50,7 +47,7 @@ def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
         return
     match reply.stage:
         case Stage.WAITING:
-            yield ["◌ paused · f10 continues" if reply.held else "◌ waiting for a free slot"], False
+            yield ["◌ paused · p resumes" if reply.held else "◌ waiting for a free slot"], False
         case Stage.READING:
             done, total = reply.prefilled
             yield [f"◌ reading the prompt, {done} of {total} tokens"], False
@@ -64,7 +61,8 @@ def _notes(reply: Reply, width: int) -> Iterator[tuple[list[str], bool]]:
                 yield figures, False
         case Stage.ENDED:
             reason = reply.reason or FinishReason.EOS
-            yield [f"{SIGNS[reason]} {ENDINGS[reason]}", *figures], False
+            ending = [] if figures and SIGNS[reason] == COMPLETE else [f"{SIGNS[reason]} {ENDINGS[reason]}"]
+            yield [*ending, *figures], False
 
 
 def _wrapped(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tuple[str, bool]]:

@@ -19,7 +19,7 @@ from rich.style import Style
 from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.rendering.figures import FATES, duration
+from specchat.app.ui.rendering.figures import FATES, became, duration
 from specchat.engine import Fate, Round
 
 SCALES_MS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
@@ -239,6 +239,6 @@ def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
     lane, index = picked
     record = lanes.replies[lane].rounds[index]
     return (
-        f"round {record.number + 1}: {record.accepted} accepted, {record.wasted} wasted · "
+        f"round {record.number + 1}: {became(record)} · "
         f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
     )

@@ -45,7 +45,7 @@ class AlignmentScreen(Screen[None]):
         Binding("1", "choose(0)", "drafter A"),
         Binding("2", "choose(1)", "drafter B"),
         Binding("x", "swap", "swap"),
-        Binding("f12", "app.run('figures')", "Figures", show=False),
+        Binding("d", "app.run('figures')", "figures", show=False),
         Binding("question_mark", "app.run('keys')", "keys"),
         Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
     )

@@ -9,6 +9,8 @@ from textual.app import ComposeResult
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.settings.settings import CHAT as CHAT_VIEW
+from specchat.app.settings.settings import WATCH
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
 from specchat.app.ui.action_table import chat_bindings
@@ -62,6 +64,17 @@ class ChatScreen(ChatBase):
         self.pace = self.transcript.pace = pace
 
     # Content
+
+    @property
+    def watched(self) -> bool:
+        """Whether the instruments are on screen."""
+        return not self.has_class("-chat") and (not self.has_class("-narrow") or self.has_class("-pane-panel"))
+
+    def show_view(self, view: str) -> None:
+        """Show the chat with or without the instruments, one of `VIEWS`."""
+        self.set_class(view == CHAT_VIEW, "-chat")
+        self.transcript.drafts = view == WATCH
+        self.panes.select("chat")
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
@@ -132,6 +145,14 @@ class ChatScreen(ChatBase):
 
     # Messages of the widgets
 
+    def on_mouse_scroll_down(self) -> None:
+        """Scroll the conversation, also next to it."""
+        self.transcript.scroll_down(animate=False)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Scroll the conversation, also next to it."""
+        self.transcript.scroll_up(animate=False)
+
     def on_text_area_changed(self) -> None:
         """The text of the composer has changed."""
         self.writing.changed()
@@ -156,6 +177,11 @@ class ChatScreen(ChatBase):
         return self.panes.elsewhere or self.inspection.active
 
     @property
+    def can_switch(self) -> bool:
+        """Whether the instruments can be hidden: a replay has nothing else."""
+        return not self.widgets.replaying or self.has_class("-narrow")
+
+    @property
     def can_cancel_edit(self) -> bool:
         """Whether escape cancels the edit of a prompt."""
         return self.writing.editing and not self.elsewhere
@@ -172,6 +198,16 @@ class ChatScreen(ChatBase):
         self.panes.go_home()
 
     # Actions of the widgets
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The letters of the details work while these are shown."""
+        if action == "detail":
+            return self.inspection.open and self.app.check_action("run", parameters)
+        return super().check_action(action, parameters)
+
+    async def action_detail(self, name: str) -> None:
+        """Run an action of the details."""
+        await self.run_action(f"app.run('{name}')")
 
     def action_offer(self, place: int) -> None:
         """A click on one of the first prompts."""

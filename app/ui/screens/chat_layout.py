@@ -131,6 +131,7 @@ class Panes:
     def __init__(self, screen: Screen[None], widgets: ChatLayout) -> None:
         self._screen = screen
         self._tabs, self._chats, self._timeline = widgets.tabs, widgets.chats, widgets.timeline
+        self._transcript = widgets.transcript
         self._home = widgets.transcript if widgets.replaying else widgets.composer
 
     @property
@@ -154,38 +155,25 @@ class Panes:
         else:
             self.go_home()
 
-    def toggle(self, pane: str) -> None:
-        """Fold or show the chats or the panel. Chats that are shown get the focus before they are folded."""
-        screen = self._screen
+    def toggle_chats(self) -> None:
+        """Show and focus the chats; if they have the focus, fold them."""
+        screen, there = self._screen, self._chats.has_focus
         if screen.has_class("-narrow"):
-            self.show("chat" if screen.has_class(f"-pane-{pane}") else pane)
+            self.show("chat" if screen.has_class("-pane-chats") else "chats")
             return
-        unfold = pane == "chats" and screen.has_class("-medium")
-        shown = screen.has_class("-with-chats") if unfold else not screen.has_class(f"-no-{pane}")
-        if pane == "chats" and shown and not self._chats.has_focus:
-            self._chats.focus()
-            return
-        screen.toggle_class("-with-chats" if unfold else f"-no-{pane}")
-        if pane == "chats" and not shown:
-            self._chats.focus()
-        else:
+        medium = screen.has_class("-medium")
+        screen.set_class(medium and not there, "-with-chats")
+        screen.set_class(not medium and there, "-no-chats")
+        if there:
             self.go_home()
+        else:
+            self._chats.focus()
 
     def toggle_timeline(self) -> None:
-        """Focus the timeline; if it has the focus, fold it."""
-        screen = self._screen
-        if screen.has_class("-narrow"):
-            self.show("chat" if screen.has_class("-pane-rounds") else "rounds")
-        elif screen.has_class("-no-timeline") or not self._timeline.display:
-            screen.remove_class("-no-timeline")
-            screen.add_class("-with-timeline")
-            self._timeline.focus()
-        elif not self._timeline.has_focus:
-            self._timeline.focus()
-        else:
-            screen.add_class("-no-timeline")
-            screen.remove_class("-with-timeline")
-            self.go_home()
+        """Show and focus the timeline; if it has the focus, return to the tokens."""
+        there = self._timeline.has_focus
+        self.select("chat" if there else "rounds")
+        (self._transcript if there else self._timeline).focus()
 
     def go_home(self) -> None:
         """Focus the composer; in a replay, the transcript."""
@@ -203,7 +191,7 @@ class ChatBase(Screen[None]):
 
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
         # Classes are set before mounting, so that the first frame is styled only once.
-        super().__init__(classes="-pane-chat" + (" -replay" if player else ""))
+        super().__init__(classes="-pane-chat " + ("-replay" if player else "-chat"))
         use_narrow_compositor(self)
         self.pace = Pace()
         self.redraw = redraw

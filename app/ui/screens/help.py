@@ -15,14 +15,14 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, KEYS, LOOKING, REPLAY, SLASH_COMMANDS
+from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, DETAILS, KEYS, REPLAY, SLASH_COMMANDS
 from specchat.app.ui.keys import key_names, named
 from specchat.app.ui.rendering.figures import FATES, Figure, definitions
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
 from specchat.app.ui.screens.dialogs import framed
 
-THEORY_KEYS = named("theory", Binding("escape,t,q", "dismiss", "close", key_display="esc"))
+THEORY_KEYS = named("theory", Binding("escape,h,q", "dismiss", "close", key_display="esc"))
 """Defined here because the theory screen and its plotting library are imported late."""
 
 
@@ -47,7 +47,7 @@ CHAT_ROWS: tuple[Row, ...] = (
 )
 REPLAY_ROWS: tuple[Row, ...] = (
     ("← →", "back and forward in time; a click on the line too"),
-    (",  .", "a round back; the next part of a round"),
+    ("space  ,  .", "pause or resume; a round back; the next part of a round"),
     ("+ −", "faster, slower"),
 )
 DOCUMENTATION_ROW: Row = ("docs/", "documentation, in the source repository")
@@ -60,8 +60,8 @@ COMMON_ROWS: tuple[Row, ...] = (
     (KeyOf("app.quit"), "quit"),
     DOCUMENTATION_ROW,
 )
-MOVE_ROW: Row = ("← → ↑ ↓", "there: token by token, line by line; ^← ^→ round by round")
-FORK_ROW: Row = (KeyOf("transcript.fork-here"), "there: replace a token and continue from it")
+MOVE_ROW: Row = ("← → ↑ ↓", "token by token, line by line; ^← ^→ round by round")
+FORK_ROW: Row = (KeyOf("transcript.fork-here"), "replace a token and continue from it")
 SIDE_ROWS: tuple[Row, ...] = (
     ("enter", "send the same prompt to both lanes"),
     ("esc", "stop both replies, their texts are kept; then leave"),
@@ -173,13 +173,13 @@ class HelpScreen(TableScreen):
 
 def chat_help(*, replaying: bool) -> HelpScreen:
     """The help of the chat, or of a replay."""
-    first, *looking = _action_rows(LOOKING, replaying=replaying)
+    looking = _action_rows(DETAILS, replaying=replaying)
     keys = _action_rows(KEYS, replaying=replaying)
     if replaying:
-        return HelpScreen([*REPLAY_ROWS, *keys, *COMMON_ROWS], (LOOKING, [first, MOVE_ROW, *looking]))
+        return HelpScreen([*REPLAY_ROWS, *keys, *COMMON_ROWS], (DETAILS, [MOVE_ROW, *looking]))
     commands = [(action.usage, action.about) for action in SLASH_COMMANDS]
-    looking = [first, MOVE_ROW, FORK_ROW, *looking]
-    return HelpScreen([*CHAT_ROWS, *keys, *COMMON_ROWS], (LOOKING, looking), commands)
+    looking = [MOVE_ROW, FORK_ROW, *looking]
+    return HelpScreen([*CHAT_ROWS, *keys, *COMMON_ROWS], (DETAILS, looking), commands)
 
 
 def side_help() -> HelpScreen:
@@ -192,12 +192,12 @@ class DefinitionsScreen(TableScreen):
 
     BINDINGS = named(
         "figures",
-        Binding("escape,f12,d,q", "dismiss", "close", key_display="esc"),
-        Binding("t", "app.run('theory')", "theory"),
+        Binding("escape,d,q", "dismiss", "close", key_display="esc"),
+        Binding("h", "app.run('theory')", "theory"),
     )
 
     def __init__(self) -> None:
-        super().__init__("figures", "t theory · esc closes")
+        super().__init__("figures", "h theory · esc closes")
 
     def parts(self) -> tuple[RenderableType, ...]:
         """Two columns."""

@@ -94,7 +94,14 @@ class Inspection:
         if self.open:
             self._screen.remove_class("-inspect")
             self._requests.running.set_detail(0)
+            self.toggle_lines(on=False)
+            self._screen.refresh_bindings()
         self.look_at(None)
+
+    def toggle_lines(self, *, on: bool | None = None) -> None:
+        """One round per line, as in Figure 1 of Leviathan et al. 2023, or running text."""
+        self._transcript.by_round = not self._transcript.by_round if on is None else on
+        self._screen.set_class(self._transcript.by_round, "-by-round")
 
     def forget(self) -> None:
         """Another conversation is shown: select nothing, and clear lanes and figures."""
@@ -164,6 +171,7 @@ class Inspection:
         if self._screen.has_class("-narrow") and not self._screen.has_class("-pane-rounds"):
             self._screen.panes.show("chat")
         self._transcript.focus()
+        self._screen.refresh_bindings()
         self._requests.running.set_detail(DETAIL)
 
     def _follow_lanes(self) -> None:

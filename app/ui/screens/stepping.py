@@ -52,16 +52,18 @@ class Stepping:
     def step(self) -> None:
         """Show the next part of a round; pauses first."""
         if self.stepper is not None:
-            if not self._inspection.open:
-                self._inspection.look_at(None)
             if self.stepper.paused:
                 self.stepper.step()
             else:
                 self.stepper.pause()
             self._screen.redraw()
+            self._inspection.look_at(self._screen.transcript.last_spot() if self._inspection.open else None)
+            self._screen.transcript.follow()
 
     def update(self) -> None:
         """Show the state of the round that is stepped through."""
+        if self.stepper is not None and self.stepper.paused and self.player is None and not self._inspection.open:
+            self.stepper.resume()
         paused = self.paused
         if paused is not self._screen.has_class("-paused"):
             self._screen.set_class(paused, "-paused")

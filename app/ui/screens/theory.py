@@ -19,7 +19,7 @@ from textual.widgets import Static, TabbedContent, TabPane
 from textual_plotext import PlotextPlot
 
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.rendering.figures import rate, times
+from specchat.app.ui.rendering.figures import losses, measured, rate, times
 from specchat.app.ui.screens.dialogs import framed
 from specchat.app.ui.screens.help import THEORY_KEYS
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
@@ -108,8 +108,9 @@ class TheoryScreen(ModalScreen[None]):
         elif gain is None:
             text = f"{values}, with an example's c, as this reply's is not measured yet"
         else:
-            rounds = f"predicted for the rounds that were run {times(gain.predicted)}"
-            text = f"{values} · measured {times(gain.measured)}, {rounds}"
+            reasons = ", ".join(f"{label} {change}" for label, change in losses(gain))
+            text = f"{values} · predicted for the draft lengths of the reply {times(gain.predicted)}; {reasons}: "
+            text += f"measured {measured(gain)}"
         self.query_one("#theory-caption", Static).update(Text(text))
 
     def _draw_tokens_by_alpha(self) -> None:

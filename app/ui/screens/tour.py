@@ -34,7 +34,7 @@ class TourScreen(Screen[None]):
         Binding("right,enter,space,n", "turn(1)", "next", key_display="→"),
         Binding("left,backspace,b", "turn(-1)", "back", key_display="←"),
         Binding("escape,q", "dismiss", "to the chat", key_display="esc"),
-        Binding("f12,d", "app.run('figures')", "figures", key_display="f12"),
+        Binding("d", "app.run('figures')", "figures"),
     )
 
     def __init__(self, lessons: Sequence[Lesson]) -> None:

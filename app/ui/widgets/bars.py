@@ -208,7 +208,7 @@ class StepBar(Widget):
         elif self._last is not None:
             line.append_text(_ending(self._last))
         else:
-            line.append("no round runs until you step (f7) or continue (f10)", self._style("quiet"))
+            line.append("no round runs until you step (s) or resume (p)", self._style("quiet"))
         return line
 
     def _style(self, part: str) -> Style:

@@ -35,6 +35,7 @@ _IN_TURN = {
 }
 """Actions of keys that are often followed by text at once."""
 ATTACH = "/attach "
+PLACEHOLDER = "Ask anything · ? lists the keys"
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
 
@@ -52,7 +53,7 @@ class Composer(WrappedArea):
 
     BINDINGS: ClassVar[list[BindingType]] = named(
         "composer",
-        Binding("enter", "send", "send"),
+        Binding("enter", "send", "send", show=False),
         Binding(",".join(_NEWLINES), "newline", "new line", key_display="^j", show=False),
         Binding("up", "earlier", "Earlier prompt", show=False),
         Binding("down", "later", "Later prompt", show=False),
@@ -73,7 +74,7 @@ class Composer(WrappedArea):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(
-            placeholder="Ask anything", compact=True, highlight_cursor_line=False, tab_behavior="focus", **options
+            placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, tab_behavior="focus", **options
         )
         self._history: list[str] = []
         self._place = 0

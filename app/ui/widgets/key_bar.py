@@ -1,4 +1,4 @@
-"""The keys at the bottom: as many as fit, always including quit and back."""
+"""The keys at the bottom: the few that matter where the focus is, and the way back."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from textual.binding import ActiveBinding
 from textual.events import MouseDown, MouseMove, Resize
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-ALWAYS = (
-    "quit", "app.quit", "app.run('chats')", "app.run('stop')", "app.run('back')",
-    "stop", "leave", "back", "dismiss", "next_pane",
-)  # fmt: skip
-"""Actions whose keys are never left out: the end of the program, the list of chats, and the ways back."""
-FIRST_TO_GO = (
-    "app.run('rounds')", "app.run('side-by-side')", "app.run('panel')", "app.run('step')", "app.run('controls')",
-    "app.run('rejected')", "rejected", "app.run('figures')", "app.run('inspect')", "markdown", "app.run('new')",
-)  # fmt: skip
-"""Actions whose keys are left out first where there is no room, in this order; then the others, from the right."""
+ESCAPE = "escape"
+MOST = 6
+"""Keys at most, besides escape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +36,7 @@ class ShownKey:
 
 
 class KeyBar(Widget):
-    """The keys of the focused widget, the screen and the app, on one line; a click presses one.
+    """The first keys of the focused widget, the screen and the app, on one line; a click presses one.
 
     Textual's footer is a widget for each key: to make them anew costs as much as thirty frames of a reply, whenever a
     reply begins or ends.
@@ -108,7 +102,7 @@ class KeyBar(Widget):
         if not screen.app.app_focus:
             return
         found: dict[str, ShownKey] = {}
-        for active in screen.active_bindings.values():
+        for active in sorted(screen.active_bindings.values(), key=_rank):
             binding = active.binding
             if binding.show and binding.action not in found:
                 name = self.app.get_key_display(binding)
@@ -118,19 +112,15 @@ class KeyBar(Widget):
             self._fit()
 
     def _fit(self) -> None:
-        """Leave out what there is no room for."""
-        room = self.content_size.width
-        rank = {action: place for place, action in enumerate(FIRST_TO_GO)}
-        going = sorted(
-            (key for key in self._all if key.action not in ALWAYS),
-            key=lambda key: (rank.get(key.action, len(rank)), -self._all.index(key)),
-        )
-        taken, left_out = sum(key.cells for key in self._all), set[str]()
-        while going and taken - 1 > room:  # no space after the last key
-            gone = going.pop(0)
-            left_out.add(gone.action)
-            taken -= gone.cells
-        self.keys = [key for key in self._all if key.action not in left_out]
+        """Show escape, and the first keys that there is room for."""
+        self.keys, room = [], self.content_size.width + 1  # no space after the last key
+        room -= sum(key.cells for key in self._all if key.key == ESCAPE)
+        others = 0
+        for key in self._all:
+            if key.key != ESCAPE:
+                others, room = others + 1, room - key.cells
+            if key.key == ESCAPE or (others <= MOST and room >= 0):
+                self.keys.append(key)
         self.refresh()
 
     def _key_at(self, x: int) -> ShownKey | None:
@@ -146,3 +136,10 @@ class KeyBar(Widget):
             self._pointed = key
             self.styles.pointer = "default" if key is None else "pointer"
             self.refresh()
+
+
+def _rank(active: ActiveBinding) -> tuple[int, int]:
+    """The innermost widget's keys come first, each widget's in the order of its table."""
+    ids = [getattr(binding, "id", None) for binding in active.node.BINDINGS]
+    own = active.binding.id
+    return -len(list(active.node.ancestors)), ids.index(own) if own in ids else len(ids)

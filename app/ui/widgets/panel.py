@@ -15,10 +15,12 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import (
     NOTHING,
-    change,
+    UNSURE,
     cut,
     duration,
     emitted,
+    losses,
+    measured,
     one_line,
     percent,
     rate,
@@ -36,8 +38,6 @@ SURE = 20
 """Rounds before a speedup is called one, or none."""
 SLOWER = 0.97
 """A measured speedup below this, and below 1 by more than its error, is worth a warning."""
-UNSURE = 0.15
-"""Error from which on a measured speedup is not shown."""
 SAID, DRAFTS, GAIN = 2, 2, 6
 """Lines reserved for the fates of drafted tokens, for several drafts, and for a measured speedup."""
 WARNING = "▲ slower than no drafts would be"
@@ -137,20 +137,12 @@ class Speed(ReplyCard):
             return self.sentence("observed: not available, the server reports no probabilities")
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
-        if gain is None or gain.error >= UNSURE:
-            so_far = "measuring …" if gain is None or gain.error >= 1 else f"about {times(gain.measured)}"
-            return [
-                self.row("α", f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
-                self.row("predicted", "measuring …" if gain is None else times(gain.predicted), "label"),
-                self.row("measured", so_far, "label"),
-            ]
+        sure = gain is not None and gain.error < UNSURE
         return [
-            self.row("α", f"{known}   c {gain.c:.3f}"),
-            self.row("predicted", times(gain.predicted)),
-            self.row("measured", f"{times(gain.measured)} ± {percent(gain.error)}", "figure"),
-            self.row("α uneven", change(gain.acceptance), "label"),
-            self.row("wider passes", change(gain.passes), "label"),
-            self.row("overhead", change(gain.overhead), "label"),
+            self.row("α", f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
+            self.row("predicted", "measuring …" if gain is None else times(gain.predicted), "" if sure else "label"),
+            self.row("measured", measured(gain), "figure" if sure else "label"),
+            *(self.row(label, text, "label") for label, text in (losses(gain) if gain is not None else ())),
         ]
 
     def _is_slower(self, gain: Speedup | None) -> bool:

@@ -14,7 +14,7 @@ from specchat.app.chat.reply import Reply, Stage
 from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.side_by_side.lanes import OWN_STREAM
-from specchat.app.ui.rendering.figures import NOTHING, percent, rate, times
+from specchat.app.ui.rendering.figures import LOSSES, NOTHING, percent, rate, times
 from specchat.engine import CLOCKS, Comparison, FinishReason, LaneReady, LaneTally, Order
 from specchat.engine.tools.lane_figures import first_difference
 
@@ -125,7 +125,7 @@ def gains(comparison: Comparison) -> list[Pair]:
     )
     return [
         ("measured", f"{times(comparison.measured)} speedup, {times(comparison.measured_in_all)} reading included"),
-        ("predicted", f"{times(comparison.predicted)} by Theorem 3.8"),
+        ("predicted", f"{times(comparison.predicted)} by Theorem 3.8, which leaves out: {', '.join(LOSSES)}"),
         ("saved", saved),
         ("work", work),
     ]

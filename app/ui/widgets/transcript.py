@@ -31,7 +31,7 @@ from specchat.app.ui.textual_internals import BarredScrollView
 
 NEAR = 3
 """Earlier messages get a block per frame once the view is within this many screens of them."""
-LINE_WIDTH = 104
+LINE_WIDTH = 88
 """Longer lines are hard to read."""
 FIRST_CHARACTERS = 12_000
 """A chat is opened with its last prompts and replies of this length, which fill a few screens."""
@@ -107,6 +107,8 @@ class Transcript(BarredScrollView, can_focus=True):
     """One round per line."""
     thoughts = reactive(False, init=False)
     """Whether the thinking of replies is unfolded."""
+    drafts = reactive(True, init=False)
+    """Whether growing replies show rejected drafts that are folded later."""
 
     def __init__(self, conversation: Conversation, parts_of: PartsOf = all_parts, **options: Any) -> None:
         """Create the view of a conversation; `parts_of` selects the prompts and replies, from top to bottom."""
@@ -135,7 +137,7 @@ class Transcript(BarredScrollView, can_focus=True):
 
     def on_mount(self) -> None:
         """Wrap again when one of the display options changes."""
-        for look in ("rejected", "markdown", "by_round", "thoughts"):
+        for look in ("rejected", "markdown", "by_round", "thoughts", "drafts"):
             self.watch(self, look, self._rebuild, init=False)
 
     def show(self, conversation: Conversation) -> None:
@@ -330,7 +332,7 @@ class Transcript(BarredScrollView, can_focus=True):
             markdown = None
             if self.markdown:
                 markdown = markdown_of(part, self.app, self.pace, self._width - INDENT, self.painter.styles)
-            look = Look(self.rejected, self.markdown, self.by_round, self.thoughts)
+            look = Look(self.rejected, self.markdown, self.by_round, self.thoughts, self.drafts)
             block = ReplyBlock(part, self._width, look, markdown)
             if self.spot is not None and part is self.spot.reply:
                 block.select(self.spot.token)

@@ -19,7 +19,6 @@ from specchat.engine import EngineError
 from specchat.engine.tools.evaluate import Alignment
 from tests.app.aligned import alignment
 from tests.app.stage import Stage, run
-from tests.app.views import Replay
 
 DRAFTERS = ("combined", "head", "suffix")
 
@@ -140,9 +139,3 @@ async def test_at_a_server_it_says_so(tmp_path: Path) -> None:
     stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, attached=True)
     async with stage.started((140, 40), events=None) as pilot:
         assert "not here but at the server" in await command(stage, pilot, "/drafts")
-
-
-async def test_in_a_replay_it_says_so() -> None:
-    async with Replay().started(0.6) as (replay, pilot):
-        await replay.press(pilot, "v")
-        assert "this is a replay" in str(replay.screen.query_one(NoticeLine).render())

@@ -12,10 +12,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from specchat.app.chat.exchange import as_json
-from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
+from specchat.app.settings.controls import BY_NAME, CONTROLS, Value, sampling_text
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
-from specchat.app.ui.rendering.reply_notes import note_lines
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.widgets.control_list import ControlList
@@ -118,7 +117,8 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
             assert stage.engine.submitted[-1].sampling == expected
             assert ("T 0.6" in str(header.render())) is bool(title)
         reply = stage.app.chat_screen.reply
-        assert "temperature 0.6 · top-k 20 · frequency penalty 0.5" in note_lines(reply, 200)[0][0]
+        assert reply.sampling is not None
+        assert sampling_text(reply.sampling) == "temperature 0.6 · top-k 20 · frequency penalty 0.5"
         await stage.send(pilot, "/temp 0.9")
         await stage.answer(pilot)
         assert stage.engine.submitted[-1].sampling == replace(own, temperature=0.9)

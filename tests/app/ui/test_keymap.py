@@ -27,11 +27,11 @@ theme = "specchat-dark"
 
 [keys]
 "chat.search" = "f6"
-chat.inspect = ["ctrl+x", "i"]
+chat.details = ["ctrl+x", "i"]
 "chat.stop" = "ctrl+w"
 "composer.send" = "alt+s"
 "chat.nwe" = "f3"
-"chat.panel" = "f7"
+"chat.watch" = "f8"
 "chats.pin" = "hyperspace"
 "chats.delete" = 3
 """
@@ -66,12 +66,12 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
     async with stage.started(WIDE) as pilot:
         for part in (
             "'chat.nwe' (chat.new?)",
-            "chat.panel cannot have the key f7, which chat.step has",
+            "chat.watch cannot have the key f8, which chat.copy has",
             "'hyperspace'",
             "chats.delete has the key 3",
         ):
             assert part in " ".join(stage.said)
-        assert footer(stage)["inspect"] == "^x"
+        assert footer(stage)["details"] == "^x"
         await stage.press(pilot, *"hello", "enter", *"you", "alt+s")
         await stage.give(pilot, 20)
         assert screen_of(stage).conversation.turns[0].prompt == "hello\nyou"

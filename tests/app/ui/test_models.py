@@ -99,7 +99,7 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
         assert [message.content for message in engine.submitted[0].messages][-1] == FOLLOW_UP
         assert len(engine.submitted[0].messages) == 3
         transcript = screen_of(stage).transcript
-        notes = [strip.text for strip in transcript.all_lines()[0] if "tok/s" in strip.text]
+        notes = [strip.text for strip in transcript.all_lines()[0] if "% accepted" in strip.text]
         assert ["smollm2-135m · " in notes[0], "qwen3-1.7b · " in notes[1]] == [True, True]
     again = Stage(stage.database.parent)
     assert [m.model for m in again.store.messages(1) if m.role == "assistant"] == ["smollm2-135m", "qwen3-1.7b"]

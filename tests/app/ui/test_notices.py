@@ -91,9 +91,11 @@ async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
 
 
 @pytest.mark.parametrize("size", [(140, 40), (100, 30), (80, 24), (60, 16), (48, 12)])
-async def test_the_footer_keeps_the_list_and_the_end(stage: Stage, size: tuple[int, int]) -> None:
+async def test_the_footer_has_the_way_back_and_six_keys_that_fit(stage: Stage, size: tuple[int, int]) -> None:
     async with stage.started(size, events=40):
-        assert {"quit", "chats", "stop"} <= set(footer(stage))
+        keys = ["stop", "edit", "search", "details", "watch", "models", "palette"]
+        assert footer(stage) == keys[: len(footer(stage))]
+        assert len(footer(stage)) == len(keys) or size[0] < 80
         bar = stage.app.screen.query_one(KeyBar)
         assert sum(key.cells for key in bar.keys) - 1 <= bar.content_size.width
 
@@ -101,7 +103,7 @@ async def test_the_footer_keeps_the_list_and_the_end(stage: Stage, size: tuple[i
 async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Stage) -> None:
     async with stage.started((140, 40)) as pilot:
         bar = stage.app.screen.query_one(KeyBar)
-        place = next(n for n, key in enumerate(bar.keys) if key.action == "app.run('panel')")
+        place = next(n for n, key in enumerate(bar.keys) if key.action == "app.run('watch')")
         column = bar.gutter.left + sum(key.cells for key in bar.keys[:place])
         plain = bar.render_line(0)
         await pilot.hover(KeyBar, offset=(column, 0))

@@ -11,6 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.request_manager import Session
+from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
@@ -24,8 +25,8 @@ CHATS = ("Regex for dates", "Sort a list in place", "日本語の挨拶")
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Stage:
-    """The app with three older chats."""
-    stage = Stage(tmp_path)
+    """The app in the chat view, with three older chats."""
+    stage = Stage(tmp_path, view="chat")
     stage.chats(*CHATS)
     return stage
 
@@ -78,6 +79,8 @@ async def died(stage: Stage, pilot: Pilot[None]) -> None:
 def test_state(
     snap_compare: Compare, stage: Stage, step: Callable[..., Awaitable[None]], size: tuple[int, int]
 ) -> None:
+    if step is mid_round:  # as the first reply is: with all instruments
+        stage.settings = Settings(view="watch")
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, step))
 
 
@@ -104,7 +107,7 @@ def test_first_frame(snap_compare: Compare, size: tuple[int, int]) -> None:
 
 
 def test_light(snap_compare: Compare, tmp_path: Path) -> None:
-    stage = Stage(tmp_path, theme="specchat-light")
+    stage = Stage(tmp_path, theme="specchat-light", view="chat")
     stage.chats(*CHATS)
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
 
@@ -122,11 +125,11 @@ KEYS = {
     "help": (mid_round, "f1"),
     "chats_focused": (finished, "ctrl+b"),
     "chats_folded": (finished, "ctrl+b", "ctrl+b"),
-    "panel_folded": (finished, "ctrl+g"),
+    "watched": (finished, "ctrl+g"),
     "rename": (finished, "ctrl+b", "r"),
     "deleted": (finished, "ctrl+b", "down", "d"),
 }
-NARROW_TOO = ("markdown", "help", "chats_focused", "panel_folded")
+NARROW_TOO = ("markdown", "help", "chats_focused", "watched")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
         reply, bar = reply_of(screen), screen.query_one(StepBar)
-        await stage.press(pilot, "f7")
+        await stage.press(pilot, "ctrl+l", "s")
         assert stage.engine.paused
         assert bar.display
         await to_draft(stage, pilot)
@@ -30,12 +30,12 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
         assert part is Part.DRAFTED
         assert "proposes" in bar.render().plain
         assert len(reply.rounds) == done
-        await stage.press(pilot, "f7")
+        await stage.press(pilot, "s")
         assert reply.stepping == (record, Part.JUDGED)
-        await stage.press(pilot, "f7")
+        await stage.press(pilot, "s")
         assert reply.stepping is None
         assert reply.rounds[-1] is record
-        await stage.press(pilot, "f10")
+        await stage.press(pilot, "p")
         assert not stage.engine.paused
         assert not bar.display
         await stage.give(pilot)
@@ -46,7 +46,7 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
     """After steps the transcript is the same as without them."""
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
-        await stage.press(pilot, "f10", *["f7"] * 30, "f10")
+        await stage.press(pilot, "ctrl+l", "p", *["s"] * 30, "p")
         transcript = screen.query_one(Transcript)
         stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
         await stage.press(pilot, "ctrl+r", "ctrl+r", "ctrl+r")
@@ -57,10 +57,13 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
 async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
-        await stage.press(pilot, "f10")
+        await stage.press(pilot, "ctrl+l", "p")
         await to_draft(stage, pilot)
         await stage.press(pilot, "escape")
         reply = reply_of(screen)
+        assert reply.running
+        assert not stage.engine.paused  # nothing is held back once the details are closed
+        await stage.press(pilot, "escape")
         assert not reply.running
         assert reply.stepping is None
 
@@ -68,7 +71,7 @@ async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
 async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 7)
-        await stage.press(pilot, "f10")
+        await stage.press(pilot, "ctrl+l", "p")
         await to_draft(stage, pilot)
         held = reply_of(screen).stepping
         assert held is not None
@@ -96,13 +99,13 @@ async def test_a_replay_steps_forth_and_back() -> None:
 
 async def test_a_replay_steps_through_a_whole_batch_at_once() -> None:
     async with Replay("lanes").started(0.4) as (replay, pilot):
-        await replay.press(pilot, "n", "n")
+        await replay.press(pilot, "full_stop", "full_stop")
         replies = [reply_of(replay.screen, turn) for turn in range(3)]
         counts = [len(reply.rounds) for reply in replies]
         while not any(reply.stepping for reply in replies):
-            await replay.press(pilot, "n")
+            await replay.press(pilot, "full_stop")
         assert all(reply.stepping for reply in replies if reply.running)
-        await replay.press(pilot, "n", "n")
+        await replay.press(pilot, "full_stop", "full_stop")
         grown = [len(reply.rounds) - count for reply, count in zip(replies, counts, strict=True)]
         assert len(set(grown)) == 1
         assert grown[0] > 0
@@ -140,13 +143,13 @@ async def test_scrubbing_gives_the_same_replies() -> None:
 
 async def test_a_replay_goes_on_after_steps() -> None:
     async with Replay().started(0.5) as (replay, pilot):
-        await replay.press(pilot, "n", "n", "space")
+        await replay.press(pilot, "full_stop", "full_stop", "space")
         assert not replay.player.paused
         await replay.at(pilot, 1.0)
         reply = reply_of(replay.screen)
         assert not reply.running
         assert [r.number for r in reply.rounds] == list(range(len(reply.rounds)))
-        await replay.press(pilot, "n", "r")
+        await replay.press(pilot, "full_stop", "r")
         assert not replay.player.paused
         assert replay.player.position == 0
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 async def of_reply(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.ready(pilot)
     await stage.answer(pilot)
-    await stage.press(pilot, "f12", "t")
+    await stage.press(pilot, "ctrl+l", "h")
 
 
 @pytest.mark.parametrize("size", [(140, 40), (80, 24)], ids=["wide", "narrow"])

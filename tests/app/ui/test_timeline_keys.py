@@ -18,33 +18,38 @@ async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: St
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
         timeline, rounds = screen.query_one(Timeline), reply_of(screen).rounds
-        await stage.press(pilot, "ctrl+l")
+        await stage.press(pilot, "ctrl+l", "t")
         assert timeline.has_focus
-        await stage.press(pilot, "left", "left")
+        await stage.press(pilot, "left")
         assert spot_of(screen)[0] == rounds[-2].number
         assert f"round {rounds[-2].number + 1}:" in str(timeline.border_subtitle)
         await stage.press(pilot, "home")
         assert spot_of(screen)[0] == 0
         await stage.press(pilot, "end")
         assert spot_of(screen)[0] == rounds[-1].number
-        await stage.press(pilot, "f6", "ctrl+left")
+        await stage.press(pilot, "t", "ctrl+left")
         assert f"round {rounds[-2].number + 1}:" in str(timeline.border_subtitle)
 
 
-async def test_the_timeline_folds(stage: Stage) -> None:
+async def test_the_timeline_belongs_to_the_details_in_the_chat_view(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "ctrl+l", "ctrl+l")
-        assert not screen.query_one(Timeline).display
+        timeline = screen.query_one(Timeline)
+        await stage.press(pilot, "ctrl+g")
+        assert not timeline.display
+        await stage.press(pilot, "ctrl+l", "t")
+        assert timeline.has_focus
+        await stage.press(pilot, "t")
+        assert isinstance(screen.focused, Transcript)
+        await stage.press(pilot, "t", "escape")
+        assert not timeline.display
         assert isinstance(screen.focused, Composer)
-        await stage.press(pilot, "ctrl+l")
-        assert screen.query_one(Timeline).display
 
 
 async def test_a_click_picks_a_round(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
-        await stage.press(pilot, "ctrl+l", "home")
+        await stage.press(pilot, "ctrl+l", "t", "home")
         await pilot.click(Timeline, offset=(14, 1))
         await stage.settle(pilot)
         assert spot_of(screen)[0] == 1
@@ -54,7 +59,7 @@ async def test_zoom_keeps_the_round(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot)
         timeline = screen.query_one(Timeline)
-        await stage.press(pilot, "ctrl+l", "left", "left")
+        await stage.press(pilot, "ctrl+l", "t", "left", "left")
         before, width = timeline.border_subtitle, timeline.virtual_size.width
         await stage.press(pilot, "z")
         assert timeline.virtual_size.width > width
@@ -67,19 +72,19 @@ async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
     async with Replay("lanes").started(0.5) as (replay, pilot):
         timeline = replay.screen.query_one(Timeline)
         assert timeline.virtual_size.height == 6
-        await replay.press(pilot, "l", "left", "down")
+        await replay.press(pilot, "i", "t", "left", "up")
         transcript = replay.screen.query_one(Transcript)
         assert transcript.spot is not None
         assert transcript.spot.reply is reply_of(replay.screen, 1)
-        await replay.press(pilot, "down")
-        assert transcript.spot.reply is reply_of(replay.screen, 2)
+        await replay.press(pilot, "up")
+        assert transcript.spot.reply is reply_of(replay.screen, 0)
 
 
 async def test_rounds_are_a_tab_on_a_narrow_screen(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         screen = await answered(stage, pilot)
         assert not screen.query_one(Timeline).display
-        await stage.press(pilot, "ctrl+l")
+        await stage.press(pilot, "ctrl+l", "t")
         assert screen.query_one(Timeline).display
         assert screen.query_one(Timeline).has_focus
         await stage.press(pilot, "escape")

@@ -13,22 +13,22 @@ async def test_figure_1_has_a_line_for_each_round(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         screen = await answered(stage, pilot, 20)
         transcript, reply = screen.query_one(Transcript), reply_of(screen)
-        await stage.press(pilot, "ctrl+f")
+        await stage.press(pilot, "ctrl+l", "l")
         numbers = [
             line.split()[0]
             for y in range(transcript.size.height)
             if (line := transcript.render_line(y).text[:4]).strip()
         ]
         assert [n for n in numbers if n.isdigit()] == [str(r.number + 1) for r in reply.rounds]
-        await stage.press(pilot, "ctrl+f")
+        await stage.press(pilot, "l")
         assert not any(transcript.render_line(y).text[:4].strip().isdigit() for y in range(transcript.size.height))
 
 
 async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
     async with stage.after(answered, WIDE) as pilot:
-        await stage.press(pilot, "f12")
+        await stage.press(pilot, "ctrl+l", "d")
         assert isinstance(stage.app.screen, DefinitionsScreen)
-        await stage.press(pilot, "escape")
+        await stage.press(pilot, "escape", "escape")
         await pilot.click("#acceptance")
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, DefinitionsScreen)

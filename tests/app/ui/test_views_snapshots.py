@@ -21,27 +21,26 @@ VIEWS = {
     "inspector_correction": ("detail", 0.55, "x i right right right right"),
     "inspector_accepted": ("detail", 0.55, "x i left left"),
     "inspector_of_a_tree": ("tree", 0.5, "x i"),  # a position for which four tokens were offered, and all refused
-    "step_drafted": ("detail", 0.5, "x n"),
-    "step_judged": ("detail", 0.5, "x n n"),
-    "step_complete": ("detail", 0.5, "x n n n"),
-    "lanes": ("lanes", 0.5, "l left left up"),
-    "figure_1": ("detail", 0.9, "f"),
-    "definitions": ("detail", 0.5, "f12"),
+    "step_drafted": ("detail", 0.5, "x i s"),
+    "step_judged": ("detail", 0.5, "x i s s"),
+    "step_complete": ("detail", 0.5, "x i s s s"),
+    "lanes": ("lanes", 0.5, "i t left left up"),
+    "figure_1": ("detail", 0.9, "i l"),
+    "definitions": ("detail", 0.5, "i d"),
 }
 """A trace, how much of it is played, and the keys that are pressed then."""
 LOOKS = {
     "second_choice": ("tree", 0.75, "i" + 8 * " left", "", WIDE),
-    "step_through_a_tree": ("tree", 0.5, "f7 f7 f7", "", WIDE),
+    "step_through_a_tree": ("tree", 0.5, "i s s s", "", WIDE),
     "inspector_light": (*VIEWS["inspector_correction"], "specchat-light", WIDE),
     "inspector_discarded_medium": ("detail", 0.55, "x x i right", "", MEDIUM),
     "inspector_no_color": (*VIEWS["inspector_rejected"], "", WIDE),
     "step_no_color": (*VIEWS["step_drafted"], "", MEDIUM),
-    "step_of_three_lanes": ("lanes", 0.4, "x n n", "", WIDE),
-    "lanes_zoomed_light": ("lanes", 0.5, "l Z left", "specchat-light", WIDE),
-    "timeline_folded": ("detail", 0.5, "l l", "", WIDE),
-    "figure_1_light": ("detail", 1.0, "f", "specchat-light", WIDE),
+    "step_of_three_lanes": ("lanes", 0.4, "x full_stop full_stop", "", WIDE),
+    "lanes_zoomed_light": ("lanes", 0.5, "i t Z left", "specchat-light", WIDE),
+    "figure_1_light": ("detail", 1.0, "i l", "specchat-light", WIDE),
     "figure_1_no_color": (*VIEWS["figure_1"], "", WIDE),
-    "figure_1_step_and_inspector": ("detail", 0.6, "f x i n", "", WIDE),
+    "figure_1_step_and_inspector": ("detail", 0.6, "x i l s", "", WIDE),
     "help_of_a_replay": ("detail", 0.5, "f1", "", WIDE),
 }
 """Views at one size; also their theme and the size."""

@@ -1,0 +1,138 @@
+"""The two levels of detail: the chat view, and the instruments on request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings
+from specchat.app.ui.actions.views import BETTER_MODELS
+from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.inspector import Inspector
+from specchat.app.ui.widgets.panel import Panel
+from specchat.app.ui.widgets.timeline import Timeline
+from specchat.app.ui.widgets.transcript import Transcript
+from tests.app.stage import Stage, lines_of
+from tests.app.views import NARROW, WIDE, reply_of, screen_of
+
+TIP = BETTER_MODELS.format("^\\")
+
+
+def started_with(folder: Path, **settings: object) -> Stage:
+    """The app as it starts with the settings file of this folder, and can load models."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "settings.toml"
+    stage = Stage(folder, file=file)
+    stage.settings = load_settings(file, settings)[0]
+    stage.app.actions.make_source = lambda _: stage.engine
+    return stage
+
+
+def instruments(stage: Stage) -> list[bool]:
+    """Whether panel and timeline are displayed."""
+    return [stage.app.chat_screen.query_one(kind).display for kind in (Panel, Timeline)]
+
+
+async def test_the_first_reply_is_watched_and_later_starts_open_in_the_chat_view(tmp_path: Path) -> None:
+    first = started_with(tmp_path)
+    async with first.started(WIDE, events=None):
+        assert instruments(first) == [True, True]
+    later = started_with(tmp_path)
+    async with later.started(WIDE, events=None):
+        assert instruments(later) == [False, False]
+
+
+async def test_the_view_is_switched_with_one_key_and_remembered(tmp_path: Path) -> None:
+    stage = started_with(tmp_path, view="chat")
+    async with stage.started(WIDE, events=20) as pilot:
+        folded = lines_of(stage)
+        await stage.press(pilot, "ctrl+g")
+        assert instruments(stage) == [True, True]
+        assert any("⊣" in line for line in lines_of(stage))
+        assert not any("⊣" in line for line in folded)  # a growing reply is read without rejected drafts
+    again = started_with(tmp_path)
+    async with again.started(WIDE, events=20) as pilot:
+        assert instruments(again) == [True, True]
+        await again.press(pilot, "ctrl+g")
+        assert instruments(again) == [False, False]
+    assert load_settings(tmp_path / "settings.toml")[0].view == "chat"
+
+
+@pytest.mark.parametrize(("columns", "width"), [(80, 78), (110, 90), (140, 90), (200, 90)])
+async def test_the_column_of_the_chat_view_is_centred(tmp_path: Path, columns: int, width: int) -> None:
+    stage = Stage(tmp_path, view="chat")
+    async with stage.started((columns, 40), events=20):
+        column, room = (screen_of(stage).query_one(part).region for part in (Transcript, "#middle"))
+        assert column.width == width
+        assert abs((column.x - room.x) - (room.right - column.right)) <= 2
+
+
+async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, view="chat")
+    async with stage.started(NARROW, events=30) as pilot:
+        screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
+        await stage.press(pilot, *"slt")
+        assert screen.query_one(Composer).text == "slt"
+        assert not transcript.by_round
+        await stage.press(pilot, "ctrl+l", "l")
+        assert screen.query_one(Inspector).display
+        assert transcript.by_round
+        await stage.press(pilot, "s", "s")
+        assert stage.engine.paused
+        await stage.press(pilot, "escape")  # which ends all of it
+        assert not screen.query_one(Inspector).display
+        assert not transcript.by_round
+        assert not stage.engine.paused
+        assert screen.query_one(Composer).text == "slt"
+
+
+async def test_a_line_below_the_reply_has_the_panel_s_figures(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, view="chat")
+    async with stage.started(WIDE, events=None):
+        figures = reply_of(screen_of(stage)).figures
+        gain = figures.gain
+        assert gain is not None
+        line = f"{gain.measured:.1f}× faster · {figures.metrics.acceptance or 0:.0%} accepted · ".replace("%", " %")
+        assert any(line in shown for shown in lines_of(stage))
+
+
+async def test_the_way_to_better_models_is_told_once_ever(tmp_path: Path) -> None:
+    for told in ([TIP], []):
+        stage = started_with(tmp_path)
+        async with stage.started(WIDE, events=None) as pilot:
+            await stage.answer(pilot)
+            assert stage.said == told
+
+
+@pytest.mark.parametrize("settings", [{"target": "somewhere/else"}, {"tips": "off"}])
+async def test_it_is_not_told_of_other_models_nor_where_it_was(tmp_path: Path, settings: dict[str, str]) -> None:
+    stage = started_with(tmp_path, **settings)
+    async with stage.started(WIDE, events=None):
+        assert not stage.said
+
+
+async def test_a_reply_that_was_stopped_is_none(tmp_path: Path) -> None:
+    stage = started_with(tmp_path)
+    async with stage.started(WIDE, events=20) as pilot:
+        await stage.press(pilot, "escape")
+        assert not stage.said
+    assert load_settings(tmp_path / "settings.toml")[0].view == Settings().view
+
+
+async def test_the_panel_is_shown_at_once_on_a_narrow_screen(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, view="chat")
+
+    def shown(pilot: Pilot[None]) -> list[bool]:
+        return [pilot.app.screen.query_one(part).display for part in ("#tabs", "#panel", "#middle")]
+
+    async with stage.started(NARROW, events=20) as pilot:
+        assert shown(pilot) == [False, False, True]
+        await stage.press(pilot, "ctrl+g")
+        assert shown(pilot) == [True, True, False]
+        await stage.press(pilot, "escape")
+        assert shown(pilot) == [True, False, True]
+        await stage.press(pilot, "ctrl+g", "ctrl+g")
+        assert shown(pilot) == [False, False, True]
