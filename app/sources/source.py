@@ -207,7 +207,7 @@ class Stepper:
             EngineError: the request cannot be served, or rounds are held back.
         """
         if self.paused:
-            raise EngineError("the engine is paused: continue (f10) first")
+            raise EngineError("the engine is paused: resume it (p) first")
         self._source.examine(request, continuation)
 
     def cancel(self, request_id: str) -> None:

@@ -182,7 +182,7 @@ _READING = (
     Action(name="watch", run="views.toggle_watch", when="screen.can_switch", keys="ctrl+g,f3", footer=13,
            title="Watch", about="watch speculation: panel, timeline and every draft; or only the chat. Remembered"),
     Action(name="details", run="screen.inspection.toggle", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
-           title="Details of a reply",
+           title="Details of a reply", when="screen.conversation.turns",
            about="details of a reply: every token, its round and its times; a click on a token does too"),
     Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two set-ups, fairly timed",
            label="side by side", when="comparison.can_compare", priority="ctrl+y", keys="f11", title="Side by side"),

@@ -106,14 +106,6 @@ class SpecChat(App[None]):
         self.chat_screen.set_pace(self.pump.pace)
         self._theme_choice = ThemeChoice(self, theme)
 
-    def _observe(self, request_id: str, event: Event) -> None:
-        """Put a prompt that failed before its first token back into the composer, if that is empty."""
-        conversation, turn = self.requests.replies[request_id]
-        failed = isinstance(event, Finished) and event.reason is FinishReason.ERROR
-        empty = not self.chat_screen.widgets.composer.text and not any(reply.has_text for reply in turn.replies)
-        if failed and empty and conversation is self.chat_screen.conversation:
-            self.chat_screen.writing.take_back([turn])
-
     def get_driver_class(self) -> type[Driver]:
         """Textual's driver; on Linux and macOS one that tolerates invalid input and hang-ups."""
         found = super().get_driver_class()
@@ -219,10 +211,19 @@ class SpecChat(App[None]):
         self.actions.models.update()
         self.actions.chats.refresh()
 
-    def _observe(self, _: str, event: Event) -> None:
+    def _observe(self, request_id: str, event: Event) -> None:
         """Process an event of a reply, before the reply does."""
-        if isinstance(event, Finished) and event.reason not in (FinishReason.CANCELLED, FinishReason.ERROR):
+        if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
+            self._take_back(request_id)
+        elif isinstance(event, Finished) and event.reason is not FinishReason.CANCELLED:
             self.actions.views.after_reply()
+
+    def _take_back(self, request_id: str) -> None:
+        """Put a prompt that failed before its first token back into the composer, if that is empty."""
+        conversation, turn = self.requests.replies[request_id]
+        empty = not self.chat_screen.widgets.composer.text and not any(reply.has_text for reply in turn.replies)
+        if empty and conversation is self.chat_screen.conversation:
+            self.chat_screen.writing.take_back([turn])
 
     def _handle(self, record: Record) -> None:
         """Process a record about the engine; adapt to the device that it is ready on."""

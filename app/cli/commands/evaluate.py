@@ -58,8 +58,8 @@ def evaluate(
 ) -> None:
     """Acceptance by position, τ, α, c and predicted speedup of any drafters, on existing text.
 
-    A second table counts tokens that one drafter predicts and another does not; alt+v in the chat shows them in a
-    reply. With --against, two targets or two formats of one target are compared instead.
+    A second table counts tokens that one drafter predicts and another does not; in the chat they are among the
+    details of a reply. With --against, two targets or two formats of one target are compared instead.
     """
     if as_json and as_csv:
         raise UsageError("--json and --csv contradict each other: choose one")

@@ -15,10 +15,10 @@ KEYS = {"tokens": (), "markdown": ("ctrl+t",)}
 SCREENS = {
     "inspector": ("f6",),
     "help": ("f1",),
-    "figures": ("f12",),
-    "theory": ("f12", "t"),
+    "figures": ("f6", "d"),
+    "theory": ("f6", "h"),
     "controls": ("f9",),
-    "drafts": ("alt+v",),
+    "drafts": ("f6", "c"),
     "models": ("ctrl+backslash",),
     "messages": ("ctrl+e",),
     "context": ("alt+c",),

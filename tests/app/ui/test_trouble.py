@@ -136,9 +136,10 @@ async def test_a_prompt_that_is_refused_is_in_the_composer_again(stage: Stage) -
 
 
 async def test_a_paused_reply_says_so(stage: Stage) -> None:
-    async with stage.started() as pilot:
-        await stage.press(pilot, "f10")
+    async with stage.started(events=None) as pilot:
+        await stage.press(pilot, "ctrl+l", "p")
+        stage.composer.focus()
         await stage.send(pilot)
-        assert any("paused · f10 continues" in line for line in lines_of(stage))
-        await stage.press(pilot, "f10")
+        assert any("paused · p resumes" in line for line in lines_of(stage))
+        await stage.press(pilot, "ctrl+l")
         assert any("waiting for a free slot" in line for line in lines_of(stage))
