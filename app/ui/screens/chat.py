@@ -81,6 +81,7 @@ class ChatScreen(ChatBase):
         self.writing.keep()
         self.writing.end_edit()
         self.transcript.show(conversation)
+        self.inspection.close()
         self.inspection.forget()
         if not self.widgets.replaying:
             self.writing.show(conversation)

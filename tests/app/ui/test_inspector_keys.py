@@ -160,5 +160,5 @@ async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
         await answered(stage, pilot, None)
         await stage.press(pilot, "f6", "ctrl+n")
         assert screen_of(stage).query_one(Transcript).spot is None
-        await stage.press(pilot, "f6", "ctrl+b", "home", "enter", "f6", "left")
+        await stage.press(pilot, "ctrl+b", "home", "enter", "f6", "left")
         assert spot_of(screen_of(stage))[0] > 0
