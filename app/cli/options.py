@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from specchat.app.errors import UsageError
+from specchat.app.paths import settings_file
 from specchat.app.settings.settings import AUTO, DRAFTERS
 
 MODEL, SAMPLING, DRAFTING, MACHINE = PANELS = ("Model", "Sampling", "Drafting", "Machine")
@@ -172,7 +173,7 @@ def _known_theme(name: str | None) -> str | None:
     if name is not None:
         from specchat.app.ui.themes import check_theme
 
-        check_theme(name)
+        check_theme(name, (path.stem for path in (settings_file().parent / "themes").glob("*.toml")))
     return name
 
 

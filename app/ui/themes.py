@@ -7,6 +7,7 @@ attribute.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from textual.app import App
@@ -92,13 +93,13 @@ LIGHT = _theme(
 )
 
 
-def check_theme(name: str) -> None:
-    """Check the name of a theme.
+def check_theme(name: str, own: Iterable[str] = ()) -> None:
+    """Check the name of a theme: Textual's, specchat's, or one of the user's `own`.
 
     Raises:
         UsageError: there is no such theme.
     """
-    if name not in (known := [DARK.name, LIGHT.name, *sorted(BUILTIN_THEMES)]):
+    if name not in (known := list(dict.fromkeys((DARK.name, LIGHT.name, *sorted((*BUILTIN_THEMES, *own)))))):
         raise UsageError(f"theme {name!r} is not known: choose one of {', '.join(known)}")
 
 
@@ -164,7 +165,7 @@ class ThemeChoice:
             UsageError: there is no such theme.
         """
         if theme and theme != self._app.theme:
-            check_theme(theme)
+            check_theme(theme, self._app.available_themes)
             self._app.theme = theme
 
     def keep(self, preferences: Preferences | None) -> None:

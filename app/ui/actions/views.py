@@ -85,7 +85,7 @@ class Views(ActionGroup):
 
     def use_theme(self, name: str) -> None:
         """`/theme NAME`."""
-        check_theme(name)
+        check_theme(name, self._scope.app.available_themes)
         self._scope.app.theme = name
 
     def toggle_markdown(self) -> None:

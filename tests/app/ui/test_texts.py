@@ -88,7 +88,7 @@ async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
         assert stage.app.screen.query_one(Composer).text == "Translate into French: a cat"
 
 
-@pytest.mark.parametrize("line", ["/system unknown", "/template unknown", "/system-save x/y", "/system-save x"])
+@pytest.mark.parametrize("line", ["/template unknown", "/system-save x/y", "/system-save x"])
 async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
     async with stage.started(NARROW) as pilot:
         await stage.send(pilot, line)
