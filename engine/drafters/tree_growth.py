@@ -30,6 +30,7 @@ from specchat.engine.decoding.gamma.budget import Budget, repeatable
 from specchat.engine.decoding.proposal import Draft, Support, join
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
 from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.device import to_device
 from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.kernels.sampling import DrawRequest
@@ -112,10 +113,10 @@ def by_kernels(wanted: DrawRequest) -> list[int]:
 
 def by_torch(wanted: DrawRequest) -> list[int]:
     """Draw as the sampler does."""
-    limit = xtc.threshold(wanted.sampling, wanted.seed, wanted.position)
-    settings = replace(
-        SamplingRows.of([wanted.sampling], wanted.logits.device), xtc=torch.tensor([[limit]], dtype=torch.float64)
-    )
+    settings = SamplingRows.of([wanted.sampling], wanted.logits.device)
+    if wanted.sampling.xtc:
+        limit = xtc.threshold(wanted.sampling, wanted.seed, wanted.position)
+        settings = replace(settings, xtc=to_device([[limit]], wanted.logits.device, torch.float64))
     wanted.q.copy_(standardise(wanted.logits[None, None], settings)[0, 0].nan_to_num_())
     u = torch.tensor(wanted.u, dtype=torch.float64)
     places = list(dict.fromkeys(draw_different(wanted.q[None, None], u[None, None])[0, 0].tolist()))

@@ -37,6 +37,7 @@ SAMPLINGS = {
         temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, logit_bias=((65, 1.5),), seed=5
     ),
     "lenient": Sampling(temperature=1.0, lenience=0.8, seed=5),
+    "xtc": Sampling(temperature=0.9, xtc_probability=0.5, xtc_threshold=0.02, seed=5),
 }
 
 

@@ -150,7 +150,7 @@ def test_published_heads_give_there_what_they_give_on_the_cpu(
         assert replies(requests, "head", gpu, published=folder) == expected
 
 
-@pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered"])
+@pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered", "xtc"])
 def test_trees_of_a_model_that_drafts_for_itself_are_drawn_from_the_targets_distribution(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
