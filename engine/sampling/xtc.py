@@ -39,7 +39,7 @@ def thresholds(rows: Sequence[SequenceState], depths: Iterable[Sequence[int]], w
 
 
 def without_top_choices(probabilities: Tensor, limits: Tensor) -> Tensor:
-    """Keep only the least likely of the tokens that reach the threshold, and those that tie with it.
+    """Keep only the least likely of the tokens that reach the threshold, and its ties.
 
     Args:
         probabilities: [B, T, V].
