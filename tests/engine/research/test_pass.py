@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     assert torch.equal(load_look_ahead(folder, target).embeddings, loaded.embeddings)
     other = write_tiny_model(tmp_path / "other", seed=5)
     with pytest.raises(EngineError, match="made for tiny, with other weights than other has"):
-        assemble(EngineConfig(str(other), Path(), draft=str(folder)), ignore_progress)
+        assemble(EngineConfig(str(other), tmp_path / "store", draft=str(folder)), ignore_progress)
     for content, words in ((b"", "is broken"), (None, "is broken")):
         weights = folder / "look-ahead.safetensors"
         weights.unlink() if content is None else weights.write_bytes(content)

@@ -26,7 +26,8 @@ QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "pas
 
 
 @pytest.fixture(autouse=True)
-def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_copy_and_own_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(QUICK, "models", tmp_path / "store")
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
 
 

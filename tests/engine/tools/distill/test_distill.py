@@ -85,7 +85,7 @@ def make(target: Path, out: Path, minutes: float = 0.1, **more: object) -> Disti
 
 
 def loaded(target: Path, draft: Path | None = None, **more: object) -> Assembly:
-    config = EngineConfig(str(target), Path(), draft=draft and str(draft), **more)  # type: ignore[arg-type]
+    config = EngineConfig(str(target), target.parent / "store", draft=draft and str(draft), **more)  # type: ignore[arg-type]
     return assemble(config, ignore_progress)
 
 

@@ -22,18 +22,20 @@ DRAFTERS = ("model", "suffix", "ngram")
 
 
 @pytest.fixture(scope="module")
-def pair(tiny_model: Callable[..., Path]) -> dict[str, str]:
-    return {"target": str(tiny_model()), "draft": str(tiny_model(seed=1, num_hidden_layers=1))}
+def pair(tiny_model: Callable[..., Path]) -> dict[str, object]:
+    target = tiny_model()
+    draft = tiny_model(seed=1, num_hidden_layers=1)
+    return {"target": str(target), "draft": str(draft), "models": target.parent / "store"}
 
 
-def verified(pair: dict[str, str], **values: object) -> VerificationReport:
+def verified(pair: dict[str, object], **values: object) -> VerificationReport:
     return run(
         LosslessOptions(**{**QUICK, "samples": 200, "dtype": "float32", "temperature": 0.5, **pair, **values}),
         lambda _line: None,
     )  # type: ignore[arg-type]
 
 
-def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
+def test_a_correct_engine_passes(pair: dict[str, object]) -> None:
     found = verified(pair, samples=60)
     assert found.passed
     drafters = [check.drafter for check in found.greedy]
@@ -50,7 +52,7 @@ def test_a_correct_engine_passes(pair: dict[str, str]) -> None:
     assert whole["sampled"][0]["result"]["p_value"] >= 0.0005
 
 
-def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, str]) -> None:
+def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, object]) -> None:
     """ctrl+c at the second drafter's samples: the greedy checks and the first drafter's samples are reported."""
     said: list[str] = []
 
@@ -77,7 +79,7 @@ def test_the_limit_bounds_the_places_that_are_sampled() -> None:
 
 
 @pytest.mark.slow
-def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepting_what_should_be_refused_is_found(pair: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(logits: Tensor, drafted: Drafted, *rest: Any) -> Verdict:
         logits = logits.clone()
         count = drafted.tokens.shape[1]
@@ -97,7 +99,7 @@ def test_accepting_what_should_be_refused_is_found(pair: dict[str, str], monkeyp
 
 
 @pytest.mark.slow
-def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, u_last: Tensor) -> Verdict:
         return accept(logits, drafted, settings, u * 0.1, u_last)
 
@@ -116,7 +118,7 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, str], monkeypa
         ({"slots": 1, "context": 8}, "the context holds 8"),
     ],
 )
-def test_bad_input_is_refused(pair: dict[str, str], values: dict[str, object], sentence: str) -> None:
+def test_bad_input_is_refused(pair: dict[str, object], values: dict[str, object], sentence: str) -> None:
     with pytest.raises(EngineError, match=sentence):
         verified(pair, **values)
 
