@@ -18,8 +18,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def duet(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Duet]:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
-    target = str(tiny_model(eos_token_id=0))
-    settings = Settings(target=target, dtype="float32", max_tokens=30, repetition_penalty=2.0)  # ends no reply early
+    settings = Settings(target=str(tiny_model(eos_token_id=0)), dtype="float32", max_tokens=30)
     duet = live_duet(settings, SideOptions("none", "ngram:gamma=3"))
     duet.connect(None)
     yield duet

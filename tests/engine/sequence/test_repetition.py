@@ -9,24 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine import Finished, FinishReason, Request
-from specchat.engine.sequence.repetition import LONGEST_PERIOD, TIMES, Repetition
+from specchat.engine.sequence.repetition import LEAST, LONGEST_PERIOD, TIMES, Repetition
 from tests.engine.tiny import ids_of, tiny_engine, tiny_model
 
 
 def repeats(text: Sequence[int]) -> bool:
-    """Whether a text ends with a period that is there several times in a row."""
-    return any(
-        list(text[-period:]) * TIMES == list(text[-TIMES * period :])
-        for period in range(1, min(LONGEST_PERIOD, len(text) // TIMES) + 1)
-    )
+    """Whether a text ends with a period that is there several times in a row, and long enough."""
+    for period in range(1, LONGEST_PERIOD + 1):
+        end = text[-max(TIMES * period, LEAST) :]
+        if len(end) >= max(TIMES * period, LEAST) and end[period:] == end[:-period]:
+            return True
+    return False
 
 
 @given(st.lists(st.integers(0, 2), max_size=40), st.lists(st.integers(0, 3), min_size=1, max_size=8))
 def test_a_period_is_found_at_its_last_token(beginning: list[int], period: list[int]) -> None:
-    text, watch = [*beginning, *period * (TIMES + 1)], Repetition()
+    text, watch = [*beginning, *period * (LEAST + 1)], Repetition()
     found = [watch.add(token) for token in text]
     assert found == [repeats(text[: end + 1]) for end in range(len(text))]
     assert any(found)
+
+
+@pytest.mark.parametrize("row", ["| --- " * 8, "0." + "0" * 20, "[" + "0, " * 16 + "0]", "ha " * 12])
+def test_what_is_written_on_purpose_is_none(row: str) -> None:
+    watch = Repetition()
+    assert not any(watch.add(ord(letter)) for letter in row)
 
 
 @pytest.mark.parametrize(("length", "found"), [(LONGEST_PERIOD, True), (LONGEST_PERIOD + 1, False)])
@@ -45,7 +52,7 @@ def test_a_reply_ends_when_it_repeats_itself_whatever_is_drafted() -> None:
         for drafter in ("none", "suffix"):
             for stop in (True, False):
                 request = Request(
-                    f"{drafter} {stop}", prompt_ids=(5, 6, 7), max_tokens=200, drafter=drafter, stop_repeats=stop
+                    f"{drafter} {stop}", prompt_ids=(9, 9, 9, 9), max_tokens=200, drafter=drafter, stop_repeats=stop
                 )
                 events = list(engine.stream(request))
                 last = events[-1]
