@@ -104,6 +104,8 @@ class Views(ActionGroup):
             screen.show_view(view)
         if screen.has_class("-narrow"):
             screen.panes.show("panel" if view == WATCH else "chat")
+        else:
+            screen.panes.select("chat")
 
     def after_reply(self) -> None:
         """A reply has ended: a new user's next start opens in the chat view; the way to better models is told once."""

@@ -74,7 +74,6 @@ class ChatScreen(ChatBase):
         """Show the chat with or without the instruments, one of `VIEWS`."""
         self.set_class(view == CHAT_VIEW, "-chat")
         self.transcript.drafts = view == WATCH
-        self.panes.select("chat")
 
     def show(self, conversation: Conversation) -> None:
         """Show another conversation."""
