@@ -42,7 +42,7 @@ def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -
     return PackedBackend(model, 4, context, 17, taps)
 
 
-@pytest.mark.parametrize("quantize", ["q8", "q4"])
+@pytest.mark.parametrize("quantize", ["q8", pytest.param("q4", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_states_are_those_of_the_dequantised_network(family: str, quantize: str, tmp_path: Path) -> None:
     folder = write_family(family, tmp_path / family)
@@ -141,7 +141,14 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
 
 
-@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-oss-mxfp4", "gemma4", "gemma4-dense"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "gemma4",
+        "gpt-oss-mxfp4",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen3-moe", "gemma4-dense")),
+    ],
+)
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, tmp_path: Path) -> None:
     model = packed(write_family(family, tmp_path / family), tmp_path)
     texts = ("one two one two one", "a b a b a b a b", "speculative decoding")
