@@ -110,15 +110,13 @@ uint64_t passes(uint64_t hash) {
                      random_matrix(format, inner, hidden), random_matrix(format, inner, hidden),
                      random_matrix(format, hidden, inner), norm(heads * size), norm(key_heads * size), nullptr, nullptr,
                      norm(hidden), i ? nullptr : norm(hidden), norm(hidden), i ? nullptr : norm(hidden), norm(size),
-                     norm(size), i ? 40 : 0, 0, SK_ATTENTION, 0, nullptr, nullptr, {}, nullptr, nullptr, nullptr, nullptr, nullptr};
+                     norm(size), i ? 40 : 0, 0, SK_ATTENTION, 0, nullptr, nullptr, {}, nullptr, nullptr, nullptr, nullptr, nullptr,
+                     key_heads, size, i, 1.0f};
     }
     sk_model model{};
     model.layer_count = 2;
     model.hidden = hidden;
     model.heads = heads;
-    model.key_heads = key_heads;
-    model.head_size = size;
-    model.intermediate = inner;
     model.vocabulary = words;
     model.rope_count = 1;
     model.epsilon = 1e-5f;
