@@ -241,9 +241,9 @@ uint64_t growths(uint64_t hash) {
     sk_head_model model{};
     model.layer.layer_count = model.layer.rope_count = 1;
     model.layer.hidden = hidden;
-    model.layer.heads = model.layer.key_heads = heads;
-    model.layer.head_size = size;
-    model.layer.intermediate = inner;
+    model.layer.heads = layer.key_heads = heads;
+    layer.head_size = size;
+    layer.scale = 1.0f;
     model.layer.vocabulary = words;
     model.layer.activation = SK_SILU;
     model.layer.epsilon = 1e-5f;
