@@ -110,7 +110,7 @@ def test_the_clock_goes_back_with_every_look(tmp_path: Path, dice: random.Random
                 terminal.type(NEW_CHAT)
                 terminal.wait_for("new chat")
             ask(terminal, name)
-            terminal.wait_for("complete")
+            terminal.wait_for("copy")
         assert terminal.leave(QUIT) == 0
     assert lost(tmp_path, names, 29, all_shown=True) == []
 
@@ -136,7 +136,7 @@ def test_nothing_can_be_written_and_there_are_chats(tmp_path: Path) -> None:
     with mounted(tmp_path, "size=8m"):
         with start(tmp_path, "--rounds", 20) as terminal:
             ask(terminal, PROMPT)
-            terminal.wait_for("complete")
+            terminal.wait_for("copy")
             terminal.leave(QUIT)
         subprocess.run(["mount", "-o", "remount,ro", tmp_path], check=True)
         chats_without_store(tmp_path)
@@ -156,7 +156,7 @@ def test_two_on_one_home(tmp_path: Path) -> None:
         other.type("/gamma 3\r")
         for terminal in (one, other):
             terminal.wait_for(word(ROUNDS - 1).strip())
-            terminal.wait_for("complete")
+            terminal.wait_for("copy")
         assert (one.leave(QUIT), other.leave(QUIT)) == (0, 0)
     names = ["other-second", "other-first", "one-second", "one-first"]
     assert lost(tmp_path, names, ROUNDS - 1, all_shown=True) == []
@@ -170,7 +170,7 @@ def test_one_of_two_is_killed(tmp_path: Path, dice: random.Random) -> None:
         ask(other, "survives")
         draw_for(one, dice.uniform(0, 1))
         one.kill()
-        other.wait_for("complete")
+        other.wait_for("copy")
         assert other.leave(QUIT) == 0
     assert lost(tmp_path, ["killed", "survives"], shown_round(one)) == []
 
@@ -209,7 +209,7 @@ def chats_without_store(home: Path) -> None:
     """Chat where nothing can be stored, which is told."""
     with start(home, "--rounds", 20) as terminal:
         ask(terminal, "not kept")
-        terminal.wait_for("complete")
+        terminal.wait_for("copy")
         terminal.type("/temp 0.5\r")
         terminal.wait_quiet()
         assert terminal.leave(QUIT) == 0

@@ -40,7 +40,9 @@ def find_llama_cpp(listing: Listing) -> Server | None:
     ready = observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
 
     def call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
-        return Call(path(request), standard_body(request, model, "repeat_penalty", dry=True) | _OPTIONS)
+        last = request.sampling.dry_penalty_last_n
+        scanned = {"dry_penalty_last_n": context if last < 0 else last}  # some versions refuse -1, the whole context
+        return Call(path(request), standard_body(request, model, "repeat_penalty", dry=True) | scanned | _OPTIONS)
 
     return Server(ready, call, LlamaCppReader)
 
