@@ -191,13 +191,14 @@ uint64_t passes(uint64_t hash) {
 // Distributions with every filter, tokens drawn from them, and a tree of those judged.
 uint64_t samples(uint64_t hash) {
     constexpr int64_t words = 1037, drafted = 3;
-    const sk_sampling kinds[] = {{1.0, 1.0, 0, -INFINITY, 0}, {0.7, 0.9, 40, -3.0f, 0}, {1.3, 0.6, 0, -INFINITY, 0}};
+    const sk_sampling kinds[] = {
+        {1.0, 1.0, 0, 0.0, 0.1, -INFINITY, 0}, {0.7, 0.9, 40, 0.0, 0.1, -3.0f, 0}, {1.3, 0.6, 0, 0.5, 0.02, -INFINITY, 0}};
     for (const sk_sampling& kind : kinds) {
         std::vector<float> logits(4 * words), theirs = random_floats(words), q(words);
         for (float& value : logits) value = random_float() * 4.0f;
         const double u[] = {0.0, 0.4, 0.9, 0.1, 0.5, 0.2, 0.8, 0.7};
         std::vector<int32_t> places(drafted);
-        sk_draw drawn = {theirs.data(), &kind, drafted, u, q.data(), places.data()};
+        sk_draw drawn = {theirs.data(), &kind, drafted, u, q.data(), places.data(), 7, 3};
         sk_draw_tokens(&drawn, 1, words, 2);
         const std::vector<int64_t> tokens(places.begin(), places.end());
         const int32_t parents[] = {0, 0, 0};
@@ -266,7 +267,7 @@ uint64_t growths(uint64_t hash) {
     const int64_t ids[] = {3, 1, 4, 1, 5};
     const double passes[] = {0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16}, rates[] = {0.3, 0.5, 0.7, 0.9};
     const double edges[] = {0.01, 0.05, 0.3};
-    const sk_sampling sampling = {0.9, 0.95, 0, -INFINITY, 0};
+    const sk_sampling sampling = {0.9, 0.95, 0, 0.0, 0.1, -INFINITY, 0};
     std::vector<float> tapped[slots];
     sk_read read[slots];
     sk_growth rows[slots]{};
