@@ -56,6 +56,8 @@ class EngineConfig:
     """Maximum number of concurrent requests; each uses one slot of the KV cache."""
     context: int = 4096
     """Tokens per slot, prompt and reply together; limited by the model's context length."""
+    cache_memory: int | None = None
+    """Bytes for what was read of all texts, so that it need not be read again; None for a quarter of what is free."""
     queue: int = 1024
     """Maximum number of waiting requests; further ones are refused."""
     prefill_chunk: int = 256

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -13,8 +13,9 @@ from torch import Tensor
 
 from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
+from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree
@@ -37,9 +38,10 @@ def build(
     taps: Sequence[int] = (),
     *,
     exact: bool = False,  # noqa: ARG001 as every pass is
+    pool: BlockPool | None = None,
 ) -> PackedBackend:
     """Backend of a packed model."""
-    return PackedBackend(model, slots, context, overhang, taps)
+    return PackedBackend(model, slots, context, overhang, taps, pool=pool)
 
 
 class PackedBackend(Backend):
@@ -54,6 +56,7 @@ class PackedBackend(Backend):
         context: tokens per row.
         overhang: columns beyond the context, for rows that draft less than their batch.
         taps: depths of the hidden states that every pass returns.
+        pool: blocks of the cache, of the target if this is a draft model; its own if None.
 
     Raises:
         EngineError: the cache does not fit into memory.
@@ -62,7 +65,16 @@ class PackedBackend(Backend):
     device = CPU
     capabilities = Capabilities(ragged=True, packed=True)
 
-    def __init__(self, model: PackedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        model: PackedModel,
+        slots: int,
+        context: int,
+        overhang: int,
+        taps: Sequence[int] = (),
+        *,
+        pool: BlockPool | None = None,
+    ) -> None:
         columns = context + overhang + 1
         shape, recurrent = model.shape, model.described.recurrent
         attended = [model.described.layer_shape(layer).cached * 2 for layer in range(model.layers)]
@@ -71,14 +83,17 @@ class PackedBackend(Backend):
         if recurrent:
             self._states = PackedStates(len(recurrent), slots, shape.taps, shape.recurrent_sizes)
             self.capabilities = replace(self.capabilities, trees=False)
-        self.cache = KVCache(shapes, slots, columns, CPU, torch.float16, states=self._states)
+        tables = pool or BlockPool(slots, columns)
+        if pool is None:
+            tables.states = self._states
         self._decoder = model.decoder(context, columns)
+        attach = partial(self._decoder.attach, tables.tables)
+        self.cache = PagedCache(shapes, columns, tables, self._states, attach)
         self._embedding = self.packed_embedding = model.embedding
         self._output = model.output
         self.context, self.taps = context, tuple(taps)
         self.vocabulary = model.shape.vocabulary
         self.short_context = model.short_context(context)
-        self._decoder.attach(self.cache.keys, self.cache.values)
         if self._states:
             self._decoder.attach_states(*self._states.tensors)
         self.penalties = Penalties(slots, context, CPU)

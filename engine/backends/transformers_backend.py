@@ -17,6 +17,7 @@ from specchat.engine.backends.longrope import fix_longrope
 from specchat.engine.backends.recurrent_layers import record_states
 from specchat.engine.backends.tensor_acceptance import TensorVerdict
 from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.cache_probe import CacheProbe
 from specchat.engine.cache.kv_cache import CacheView, KVCache
 from specchat.engine.cache.recurrent_states import RecurrentStates
@@ -35,10 +36,17 @@ from specchat.engine.sequence.sequence import SequenceState
 
 
 def build(
-    model: LoadedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+    model: LoadedModel,
+    slots: int,
+    context: int,
+    overhang: int,
+    taps: Sequence[int] = (),
+    *,
+    exact: bool = False,
+    pool: BlockPool | None = None,
 ) -> TransformersBackend:
     """Backend of a loaded model."""
-    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact)
+    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact, pool=pool)
 
 
 class TransformersBackend(TensorBackend):
@@ -53,14 +61,25 @@ class TransformersBackend(TensorBackend):
         overhang: columns beyond the context, for padding of rows that draft less than others of their batch.
         taps: depths of the hidden states to return with every pass (0 the embeddings, the last one normed).
         exact: whether passes other than prefill are batch-invariant.
+        pool: blocks of the cache, of the target if this is a draft model; its own if None.
 
     Raises:
         EngineError: the cache does not fit into memory, the model cannot run with one, or its weights are in use with
             other rotary factors.
     """
 
+    cache: KVCache
+
     def __init__(
-        self, model: Any, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+        self,
+        model: Any,
+        slots: int,
+        context: int,
+        overhang: int,
+        taps: Sequence[int] = (),
+        *,
+        exact: bool = False,
+        pool: BlockPool | None = None,
     ) -> None:
         self.model = model
         self.taps = tuple(taps)
@@ -91,15 +110,19 @@ class TransformersBackend(TensorBackend):
         columns = context + overhang + 1
         columns = -(-columns // attention.BLOCK) * attention.BLOCK if self.flex else columns
         shapes = [probe.shapes.get(layer, (0, 0, 0, 0)) for layer in range(max(probe.shapes, default=-1) + 1)]
-        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, paged=self.flex, states=self.states)
-        pool = GraphPool(self.device, capture=True) if captures else None
+        self.cache = KVCache(
+            shapes, slots, columns, self.device, model.dtype, paged=self.flex, states=self.states, pool=pool
+        )
+        graphs = GraphPool(self.device, capture=True) if captures else None
         self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
-        if pool is not None:
+        if graphs is not None:
             compiled = not exact and compile_layers(model)
-            self.captured = CapturedPasses(self.cache, self._step, pool, compiled=compiled, trees=not exact)
-        self._invariant = BatchInvariantPasses(self.cache, self._step, Graphs(self.device, 1, pool)) if exact else None
-        super().__init__(slots, Penalties(slots, context, self.device), pool)
+            self.captured = CapturedPasses(self.cache, self._step, graphs, compiled=compiled, trees=not exact)
+        self._invariant = (
+            BatchInvariantPasses(self.cache, self._step, Graphs(self.device, 1, graphs)) if exact else None
+        )
+        super().__init__(slots, Penalties(slots, context, self.device), graphs)
 
     @property
     def performance_warnings(self) -> list[str]:

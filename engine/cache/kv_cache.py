@@ -1,23 +1,30 @@
-"""KV cache: preallocated keys and values of every slot; rolling back shortens a length and moves no data.
+"""KV cache of a backend that reads rows: keys and values of a slot lie in consecutive columns.
 
 The valid length of a slot is kept in `engine.sequence.sequence.SequenceState.cached`. A pass writes at given positions
-and attends to positions up to its own, so entries beyond a sequence's length are masked, and later overwritten.
+and attends to positions up to its own, so entries beyond a sequence's length are masked, and later overwritten: rolling
+back shortens a length and moves no data. Texts that stay for later prompts are copied to blocks (`BlockStore`), since a
+pass that gathers blocks costs more than such a copy for every prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import prod
 from mmap import mmap
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.cache.block_pool import BlockPool, BlockStore, States
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
+
+Shapes = Sequence[tuple[int, int, int, int]]
+"""(G, D of keys, G, D of values) of each layer; zeros for a layer without keys and values."""
 
 
 def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -35,34 +42,40 @@ def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
-class States(Protocol):
-    """What layers other than attention know of the text in each slot, besides keys and values."""
+def grouped(shapes: Shapes, make: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Tensors of neighbouring layers of one shape in one tensor, so that copying a column takes one operation for all.
 
-    @property
-    def bytes(self) -> int:
-        """Memory of one slot."""
+    Args:
+        shapes: of the layers.
+        make: makes a tensor [layers, ...] for so many layers of G heads and head size D.
 
-    def reusable(self, slot: int, length: int) -> int:
-        """Longest length up to `length` from which a text can continue."""
+    Returns:
+        These tensors; of each layer its keys, and its values.
+    """
+    made: list[Tensor] = []
+    for sizes in ([(h, d) for h, d, _, _ in shapes], [(h, d) for _, _, h, d in shapes]):
+        made += [make(len(list(alike)), *size) for size, alike in groupby(sizes)]
+    layers = [layer for tensor in made for layer in tensor]
+    return made, layers[: len(shapes)], layers[len(shapes) :]
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Let slot `target` know what `source` knows up to `length`."""
 
-    def clear(self, slot: int) -> None:
-        """Forget a slot."""
+def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
+    """Memory of one column of all layers."""
+    return sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
 
 
-class KVCache:
+class KVCache(BlockStore):
     """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
 
     Args:
-        shapes: (G, D of keys, G, D of values) of each layer; zeros for a layer without keys and values.
+        shapes: of the layers.
         slots: sequences that fit at once.
         columns: positions per slot.
         device: of the tensors.
         dtype: of keys and values.
         paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
         states: of recurrent layers, if any.
+        pool: of the blocks for later prompts; its own if None.
 
     Raises:
         EngineError: it does not fit into memory.
@@ -70,7 +83,7 @@ class KVCache:
 
     def __init__(
         self,
-        shapes: Sequence[tuple[int, int, int, int]],
+        shapes: Shapes,
         slots: int,
         columns: int,
         device: torch.device,
@@ -78,62 +91,92 @@ class KVCache:
         *,
         paged: bool = False,
         states: States | None = None,
+        pool: BlockPool | None = None,
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states
+        self._shapes, self._device, self._dtype = shapes, device, dtype
 
-        def blocks(sizes: Iterable[tuple[int, int]]) -> list[Tensor]:
+        def rows(layers: int, heads: int, size: int) -> Tensor:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
-            made = []
-            for (h, d), alike in groupby(sizes):
-                first, second = (h, slots) if paged else (slots, h)
-                block = lazy_zeros((len(list(alike)), first, second, columns, d), device, dtype)
-                made.append(block.transpose(1, 2) if paged else block)
-            return made
+            first, second = (heads, slots) if paged else (slots, heads)
+            block = lazy_zeros((layers, first, second, columns, size), device, dtype)
+            return block.transpose(1, 2) if paged else block
 
-        size = slots * columns * sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
+        self.column_bytes = column_bytes(shapes, dtype)
+        size = slots * columns * self.column_bytes
         require_memory(device, size, f"a cache of {slots} x {columns} tokens")
-        # Neighbouring layers of one shape share one tensor, so that copying a slot takes one operation for all.
         try:
-            keys, values = blocks((h, d) for h, d, _, _ in shapes), blocks((h, d) for _, _, h, d in shapes)
+            self._rows, self.keys, self.values = grouped(shapes, rows)
         except (RuntimeError, MemoryError):
             raise EngineError(
                 f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
             ) from None
-        self._blocks = [*keys, *values]
-        self.keys = [layer for block in keys for layer in block]
-        self.values = [layer for block in values for layer in block]
+        self._saved: list[Tensor] = []
+        """[layers, blocks, G, BLOCK, D] as `_rows`, once there are blocks."""
+        super().__init__(pool or BlockPool(slots, columns))
+        if pool is None:
+            self.pool.states = states
 
     @property
     def bytes(self) -> int:
         """Memory of all slots, each with one recurrent state."""
-        return sum(block.nbytes for block in self._blocks) + self.slots * self.state_bytes
+        return sum(rows.nbytes for rows in self._rows) + self.slots * self.state_bytes
 
     @property
     def state_bytes(self) -> int:
         """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
         return self.states.bytes if self.states else 0
 
-    def reusable(self, slot: int, length: int) -> int:
-        """How many of a slot's first `length` tokens a prompt may continue from."""
-        return self.states.reusable(slot, length) if self.states else length
+    def allocate(self, blocks: int) -> None:
+        """Have memory for blocks, which takes it when they are first written to on a CPU."""
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` positions of slot `source` to slot `target`.
+        def made(layers: int, heads: int, size: int) -> Tensor:
+            return lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, self._dtype)
 
-        On a CPU by numpy: torch shares even this out among threads, and waits for one that another program keeps busy.
-        """
-        for block in self._blocks:
-            slots: Any = _as_array(block) if block.device.type == "cpu" else block
-            slots[:, target, :, :length] = slots[:, source, :, :length]
-        if self.states:
-            self.states.copy(source, target, length)
+        self._saved = []
+        self._saved = grouped(self._shapes, made)[0]
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first columns of a block."""
+        for saved in map(_as_array, self._saved):
+            saved[:, target, :, :count] = saved[:, source, :, :count]
+
+    def load(self, slot: int, length: int) -> None:
+        """Copy the first columns of a slot from its blocks."""
+        for start, block, columns in self._parts(slot, 0, length):
+            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=True):
+                rows[:, slot, :, start : start + len(columns)] = saved[:, block, :, columns.start : columns.stop]
+
+    def save(self, slot: int, start: int, end: int) -> None:
+        """Copy columns of a slot to its blocks."""
+        for first, block, columns in self._parts(slot, start, end):
+            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=True):
+                saved[:, block, :, columns.start : columns.stop] = rows[:, slot, :, first : first + len(columns)]
+
+    def _parts(self, slot: int, start: int, end: int) -> list[tuple[int, int, range]]:
+        """First column, block, and columns of the block, for each block of a slot's columns; none without blocks."""
+        if not self._saved:
+            return []
+        return [
+            (at, int(self.pool.tables[slot, at // BLOCK]), range(at % BLOCK, min(at % BLOCK + end - at, BLOCK)))
+            for at in [start, *range(start - start % BLOCK + BLOCK, end, BLOCK)]
+            if at < end
+        ]
 
     def clear(self, slot: int) -> None:
         """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""
-        for block in self._blocks:
-            block[:, slot] = 0
+        for rows in self._rows:
+            rows[:, slot] = 0
         if self.states:
-            self.states.clear(slot)
+            self.states.give(slot, {})
+
+    def place(self, slot: int, start: int, count: int) -> Any:
+        """Index of columns of a slot in the keys or values of a layer."""
+        return slot, slice(None), slice(start, start + count)
+
+    def seen(self, stored: Tensor, slots: Tensor, length: int) -> Tensor:
+        """The first columns of slots [B] in the keys or values of a layer, [B, G, length, D]."""
+        return stored[slots, :, :length]
 
     @torch.inference_mode()
     def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
@@ -148,23 +191,26 @@ class KVCache:
         slot, start = slots[:, None], starts[:, None]
         to = (start + torch.arange(1, path.shape[1] + 1, device=path.device)).clamp_(max=self.columns - 1)
         source = (start + path).clamp_(max=self.columns - 1)
-        for block in self._blocks:
-            block[:, slot, :, to] = block[:, slot, :, source]
+        for rows in self._rows:
+            rows[:, slot, :, to] = rows[:, slot, :, source]
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU.
-
-        Indexing of numpy takes a fraction of the time of torch's, which shares even this out among threads.
-        """
+        """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU."""
         end = target + len(sources)
-        for block in self._blocks:
-            columns = _as_array(block)[:, slot]
-            columns[:, :, target:end] = columns[:, :, list(sources)]
+        for rows in map(_as_array, self._rows):
+            rows[:, slot, :, target:end] = rows[:, slot][:, :, list(sources)]
 
 
-def _as_array(block: Tensor) -> NDArray[Any]:
-    """Memory of a tensor on the CPU; numpy knows no bfloat16, of which a value is two bytes to it."""
-    return (block.view(torch.int16) if block.dtype is torch.bfloat16 else block).numpy()
+def _as_array(tensor: Tensor) -> Any:
+    """On a CPU the memory of a tensor for numpy, which knows no bfloat16, of which a value is two bytes to it.
+
+    Indexing of numpy takes a fraction of the time of torch's, which shares even a copy out among threads, and waits for
+    one that another program keeps busy.
+    """
+    if tensor.device.type != "cpu":
+        return tensor
+    array: NDArray[Any] = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def pages(stored: Tensor) -> Tensor:

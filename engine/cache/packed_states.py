@@ -9,6 +9,7 @@ the same beginning continues.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -90,17 +91,15 @@ class PackedStates:
         recent = (min(known.end, length),) if self.lengths[slot] <= length else ()
         return max((*recent, *(n for n in known.snapshots if n <= length)), default=0)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Let slot `target` know what `source` knows up to `length`."""
-        kept = {n: each for n, each in self._slots[source].snapshots.items() if n <= length}
-        if length:
-            kept[length] = self._at(source, length)
-        self.clear(target)
-        self._slots[target].snapshots = dict(sorted(kept.items())[-SNAPSHOTS:])
+    def take(self, slot: int, length: int) -> dict[int, _Snapshot]:
+        """Snapshots of a slot up to `length`, and the state there if it is known."""
+        kept = {n: each for n, each in self._slots[slot].snapshots.items() if n <= length}
+        known = self.reusable(slot, length)
+        return kept | ({known: self._at(slot, known)} if known else {})
 
-    def clear(self, slot: int) -> None:
-        """Forget a slot."""
-        self._slots[slot] = _Slot()
+    def give(self, slot: int, states: Mapping[int, _Snapshot]) -> None:
+        """Let a slot know these snapshots and nothing else."""
+        self._slots[slot] = _Slot(snapshots=dict(sorted(states.items())[-SNAPSHOTS:]))
         self.lengths[slot] = 0
 
     def begin(self, slot: int, start: int, tokens: int, *, settled: int, prompt: bool = False) -> None:

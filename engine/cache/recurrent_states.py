@@ -93,15 +93,16 @@ class RecurrentStates:
         known = self._slots[slot]
         return max((n for n in (*known.recent, *known.snapshots) if n <= length), default=0)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Let slot `target` know what `source` knows up to `length`: both share states, which are never written to."""
-        known = self._slots[source]
-        kept = {n: state for n in (*known.snapshots, length) if n <= length and (state := known.at(n))}
-        self._slots[target] = _Slot(snapshots=dict(sorted(kept.items())[-SNAPSHOTS:]))
+    def take(self, slot: int, length: int) -> dict[int, State]:
+        """Snapshots of a slot up to `length`, and the latest state up to there; states are never written to."""
+        known = self._slots[slot]
+        return {
+            n: state for n in (*known.snapshots, self.reusable(slot, length)) if n <= length and (state := known.at(n))
+        }
 
-    def clear(self, slot: int) -> None:
-        """Forget a slot."""
-        self._slots[slot] = _Slot()
+    def give(self, slot: int, states: Mapping[int, State]) -> None:
+        """Let a slot know these states and nothing else."""
+        self._slots[slot] = _Slot(snapshots=dict(sorted(states.items())[-SNAPSHOTS:]))
 
     def settle(self, slot: int, length: int) -> None:
         """A round has begun at `length`: the slot continues from there, or another prompt from a snapshot."""

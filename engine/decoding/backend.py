@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_part import TreePlace
@@ -54,7 +55,7 @@ class Verdict(Protocol):
 class Backend(ABC):
     """One model and its KV cache."""
 
-    cache: KVCache
+    cache: KVCache | PagedCache
     capabilities = Capabilities()
     context: int
     """Tokens per row."""

@@ -75,14 +75,6 @@ class Drafter:
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row, and of others if they fit into the same pass; lowers `row.undrafted`."""
 
-    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:  # noqa: ARG002
-        """Copy the state of the row's first `length` tokens from slot `source`.
-
-        Returns:
-            How many of these tokens may also be copied in the target's cache.
-        """
-        return length
-
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:

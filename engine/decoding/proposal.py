@@ -14,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.device import to_device
 from specchat.engine.round import Proposer
-from specchat.engine.sequence.scheduler import common_prefix
 
 _HOST = torch.device("cpu")
 Offers = Callable[[int], tuple[Sequence[int], Tree]]

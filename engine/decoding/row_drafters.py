@@ -34,10 +34,6 @@ class RowDrafters:
         mine = [row for row in rows if row.drafter == rows[0].drafter]
         self._call(mine, self.of(rows[0]).prefill, mine)
 
-    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
-        """How many of a row's first `length` tokens, which slot `source` holds, may be copied from there."""
-        return self.of(row).reuse_prefix(row, source, length)
-
     def on_hidden_states(
         self,
         rows: Sequence[SequenceState],

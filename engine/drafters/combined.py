@@ -60,10 +60,6 @@ class CombinedDrafter(Drafter):
         self._suffix.prefill(rows)
         self._note_matches(rows[0])
 
-    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
-        """As the head."""
-        return self._head.reuse_prefix(row, source, length)
-
     def on_hidden_states(
         self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
     ) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import to_device
 from specchat.engine.device.padding import CAPTURED
-from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 
 LEAD = 2
@@ -18,7 +17,7 @@ class DraftCache:
     """A draft model's cache, its slots those of the target.
 
     A row's prompt enters it in chunks before the row's first round, the prompts of several rows together where they fit
-    into one. A slot's content stays for the next turn, whichever drafter of the model that has.
+    into one. What it has read stays with the blocks of the text, whichever drafter of the model reads that next.
 
     Args:
         model: the draft model, with as many slots and columns as the target.
@@ -28,22 +27,25 @@ class DraftCache:
     def __init__(self, model: Backend, chunk: int) -> None:
         self._model = model
         self._chunk = chunk
-        self._content: list[list[int]] = [[] for _ in range(model.cache.slots)]
         self._cached: dict[str, int] = {}
         self._drafted: dict[str, int] = {}
         """By request: length of the chain that is being verified; the last token of it was never fed."""
 
     def admit(self, row: SequenceState) -> None:
-        """Note how much of the prompt the slot still holds from an earlier turn."""
+        """Note how much of the text is known from an earlier turn."""
         self._model.admit(row)
-        known = self._content[row.slot] if self._model.capabilities.prefixes else []
-        self._cached[row.request.request_id] = self._model.cache.reusable(row.slot, common_prefix(known, row.tokens))
+        cache = self._model.cache
+        known = cache.attach(row.slot, row.cached) if self._model.capabilities.prefixes else 0
+        if cache.states:
+            cache.states.give(row.slot, {})
+            known = 0
+        self._cached[row.request.request_id] = known
         self.update(row)
 
     def release(self, row: SequenceState) -> None:
-        """Leave the slot's content to the next turn."""
+        """Leave what was read to the next turn."""
         self._drafted.pop(row.request.request_id, None)
-        self._content[row.slot] = row.tokens[: self._cached.pop(row.request.request_id)]
+        self._model.cache.mark(row.slot, 0, min(self._cached.pop(row.request.request_id), row.cached))
 
     def expect(self, row: SequenceState, length: int) -> None:
         """A chain of so many tokens has been drafted after the row's."""

@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.structures import CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 Lengths = NDArray[np.int32]
@@ -36,25 +38,29 @@ class Decoder:
         """Views [n, V] of `_logits`, by n."""
         weakref.finalize(self, self._kernels.sk_decoder_free, self._c)
 
-    def attach(self, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        """Set the KV cache: float16 [slots, key_heads, columns, head_size] per layer, contiguous; kept alive here.
+    def attach(self, tables: Lengths, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Set the KV cache, contiguous; kept alive here.
 
-        Layers without keys and values of their own have tensors without elements.
+        Args:
+            tables: [slots, width], the blocks that hold the columns of each slot; may change between passes.
+            keys: float16 [blocks, key_heads, 32, head_size] per layer, without elements for layers that share those of
+                another one.
+            values: as `keys`.
 
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
-        slots, columns = keys[0].shape[0], keys[0].shape[2]
+        blocks, columns = keys[0].shape[0], BLOCK
         cached = [(0, 0) if layer.is_recurrent else shape.cached for layer, shape in self.weights.shaped]
-        sizes = [(slots, heads, columns, size) for heads, size in cached]
+        sizes = [(blocks, heads, columns, size) for heads, size in cached]
         if len(keys) != len(self.weights.layers) or len(values) != len(self.weights.layers):
             raise KernelError(f"a cache of {len(keys)} layers does not fit a model of {len(self.weights.layers)}")
         for tensor, wanted in zip((*keys, *values), sizes * 2, strict=True):
             if tensor.dtype is not torch.float16 or tensor.shape != wanted or not tensor.is_contiguous():
                 raise KernelError(f"the cache must be contiguous float16 tensors of the shape {list(wanted)}")
-        self._cache = (*keys, *values)
+        self._cache = (tables, *keys, *values)
         addresses = [(c_void_p * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (keys, values)]
-        self._kernels.sk_decoder_attach(self._c, slots, columns, *addresses)
+        self._kernels.sk_decoder_attach(self._c, CTables.of(tables), *addresses)
 
     def attach_states(self, rings: Tensor, stored: Tensor, lengths: Lengths, commits: Lengths) -> None:
         """Set what the slots know of recurrent layers (`engine.cache.packed_states`); kept alive here."""

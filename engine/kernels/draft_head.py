@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.sampling import c_settings
-from specchat.engine.kernels.structures import CGrowing, CGrowth, CHeadModel, CHeadStep, CRead
+from specchat.engine.kernels.structures import CGrowing, CGrowth, CHeadModel, CHeadStep, CRead, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 from specchat.engine.request import Sampling
 
@@ -146,25 +147,27 @@ class PackedHead:
         self._c = self._kernels.sk_head_new(model)
         weakref.finalize(self, self._kernels.sk_head_free, self._c)
 
-    def attach(self, states: Tensor, keys: Tensor, values: Tensor) -> None:
+    def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
         """Set the memory for states and KV cache, contiguous; kept alive here.
 
         Args:
-            states: float32 [slots, columns, hidden].
-            keys: float16 [slots, key_heads, columns, head_size].
+            tables: as for `Decoder.attach`.
+            states: float32 [blocks, 32, hidden].
+            keys: float16 [blocks, key_heads, 32, head_size].
             values: as `keys`.
 
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
-        shape, (slots, columns, _) = self.weights.layer.shape, states.shape
-        cached = (torch.float16, (slots, shape.key_heads, columns, shape.head_size))
-        wanted = ((torch.float32, (slots, columns, shape.hidden)), cached, cached)
+        shape, blocks = self.weights.layer.shape, len(states)
+        cached = (torch.float16, (blocks, shape.key_heads, BLOCK, shape.head_size))
+        wanted = ((torch.float32, (blocks, BLOCK, shape.hidden)), cached, cached)
         for tensor, (dtype, size) in zip((states, keys, values), wanted, strict=True):
             if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
                 raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")
-        self._memory = (states, keys, values)
-        self._kernels.sk_head_attach(self._c, slots, columns, *(tensor.data_ptr() for tensor in self._memory))
+        self._memory = (tables, states, keys, values)
+        addresses = (tensor.data_ptr() for tensor in (states, keys, values))
+        self._kernels.sk_head_attach(self._c, CTables.of(tables), *addresses)
 
     def write_states(self, read: Sequence[TargetStates], threads: int) -> None:
         """Compute and store the head's states from hidden states of the target.

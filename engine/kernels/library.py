@@ -23,9 +23,10 @@ from specchat.engine.kernels.structures import (
     CModel,
     CRead,
     CRows,
+    CTables,
 )
 
-_ABI = 11
+_ABI = 12
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {
@@ -47,11 +48,11 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "sk_pick": (c_int32, POINTER(CMatrix), c_void_p, c_int64, c_void_p),
     "sk_linear": (c_int32, POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32),
     "sk_decoder_new": (c_void_p, POINTER(CModel)),
-    "sk_decoder_attach": (c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p),
+    "sk_decoder_attach": (c_int32, c_void_p, POINTER(CTables), c_void_p, c_void_p),
     "sk_decoder_attach_recurrent": (c_int32, c_void_p, c_int32, *[c_void_p] * 4),
     "sk_decoder_pass": (c_int32, c_void_p, POINTER(CBatch)),
     "sk_head_new": (c_void_p, POINTER(CHeadModel)),
-    "sk_head_attach": (c_int32, c_void_p, c_int32, c_int32, *[c_void_p] * 3),
+    "sk_head_attach": (c_int32, c_void_p, POINTER(CTables), *[c_void_p] * 3),
     "sk_head_absorb": (c_int32, c_void_p, c_int64, POINTER(CRead), c_int32),
     "sk_head_run": (c_int32, c_void_p, POINTER(CHeadStep)),
     "sk_head_grow": (c_int32, c_void_p, POINTER(CGrowing)),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 _TYPES: dict[str, Any] = {
     "double": c_double,
     "float": c_float,
@@ -108,6 +111,17 @@ class CHeadStep(Structure):
     """`sk_head_step` of api.h."""
 
     _fields_ = _fields(("batch", CBatch), "pointer sources")
+
+
+class CTables(Structure):
+    """`sk_tables` of api.h."""
+
+    _fields_ = _fields("pointer blocks", "int32 slots width")
+
+    @classmethod
+    def of(cls, tables: NDArray[np.int32]) -> CTables:
+        """Tables [slots, width], which the caller keeps alive."""
+        return cls(tables.ctypes.data, *tables.shape)
 
 
 class CRead(Structure):

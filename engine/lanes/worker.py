@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import torch
 
+from specchat.engine.cache.block_pool import BlockStore
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Cancel, Close, Command, Submit
 from specchat.engine.config import EngineConfig
@@ -32,35 +33,30 @@ class LaneScheduler(Scheduler[Submit]):
     How much of a reply is cached depends on how it was decoded; a prompt is prefilled the same way in all lanes.
 
     Args:
-        slots: slots of the KV cache.
+        cache: as for the base class.
         chunk: tokens per prefill chunk.
         prefixes: as for the base class.
-        reusable: as for the base class.
     """
 
-    def __init__(self, slots: int, chunk: int, *, prefixes: bool, reusable: Callable[[int, int], int]) -> None:
-        super().__init__(slots, prefixes=prefixes, reusable=reusable)
+    def __init__(self, cache: BlockStore, chunk: int, *, prefixes: bool) -> None:
+        super().__init__(cache, prefixes=prefixes)
         self._chunk = chunk
 
-    def reusable(self, slot: int, length: int) -> int:
-        """As the base class, in whole chunks."""
-        known = length
-        while known and (known := super().reusable(slot, known - known % self._chunk)) % self._chunk:
-            pass
-        return known
+    def usable(self, length: int) -> int:
+        """Whole chunks."""
+        return length - length % self._chunk
 
-    def longer_prefix(self, row: SequenceState) -> None:
-        """None: every lane prefills its own prompt."""
+    def longer_prefix(self, row: SequenceState) -> bool:  # noqa: ARG002
+        """False: every lane prefills its own prompt."""
+        return False
+
+    def shared(self, row: SequenceState) -> int:
+        """The prompt without the reply."""
+        return min(row.cached, row.prompt_length - row.continued - 1)
 
     def prefill_batch(self, rows: Sequence[SequenceState], *_: object, **__: object) -> list[SequenceState]:
         """The first alone."""
         return [rows[0]]
-
-    def retire(self, row: SequenceState, *, keep: bool = True) -> None:
-        """As the base class, without the reply."""
-        super().retire(row, keep=keep)
-        slot = self._slots[row.slot]
-        slot.tokens = slot.tokens[: row.prompt_length - row.continued - 1]
 
 
 class LaneWorker(Worker):
@@ -97,7 +93,7 @@ class LaneWorker(Worker):
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
         cache, prefixes = made.target.cache, made.target.capabilities.prefixes
-        return LaneScheduler(cache.slots, self._config.prefill_chunk, prefixes=prefixes, reusable=cache.reusable)
+        return LaneScheduler(cache, self._config.prefill_chunk, prefixes=prefixes)
 
     def warm_up(self) -> None:
         """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""

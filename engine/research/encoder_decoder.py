@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.tree_mask import TreeMask
@@ -83,7 +84,14 @@ def describe(folder: Path, network: Any, template: Any) -> dict[str, Any]:
 
 
 def build(
-    model: LoadedModel, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+    model: LoadedModel,
+    slots: int,
+    context: int,
+    overhang: int,
+    taps: Sequence[int] = (),
+    *,
+    exact: bool = False,
+    pool: BlockPool | None = None,
 ) -> EncoderDecoderBackend:
     """Backend of a T5.
 
@@ -94,7 +102,7 @@ def build(
     assert not taps
     if exact:
         raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
-    return EncoderDecoderBackend(model.model, model.start, slots, context, overhang)
+    return EncoderDecoderBackend(model.model, model.start, slots, context, overhang, pool)
 
 
 class EncoderDecoderBackend(TensorBackend):
@@ -110,7 +118,9 @@ class EncoderDecoderBackend(TensorBackend):
 
     capabilities = Capabilities(prefixes=False)
 
-    def __init__(self, model: Any, start: int, slots: int, context: int, overhang: int) -> None:
+    def __init__(
+        self, model: Any, start: int, slots: int, context: int, overhang: int, pool: BlockPool | None = None
+    ) -> None:
         self.device: torch.device = model.device
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread
@@ -121,7 +131,7 @@ class EncoderDecoderBackend(TensorBackend):
         self._scale = config.d_model**-0.5 if scaled else 1.0
         self._biases = _biases_by_distance(model.decoder.block[0].layer[0].SelfAttention, context + overhang + 1)
         shapes = [(config.num_heads, config.d_kv) * 2] * len(model.decoder.block)
-        self.cache = _Cache(shapes, slots, 2 * context + overhang + 1, self.device, model.dtype)
+        self.cache = _Cache(shapes, slots, 2 * context + overhang + 1, self.device, model.dtype, pool=pool)
         self._lengths = [1] * slots
         """Tokens of each slot's source; one where nothing has been read."""
         self._unread: dict[int, list[int]] = {}

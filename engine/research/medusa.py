@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
@@ -52,7 +53,7 @@ class MedusaHeads(LayeredHead):
         like = next((layer for layer in self.modules() if isinstance(layer, QuantizedLinear)), None)
         output, size = target_output(target, vocabulary, like) if self.shared else (None, 0)
         states = target.embedding_rows(vocabulary[:1]).new_empty(target.cache.slots, target.cache.columns, self.hidden)
-        return MedusaLayer(self, output, states), size
+        return MedusaLayer(self, output, states, target.cache.pool), size
 
     def forward(self, state: Tensor, number: int) -> Tensor:
         """From the target's hidden states [..., d], the logits [..., V'] of head `number`; [..., d] for the target's
@@ -84,10 +85,11 @@ class MedusaLayer(HeadLayer):
         heads: the network.
         output: the target's output layer of V' tokens, where it is shared; else None.
         states: without content yet.
+        pool: blocks of the target's cache.
     """
 
-    def __init__(self, heads: MedusaHeads, output: nn.Module | None, states: Tensor) -> None:
-        super().__init__(states, window=1, deepest=len(heads.heads))
+    def __init__(self, heads: MedusaHeads, output: nn.Module | None, states: Tensor, pool: BlockPool) -> None:
+        super().__init__(states, pool, window=1, deepest=len(heads.heads))
         self._heads, self._output = heads, output or nn.Identity()
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:  # noqa: ARG002

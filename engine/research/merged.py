@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source
@@ -26,7 +27,6 @@ from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 
 

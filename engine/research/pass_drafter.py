@@ -86,14 +86,14 @@ class PassDrafter(Drafter):
         """Restore the columns of the target's cache that a pass over `count` tokens writes."""
         cache = self._target.cache
         places = [
-            layer[slot, :, start : start + count]
+            (layer, cache.place(slot, start, count))
             for layer in (*cache.keys, *cache.values)
             for slot, start in zip(slots, starts, strict=True)
         ]
-        kept = [place.clone() for place in places]
+        kept = [layer[place].clone() for layer, place in places]
         yield
-        for place, values in zip(places, kept, strict=True):
-            place.copy_(values)
+        for (layer, place), values in zip(places, kept, strict=True):
+            layer[place] = values
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,128 +1,137 @@
-"""Scheduler: first come, first served admission of requests to slots, with reuse of cached prefixes."""
+"""Scheduler: first come, first served admission of requests to slots and cache blocks, with reuse of prefixes."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from specchat.engine.cache.block_pool import BlockStore
+from specchat.engine.cache.prefix_tree import common_prefix
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
 Waiting = TypeVar("Waiting")
 _PASS_SHARE = 4
 """Rows wait for prefixes that others are prefilling if that saves at least a chunk divided by this."""
+_AHEAD = MAX_GAMMA + 1
+"""Columns that a round may write after a row's last token."""
 _PADDING = 4
 """Maximum size of the padded outputs of a ragged pass, in chunks."""
 
 
-@dataclass(slots=True)
-class Slot:
-    """One slot of the KV cache."""
-
-    tokens: list[int] = field(default_factory=list)
-    """Tokens of its cached keys and values while no sequence occupies it."""
-    row: SequenceState | None = None
-    used: int = 0
-    """Time of last use; larger is more recent."""
-    reserved: bool = False
-    """Whether it is in use for other work than requests."""
-
-    @property
-    def free(self) -> bool:
-        """Whether a sequence can occupy it."""
-        return self.row is None and not self.reserved
-
-    @property
-    def content(self) -> list[int]:
-        """Tokens whose keys and values are valid."""
-        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Slot for a prompt, and the cached prefix of it."""
-
-    slot: int
-    source: int
-    """Slot that contains the prefix; equal to `slot` if nothing must be copied."""
-    length: int
-    """Length of the cached prefix."""
-
-
 class Scheduler(Generic[Waiting]):
-    """Queue of waiting requests, and assignment of slots with reuse of cached prefixes.
+    """Queue of waiting requests, slots of running ones, and the cache blocks of their texts.
 
     Args:
-        slots: of the cache.
+        cache: the target's; its pool has the blocks of all caches, and is managed.
         prefixes: whether cached prefixes can be reused (`Capabilities.prefixes`).
-        reusable: how many of a slot's first tokens a prompt may continue from (`KVCache.reusable`).
     """
 
-    def __init__(
-        self, slots: int, *, prefixes: bool = True, reusable: Callable[[int, int], int] = lambda _, length: length
-    ) -> None:
-        self._prefixes, self._reusable = prefixes, reusable
+    def __init__(self, cache: BlockStore, *, prefixes: bool = True) -> None:
+        self.pool, self._cache, self._prefixes = cache.pool, cache, prefixes
         self.waiting: deque[Waiting] = deque()
-        self._slots = [Slot() for _ in range(slots)]
-        self._clock = 0
+        self._rows: list[SequenceState | None] = [None] * self.pool.slots
+        self._stored = [0] * self.pool.slots
+        """Leading columns of each slot that are in its blocks."""
+        self._reserved: set[int] = set()
+        """Slots in use for other work than requests."""
 
     @property
     def rows(self) -> list[SequenceState]:
         """Running sequences, by slot."""
-        return [slot.row for slot in self._slots if slot.row is not None]
+        return [row for row in self._rows if row is not None]
 
     @property
     def has_room(self) -> bool:
         """Whether a slot is free."""
-        return any(slot.free for slot in self._slots)
+        return bool(self._free_slots())
+
+    def _free_slots(self) -> list[int]:
+        return [slot for slot, row in enumerate(self._rows) if row is None and slot not in self._reserved]
 
     def reserve(self) -> int | None:
-        """Reserve the least useful free slot for other work until `release`; None if none is free."""
-        if not self.has_room:
-            return None
-        slot = self._least_useful()
-        self._slots[slot].tokens, self._slots[slot].reserved = [], True
-        return slot
+        """A slot with blocks for all of its columns for other work, until `release`; None if there is none."""
+        for slot in self._free_slots()[:1]:
+            if self.pool.reserve(slot, self.pool.columns):
+                self._reserved.add(slot)
+                return slot
+            self.pool.clear(slot)
+        return None
 
     def release(self, slot: int) -> None:
-        """Make a reserved slot available to sequences, with no reusable tokens."""
-        self._slots[slot].reserved = False
+        """Make a reserved slot available to sequences."""
+        self._reserved.discard(slot)
+        self.pool.clear(slot)
 
-    def place(self, prompt: list[int]) -> Placement:
-        """Choose a free slot for a prompt, and the slot with the longest cached prefix of it.
+    def place(self, prompt: Sequence[int]) -> tuple[int, int] | None:
+        """A free slot with the blocks for a prompt, and how many of its tokens these hold; None while there are none.
 
-        The last token of a prompt is fed by a round and never counts as cached. A slot with more than twice the shared
-        prefix belongs to another conversation: the prefix is copied, and the slot is not overwritten.
+        The last token of a prompt is fed by a round and never counts as cached.
         """
-        shared = self._shared(prompt[:-1])
-        source = max(range(len(self._slots)), key=shared.__getitem__)
-        length = shared[source]
-        holder = self._slots[source]
-        if holder.free and 2 * length >= len(holder.tokens):
-            return Placement(source, source, length)
-        return Placement(self._least_useful(), source, length)
+        slot = self._free_slots()[0]
+        length = self._take_prefix(slot, prompt)
+        return None if length is None else (slot, length)
 
-    def _shared(self, tokens: list[int]) -> list[int]:
-        """Per slot, how many of these tokens can be reused from it."""
-        if not self._prefixes:
-            return [0] * len(self._slots)
-        return [self.reusable(i, common_prefix(slot.content, tokens)) for i, slot in enumerate(self._slots)]
+    def _take_prefix(self, slot: int, tokens: Sequence[int]) -> int | None:
+        if not self.pool.has_room(len(tokens) + _AHEAD):
+            return None
+        length = self.pool.admit(slot, tokens[:-1], self.usable) if self._prefixes else 0
+        if self.pool.reserve(slot, len(tokens) + _AHEAD):
+            self._stored[slot] = length
+            return length
+        self.pool.clear(slot)
+        return None
 
-    def reusable(self, slot: int, length: int) -> int:
-        """How many of a slot's first `length` tokens a prompt may continue from."""
-        return self._reusable(slot, length)
+    def usable(self, length: int) -> int:
+        """How much of a known prefix may be reused."""
+        return length
 
-    def _least_useful(self) -> int:
-        """An empty free slot, else the least recently used one."""
-        free = [i for i, slot in enumerate(self._slots) if slot.free]
-        return min(free, key=lambda i: (bool(self._slots[i].tokens), self._slots[i].used))
+    def admit(self, row: SequenceState) -> None:
+        """Assign a sequence to its slot."""
+        self._rows[row.slot] = row
 
-    def longer_prefix(self, row: SequenceState) -> Placement | None:
-        """A slot with a longer prefix of a running sequence's prompt than its own slot has, or None."""
-        shared = self._shared(row.tokens[: row.prompt_length - 1])
-        source = max(range(len(self._slots)), key=shared.__getitem__)
-        return Placement(row.slot, source, shared[source]) if shared[source] > row.cached else None
+    def longer_prefix(self, row: SequenceState) -> bool:
+        """Whether more of a row's prompt is known by now than the row has read."""
+        return self._prefixes and self.pool.known(row.tokens[: row.prompt_length - 1], self.usable) > row.cached
+
+    def suspend(self, row: SequenceState) -> None:
+        """Take a row's blocks; it waits until `resume` finds others."""
+        self.commit(row, ends=True)
+        self.pool.clear(row.slot)
+        row.waits, row.cached = True, 0
+
+    def resume(self, row: SequenceState) -> bool:
+        """Give a row without blocks those that its text needs, and what is known of it; whether there are enough."""
+        length = self._take_prefix(row.slot, row.tokens)
+        row.waits, row.cached = length is None, length or 0
+        return not row.waits
+
+    def extend(self, row: SequenceState) -> bool:
+        """Let a row have the blocks that its next round may write; whether there are enough."""
+        return self.pool.reserve(row.slot, len(row.tokens) + _AHEAD)
+
+    def commit(self, row: SequenceState, *, ends: bool = False) -> None:
+        """Let other texts that begin like a row's use what it has read.
+
+        Args:
+            ends: whether the row's last block is part of that, as nothing more is read for now.
+        """
+        if self._prefixes:
+            self._cache.mark(row.slot, min(self._stored[row.slot], row.cached), row.cached)
+            self._stored[row.slot] = row.cached
+            self.pool.commit(row.slot, row.tokens[: self.shared(row)], final=ends or row.prefilled)
+
+    def shared(self, row: SequenceState) -> int:
+        """Tokens of a row that other texts may use."""
+        return row.cached
+
+    def retire(self, row: SequenceState, *, keep: bool = True) -> None:
+        """Remove a sequence from its slot; its text stays known if `keep`."""
+        if keep and not row.waits:
+            self.commit(row, ends=True)
+        self.pool.clear(row.slot)
+        self._rows[row.slot] = None
 
     def prefill_batch(
         self,
@@ -142,7 +151,7 @@ class Scheduler(Generic[Waiting]):
             rows: with unread prompt tokens, oldest first.
             chunk: tokens of a pass, padding included.
             room: tokens per slot.
-            reuse: called before a row is added, to copy a longer prefix from another slot.
+            reuse: called before a row is added, to give it a longer prefix.
             ragged: whether passes need no padding.
         """
         reuse(rows[0])
@@ -170,18 +179,6 @@ class Scheduler(Generic[Waiting]):
                 add(row)
         return together
 
-    def admit(self, row: SequenceState) -> None:
-        """Assign a sequence to its slot."""
-        self._slots[row.slot].row = row
-
-    def retire(self, row: SequenceState, *, keep: bool = True) -> None:
-        """Remove a sequence from its slot; its cached tokens stay reusable if `keep`."""
-        self._clock += 1
-        slot = self._slots[row.slot]
-        slot.tokens = row.tokens[: row.cached] if keep else []
-        slot.row = None
-        slot.used = self._clock
-
 
 def _left(row: SequenceState) -> int:
     """Number of prompt tokens still to prefill: all but the last, which a round feeds."""
@@ -194,11 +191,3 @@ def _shared_unread(other: SequenceState, row: SequenceState) -> int:
     if read >= end or other.tokens[read] != row.tokens[read]:  # the common case, without a comparison
         return 0
     return max(0, min(common_prefix(other.tokens, row.tokens), end) - read)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Number of leading tokens that two token lists share."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return next((i for i in range(length) if a[i] != b[i]), length)

@@ -36,6 +36,8 @@ class SequenceState:
     """Tokens that the drafter has to read before the row's next round."""
     repetition: Repetition | None = None
     """Watches the reply, if it ends when it repeats itself."""
+    waits: bool = False
+    """Whether it has given up its cache blocks and waits for others; then its text is read again."""
     has_draft: bool = False
     """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
 

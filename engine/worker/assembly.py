@@ -202,7 +202,7 @@ def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], As
     config, model, drafts, notices = loaded.config, loaded.model, loaded.drafts, loaded.notices
     taps = next((tuple(part.taps) for part in loaded.parts.values() if isinstance(part, Tapping)), ())
     target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact)
-    runners = tuple(make_runner(draft, slots, context, _OVERHANG) for draft in drafts)
+    runners = tuple(make_runner(draft, slots, context, _OVERHANG, pool=target.cache.pool) for draft in drafts)
     exact = check_batch_invariance(target) if config.exact else None
     built = BuildContext(
         model=model,

@@ -9,6 +9,7 @@ from importlib import import_module
 
 import torch
 
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.registry import MOST_MODELS, names_part
@@ -85,15 +86,22 @@ def obtain_model(
 
 
 def make_runner(
-    model: Model, slots: int, context: int, overhang: int, taps: Sequence[int] = (), *, exact: bool = False
+    model: Model,
+    slots: int,
+    context: int,
+    overhang: int,
+    taps: Sequence[int] = (),
+    *,
+    exact: bool = False,
+    pool: BlockPool | None = None,
 ) -> Backend:
-    """Backend of a model, with a new cache.
+    """Backend of a model, with a new cache, whose blocks are those of `pool` for a draft model.
 
     Raises:
         EngineError: the cache does not fit into memory, or the model cannot be exact.
     """
     module = import_module(model.backend)  # where it needs transformers' modelling code: seconds
-    made: Backend = module.build(model, slots, context, overhang, taps, exact=exact)
+    made: Backend = module.build(model, slots, context, overhang, taps, exact=exact, pool=pool)
     return made
 
 

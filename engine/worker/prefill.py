@@ -12,7 +12,7 @@ from specchat.engine.device.device import to_device
 from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.requests import Faults
+from specchat.engine.worker.requests import Faults, start
 
 
 class Prefill:
@@ -59,14 +59,17 @@ class Prefill:
 
     def _chunk(self) -> int:
         """Read one chunk; return the number of prompts still to be read."""
-        unread = sorted((row for row in self._scheduler.rows if not self.is_ready(row)), key=lambda r: r.admitted_at)
+        unread = sorted(
+            (row for row in self._scheduler.rows if not self.is_ready(row) and not row.waits),
+            key=lambda row: row.admitted_at,
+        )
         if not unread:
             return 0
         rows = [row for row in unread if row.prefilled == unread[0].prefilled]
         if self._config.exact:  # how a prompt is read may not depend on others
             rows = rows[:1]
         self._faults.run(self._read, rows)
-        return sum(not self.is_ready(row) for row in self._scheduler.rows)
+        return sum(not self.is_ready(row) and not row.waits for row in self._scheduler.rows)
 
     def _read(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row's prompt and of others that fit into the pass: target first, then drafter."""
@@ -74,8 +77,8 @@ class Prefill:
             self._planner.drafters.prefill(rows)
             return
         started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
-        rows = self._scheduler.prefill_batch(rows, limit, room, self._borrow, ragged=self._ragged)
-        reading = [row for row in rows if not row.prefilled]  # others were lent all that was left
+        rows = self._scheduler.prefill_batch(rows, limit, room, self._reuse, ragged=self._ragged)
+        reading = [row for row in rows if not row.prefilled]  # others have taken over all that was left
         chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in reading]
         lengths = [len(chunk) for chunk in chunks]
         if reading:
@@ -85,18 +88,16 @@ class Prefill:
             self._planner.drafters.on_hidden_states(reading, tapped, lengths)
             for row, length in zip(reading, lengths, strict=True):
                 row.cached += length
+                self._scheduler.commit(row)
         now = self._clock()
         for row in rows:
             if not row.rounds:  # else a drafter that was changed to had to see it
                 row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
 
-    def _borrow(self, row: SequenceState) -> None:
-        """Copy the prefix of the row's prompt that another slot has read since admission."""
-        lent = self._scheduler.longer_prefix(row)
-        if lent is None:
-            return
-        known = self._planner.drafters.reuse_prefix(row, lent.source, lent.length)
-        length = self._target.cache.reusable(lent.source, known)
-        if length > row.cached:
-            self._target.cache.copy(lent.source, lent.slot, length)
-            row.cached = length
+    def _reuse(self, row: SequenceState) -> None:
+        """Take over the prefix of the row's text that another one has read since admission."""
+        if self._scheduler.longer_prefix(row):
+            self._planner.release(row)
+            self._scheduler.suspend(row)
+            if self._scheduler.resume(row):
+                start(row, self._target, self._planner)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from specchat.engine.commands import Adjust, Submit
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
@@ -65,14 +66,39 @@ class OpenRequests:
 
     def admit(self) -> None:
         """Give free slots to waiting requests, first come, first served."""
+        self._resume()
         while self._scheduler.waiting and self._scheduler.has_room:
             submitted = self._scheduler.waiting.popleft()
             try:
-                self._start(submitted)
+                admitted = self._start(submitted)
             except Exception as error:  # a tokenizer, a template: whatever it raises is this request's alone
                 self.refuse(submitted, FinishReason.ERROR, sentence(error))
+            else:
+                if not admitted:
+                    self._scheduler.waiting.appendleft(submitted)
+                    return
 
-    def _start(self, submitted: Submit) -> None:
+    def _resume(self) -> None:
+        """Let rows that wait for cache blocks continue, the oldest first."""
+        for row in sorted((row for row in self._scheduler.rows if row.waits), key=lambda row: row.admitted_at):
+            if not self._scheduler.resume(row):
+                return
+            start(row, self._made.target, self._planner)
+
+    def with_room(self, rows: Sequence[SequenceState]) -> list[SequenceState]:
+        """Those of the rows that have the cache blocks that their next round may write.
+
+        Where there are too few, the youngest rows give up theirs, and are read again when there are enough.
+        """
+        for row in sorted(rows, key=lambda row: row.admitted_at):
+            while not row.waits and not self._scheduler.extend(row):
+                youngest = max((each for each in self._scheduler.rows if not each.waits), key=lambda r: r.admitted_at)
+                self._planner.release(youngest)
+                self._scheduler.suspend(youngest)
+        return [row for row in rows if not row.waits]
+
+    def _start(self, submitted: Submit) -> bool:
+        """Start a request in a free slot; False if the cache has no room for it now."""
         request, model, target = submitted.request, self._made.model, self._made.target
         drafter = self._planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
@@ -81,14 +107,16 @@ class OpenRequests:
         fitted = fit(request, model.tokenizer, len(given), target.context)
         prompt = [*fitted.ids, *given]
         now, thinking = self._clock(), self._thinking
-        place = self._scheduler.place(prompt)
+        if (place := self._scheduler.place(prompt)) is None:
+            return False
+        slot, cached = place
         row = SequenceState(
             request=request,
             outbox=submitted.outbox,
-            slot=place.slot,
+            slot=slot,
             tokens=prompt,
             prompt_length=len(prompt),
-            cached=place.length,
+            cached=cached,
             seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
             text=Detokenizer(model.tokenizer, stops_of(request, model.tokenizer), thinking.special if thinking else {}),
             drafter=drafter,
@@ -96,16 +124,16 @@ class OpenRequests:
             continued=len(given),
             repetition=Repetition() if request.stop_repeats else None,
         )
-        target.admit(row)
-        check_length(len(prompt), target.limit(row))
-        pieces = row.text.begin(given)
-        around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
-        # Nothing may fail between these two: the slot would be thought to hold what it held before.
-        if place.source != place.slot and place.length:
-            target.cache.copy(place.source, place.slot, place.length)
+        try:
+            target.admit(row)
+            check_length(len(prompt), target.limit(row))
+            pieces = row.text.begin(given)
+            around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
+        except Exception:
+            self._scheduler.pool.clear(slot)
+            raise
         self._scheduler.admit(row)
-        self._planner.admit(row)
-        row.cached = target.cache.reusable(row.slot, row.cached)  # a drafter may know less of the prompt
+        start(row, target, self._planner)
         if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
             self._notices.tell([UNREPEATABLE.format(dtype=model.format)])
         row.outbox.put(
@@ -121,6 +149,7 @@ class OpenRequests:
                 request.sampling,
             )
         )
+        return True
 
     def cancel(self, request_id: str) -> None:
         """End a request, waiting or running."""
@@ -174,6 +203,14 @@ class OpenRequests:
             self.finish(row, reason, message)
         while self._scheduler.waiting:
             self.refuse(self._scheduler.waiting.popleft(), reason, message)
+
+
+def start(row: SequenceState, target: Backend, planner: Planner) -> None:
+    """Let a row continue from the prefix of its text that its blocks hold, as far as target and drafter know it."""
+    row.cached = target.cache.attach(row.slot, row.cached)
+    planner.admit(row)
+    if target.cache.states:  # a drafter may know less of the text
+        row.cached = target.cache.states.reusable(row.slot, row.cached)
 
 
 def sentence(error: Exception) -> str:

@@ -30,6 +30,7 @@ from specchat.engine.commands import (
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
+from specchat.engine.device.device import available_memory
 from specchat.engine.device.graphs import ClosingError, is_closing
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
@@ -47,6 +48,9 @@ from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.requests import Faults, OpenRequests
 from specchat.engine.worker.rounds import Rounds
 from specchat.engine.worker.side_work import SideWork
+
+_CACHE_SHARE = 0.25
+"""Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 
 
 class Worker:
@@ -166,6 +170,7 @@ class Worker:
         self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
+        made.target.cache.pool.manage(cache_memory(self._config, made))
         self._scheduler = self._make_scheduler(made)
         self._requests = OpenRequests(
             made, self._scheduler, self._planner, self._notices, self._config.queue, clock, self._on_end
@@ -179,7 +184,7 @@ class Worker:
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
         target = made.target
-        return Scheduler(target.cache.slots, prefixes=target.capabilities.prefixes, reusable=target.cache.reusable)
+        return Scheduler(target.cache, prefixes=target.capabilities.prefixes)
 
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
@@ -247,7 +252,8 @@ class Worker:
     # ---- work
 
     def _round(self) -> None:
-        rows = [row for row in self._scheduler.rows if self._prefill.is_ready(row)]
+        rows = [row for row in self._scheduler.rows if self._prefill.is_ready(row) and not row.waits]
+        rows = self._requests.with_room(rows)
         if not rows:
             return
         self._steps -= self._steps > 0
@@ -264,6 +270,14 @@ class Worker:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
         self._planner.give_up(row)
+
+
+def cache_memory(config: EngineConfig, made: Assembly) -> int:
+    """Bytes for the blocks of all caches: as requested, else a part of what is free."""
+    if config.cache_memory:
+        return config.cache_memory
+    free = available_memory(made.target.device)
+    return made.target.cache.pool.bytes if free is None else int(free * _CACHE_SHARE)
 
 
 def _recommended(made: Assembly, target: str) -> Sampling:

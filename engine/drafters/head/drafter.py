@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from torch import Tensor
@@ -23,7 +23,6 @@ from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sequence.scheduler import common_prefix
 from specchat.engine.sequence.sequence import SequenceState
 
 _STEADY = tree_of(2).first(4)
@@ -34,16 +33,9 @@ _BUCKETS = range(2 * BRANCHES)
 
 @dataclass(slots=True)
 class _Slot:
-    tokens: list[int] = field(default_factory=list)
-    """What is in the slot, while no row is."""
-    row: SequenceState | None = None
     first: int = 0
     read: int = 0
     """Keys and values of the places from `first` up to `read` come from the target's states."""
-
-    @property
-    def content(self) -> list[int]:
-        return self.tokens if self.row is None else self.row.tokens[: self.row.cached]
 
     def begins(self, end: int, window: int) -> int:
         """The first place still to be read, for a draft at `end` that looks back over a window."""
@@ -67,24 +59,9 @@ class HeadMemory:
         self._slots = [_Slot() for _ in range(slots)]
 
     def admit(self, row: SequenceState) -> int:
-        """Take a row in; how many of its tokens' states are known, here or in a slot they are copied from."""
-        shared = [common_prefix(slot.content, row.tokens[: row.cached]) for slot in self._slots]
-        source = max(range(len(shared)), key=lambda i: (shared[i], i == row.slot))
-        known, slot = shared[source], self._slots[row.slot]
-        if source != row.slot and known:
-            self._layer.copy(source, row.slot, known)
-            slot.first = slot.read = 0
-        slot.row = row
-        slot.read = min(slot.read, max(known - 1, 0))
-        slot.first = min(slot.first, slot.read)
-        return known
-
-    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
-        """Take over what slot `source` knows of the row's first `length` tokens; how many of them are known then."""
-        known = common_prefix(self._slots[source].content, row.tokens[:length])
-        if known > row.cached:
-            self._layer.copy(source, row.slot, known)
-        return max(known, row.cached)
+        """Take a row in; how many of its tokens' states are known."""
+        self._slots[row.slot] = _Slot()
+        return self._layer.attach(row.slot, row.cached)
 
     def absorb(
         self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
@@ -97,11 +74,13 @@ class HeadMemory:
             lengths: how many of each row's T tokens are wanted, from the first on; all if not given.
         """
         self._layer.absorb([row.slot for row in rows], [row.cached for row in rows], tapped, lengths)
+        counts = [len(part) for part in tapped] if lengths is None else lengths
+        for row, count in zip(rows, counts, strict=True):
+            self._layer.mark(row.slot, row.cached, row.cached + count)
 
-    def release(self, row: SequenceState) -> None:
-        """The row leaves; the state of it stays."""
-        slot = self._slots[row.slot]
-        slot.tokens, slot.row = row.tokens[: row.cached], None
+    def release(self, row: SequenceState) -> None:  # noqa: ARG002
+        """The row leaves; the states of its text stay."""
+        self._layer.flush()
 
     def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
         """The first place that each row has to read, at most a window below its last; from now on they count as
@@ -181,10 +160,6 @@ class HeadDrafter(Drafter):
 
         return RowProfile(offers)
 
-    def reuse_prefix(self, row: SequenceState, source: int, length: int) -> int:
-        """As many tokens as have known hidden states in that slot."""
-        return self._memory.reuse_prefix(row, source, length)
-
     def on_hidden_states(
         self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
     ) -> None:
@@ -246,11 +221,11 @@ def _ranks(tree: Tree) -> Sequence[int]:
 
 def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
     """The layer of a head of ours, on the quantised kernels where they fit, else in torch (`LayeredHead.layer_of`)."""
-    slots, columns = target.cache.slots, target.cache.columns
+    pool = target.cache.pool
     scores, size = target_output(target, vocabulary, head.fuse)
     if target.packed_embedding is not None and isinstance(scores, QuantizedLinear) and can_be_packed(head):
-        return PackedLayer(head, scores.matrix, target.packed_embedding, slots, columns), size
-    return TorchLayer(head, scores, target.embedding_rows, slots, columns), size
+        return PackedLayer(head, scores.matrix, target.packed_embedding, pool), size
+    return TorchLayer(head, scores, target.embedding_rows, pool, target.cache.columns), size
 
 
 def build(context: BuildContext, name: str) -> HeadDrafter:  # noqa: ARG001

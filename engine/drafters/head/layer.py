@@ -11,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from specchat.engine.cache.block_pool import BlockPool, BlockStore
+from specchat.engine.cache.kv_cache import lazy_zeros
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
@@ -75,17 +78,24 @@ class Rows(NamedTuple):
     """No end is larger."""
 
 
-class HeadLayer:
+class HeadLayer(BlockStore):
     """A head with states, keys and values of every slot; a tree's token i has the i-th place after the last read.
+
+    Texts for later prompts keep their states; keys and values are made of these again.
 
     Args:
         states: [slots, columns, d], as many slots and columns as the target's cache has.
+        pool: the blocks of the target's cache.
         window: places that a place sees, itself included.
         deepest: positions it can draft for.
     """
 
-    def __init__(self, states: Tensor, window: int, deepest: int = MAX_GAMMA) -> None:
+    def __init__(self, states: Tensor, pool: BlockPool, window: int, deepest: int = MAX_GAMMA) -> None:
         self.states, self.window, self.deepest = states, window, deepest
+        self.column_bytes = states.shape[-1] * states.element_size()
+        self._saved: Tensor | None = None
+        """[blocks, BLOCK, d], once there are blocks."""
+        super().__init__(pool)
 
     @property
     def bytes(self) -> int:
@@ -96,9 +106,32 @@ class HeadLayer:
         """Places per row that reading so many is padded to where shapes are not static."""
         return places
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the states of the first `length` tokens to another slot."""
-        self.states[target, :length] = self.states[source, :length]
+    def allocate(self, blocks: int) -> None:
+        """Have memory for the states of so many blocks."""
+        self._saved = lazy_zeros((blocks, BLOCK, self.states.shape[-1]), self.states.device, self.states.dtype)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first states of a block."""
+        if self._saved is not None:
+            self._saved[target, :count] = self._saved[source, :count]
+
+    def load(self, slot: int, length: int) -> None:
+        """Copy the first states of a slot from its blocks."""
+        if self._saved is not None:
+            self.states[slot, :length] = self._saved[self._blocks(slot, length)].flatten(0, 1)[:length]
+
+    def save(self, slot: int, start: int, end: int) -> None:
+        """Copy states of a slot to its blocks."""
+        if self._saved is not None:
+            places = torch.arange(start, end)
+            blocks = self._blocks(slot, end)[places // BLOCK]
+            self._saved[blocks, places % BLOCK] = self.states[slot, start:end]
+
+    def _blocks(self, slot: int, length: int) -> Tensor:
+        return torch.from_numpy(self.pool.tables[slot, : -(-length // BLOCK)]).long()
+
+    def flush(self) -> None:
+        """Complete the states of what the target has read: the slot's blocks may soon be another's."""
 
     def absorb(
         self,

@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.decoding.tree_part import TreePlace
@@ -44,14 +46,13 @@ _MATRICES = ("fuse", "again", "token", "qkv", "out", "gate_up", "down")
 
 
 class PackedLayer(HeadLayer):
-    """States, keys and values [slots, columns] of a head, and the passes over them. What a step scores with are logits.
+    """States, keys and values of a head, by block, and the passes over them. What a step scores with are logits.
 
     Args:
         head: all of its linear layers are `QuantizedLinear`.
         scores: [V', d], gives logits of the draft vocabulary.
         embedding: [V, d], the target's.
-        slots: as many as the target's cache has.
-        columns: as many as the target's cache has.
+        pool: the blocks of the target's cache.
         window: places that a place sees, itself included.
 
     Raises:
@@ -63,17 +64,15 @@ class PackedLayer(HeadLayer):
         head: DraftHead,
         scores: PackedMatrix,
         embedding: PackedMatrix,
-        slots: int,
-        columns: int,
+        pool: BlockPool,
         window: int = WINDOW,
     ) -> None:
-        shape = head.shape
-        # Nothing looks at a place before it is written, so that it need not take memory before.
-        super().__init__(torch.empty(slots, columns, shape.hidden), window)
-        self._head = PackedHead(_weights(head, scores, embedding, columns, window))
-        self._keys = torch.empty(slots, shape.key_heads, columns, shape.head_size, dtype=torch.float16)
-        self._values = torch.empty_like(self._keys)
-        self._head.attach(self.states, self._keys, self._values)
+        self._head = PackedHead(_weights(head, scores, embedding, pool.width * BLOCK, window))
+        self._shape = head.shape
+        self._tables = pool.tables
+        self.allocate(pool.blocks)
+        super().__init__(self.states, pool, window)
+        self.column_bytes += 2 * head.shape.key_heads * head.shape.head_size * self._keys.element_size()
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
@@ -82,8 +81,16 @@ class PackedLayer(HeadLayer):
 
     @property
     def bytes(self) -> int:
-        """Memory of all slots."""
+        """Memory of all blocks."""
         return self.states.nbytes + 2 * self._keys.nbytes
+
+    def allocate(self, blocks: int) -> None:
+        """Have memory for so many blocks, which takes it when they are first written to."""
+        shape = self._shape
+        self.states = torch.empty(blocks, BLOCK, shape.hidden)
+        self._keys = torch.empty(blocks, shape.key_heads, BLOCK, shape.head_size, dtype=torch.float16)
+        self._values = torch.empty_like(self._keys)
+        self._head.attach(self._tables, self.states, self._keys, self._values)
 
     def time_step(self) -> float:
         """Seconds of a step over one place, the fastest of a few; no slot may be in use."""
@@ -95,11 +102,18 @@ class PackedLayer(HeadLayer):
             times.append(time.perf_counter() - started)
         return min(times)
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the states of the first `length` tokens, by numpy for the reason that `KVCache.copy` gives."""
-        self._fuse()
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first states of a block."""
+        self.flush()
         states = self.states.numpy()
-        states[target, :length] = states[source, :length]
+        states[target, :count] = states[source, :count]
+
+    def load(self, slot: int, length: int) -> None:  # noqa: ARG002
+        """Passes read the blocks."""
+        self.flush()
+
+    def save(self, slot: int, start: int, end: int) -> None:
+        """Passes write the blocks."""
 
     def absorb(
         self,
@@ -115,9 +129,9 @@ class PackedLayer(HeadLayer):
             self._read.append(TargetStates(slot, start, wanted.contiguous()))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
-            self._fuse()
+            self.flush()
 
-    def _fuse(self) -> None:
+    def flush(self) -> None:
         """Make the states of what the target has read since the last time."""
         if self._read:
             self._head.write_states(self._read, torch.get_num_threads())
@@ -144,7 +158,7 @@ class PackedLayer(HeadLayer):
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Read the last places of all rows, of each as many as it has."""
-        self._fuse()
+        self.flush()
         width, lasts = tokens.shape[1], rows.ends.tolist()
         counts = [min(width, end) for end in lasts]
         ids = [token for row, count in zip(tokens.tolist(), counts, strict=True) for token in row[width - count :]]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.tree_mask import tree_visibility
 from specchat.engine.device.padding import padded_width
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
@@ -24,7 +25,7 @@ class TorchLayer(HeadLayer):
         head: a network of one layer, with the methods of `engine.drafters.head.network.DraftHead`.
         scores: gives logits of the draft vocabulary [..., V'] of what a step gave [..., d].
         embed: gives the target's embeddings [..., d] of tokens [...].
-        slots: as many as the target's cache has.
+        pool: the blocks of the target's cache, as many slots as that has.
         columns: as many as the target's cache has.
         window: places that a place sees, itself included.
     """
@@ -34,16 +35,16 @@ class TorchLayer(HeadLayer):
         head: Any,
         scores: Callable[[Tensor], Tensor],
         embed: Callable[[Tensor], Tensor],
-        slots: int,
+        pool: BlockPool,
         columns: int,
         window: int = WINDOW,
     ) -> None:
         shape = head.shape
         like: Tensor = next(head.parameters())
         # Nothing looks at a state before it is written, so it need not take memory before.
-        super().__init__(like.new_empty(slots, columns, shape.hidden), window)
+        super().__init__(like.new_empty(pool.slots, columns, shape.hidden), pool, window)
         self._head, self._scores, self._embed = head, scores, embed
-        self._keys = like.new_zeros(slots, shape.key_heads, columns, shape.head_size)
+        self._keys = like.new_zeros(pool.slots, shape.key_heads, columns, shape.head_size)
         self._values = torch.zeros_like(self._keys)
         positions = torch.arange(columns, device=like.device)[None]
         self._cosine, self._sine = (part[0, 0].to(like.dtype) for part in head.rotation(positions))

@@ -140,7 +140,8 @@ class _AssistantLayer(HeadLayer):
         self._head, self._cache, self._embed = head, target.cache, target.embedding_rows
         like, width = head.model.norm.weight, head.post_projection.out_features
         self._scale = like.new_tensor(width**0.5)
-        super().__init__(like.new_empty(target.cache.slots, target.cache.columns, width), window=1)
+        states = like.new_empty(target.cache.slots, target.cache.columns, width)
+        super().__init__(states, target.cache.pool, window=1)
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Run on the last place of every row."""
@@ -160,7 +161,8 @@ class _AssistantLayer(HeadLayer):
         for kind, allowed in zip(_TYPES, (seen, near), strict=True):
             layer = self._head.sharing[kind]
             key, value = (
-                part[layer][slots, :, :longest].to(states.dtype) for part in (self._cache.keys, self._cache.values)
+                self._cache.seen(part[layer], slots, longest).to(states.dtype)
+                for part in (self._cache.keys, self._cache.values)
             )
             heads = self._head.text.num_attention_heads // key.shape[1]
             shared[kind], masks[kind] = (key, value), allowed[:, None, None].expand(-1, 1, heads * count, -1)

@@ -145,7 +145,7 @@ class EagleHead(LayeredHead):
 
     def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
         """The layer next to a target; the target's output layer scores where there is no other."""
-        slots, columns = target.cache.slots, target.cache.columns
+        pool, columns = target.cache.pool, target.cache.columns
         if self.lm_head is None:
             output, size = target_output(target, vocabulary, self.layer.mlp["up_proj"])
         else:
@@ -157,7 +157,7 @@ class EagleHead(LayeredHead):
             logits: Tensor = output(self.norm(outcome) if self.shape.normed_score else outcome)
             return logits
 
-        return TorchLayer(self, score, embed, slots, columns, window), size
+        return TorchLayer(self, score, embed, pool, columns, window), size
 
     def fused(self, tapped: Tensor) -> Tensor:
         """The state [B, T, d] from the target's hidden states [B, T, taps x d]."""

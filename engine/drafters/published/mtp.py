@@ -120,9 +120,7 @@ class MtpHead(LayeredHead):
         """The layer next to a target, whose output layer scores."""
         output, size = target_output(target, vocabulary, self.fc)
         columns = target.cache.columns
-        layer = _BlockLayer(
-            self, output, target.embedding_rows, target.cache.slots, columns, min(columns, LONGEST_LOOK)
-        )
+        layer = _BlockLayer(self, output, target.embedding_rows, target.cache.pool, columns, min(columns, LONGEST_LOOK))
         return layer, size
 
     def fused(self, tapped: Tensor) -> Tensor:

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 11
+#define SK_ABI 12
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -107,6 +107,12 @@ struct sk_model {
     float inputs_scale;
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size;  // of delta nets; 0 without
 };
+
+// Blocks of 32 columns of the cache that hold the columns of every slot; a pass reads and writes those of its tokens.
+typedef struct {
+    const int32_t* blocks;  // [slots, width], owned by the caller, who may change it between calls
+    int32_t slots, width;
+} sk_tables;
 
 // One pass over n tokens, flat; tokens of one slot are adjacent. Token i sees the columns 0 to
 // prefixes[i] - 1 of its slot, which hold those positions, then the columns ancestors[ancestor_offsets[i]] to
@@ -268,8 +274,8 @@ SK_EXPORT int32_t sk_linear(const sk_matrix* matrix, const float* bias, const fl
                             int32_t threads);
 SK_EXPORT sk_decoder* sk_decoder_new(const sk_model* model);
 SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
-// float16 [slots, key_heads, columns, head_size] of every layer that has keys and values, owned by the caller
-SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, int32_t slots, int32_t columns, uint16_t* const* keys,
+// float16 [blocks, key_heads, 32, head_size] of every layer that has keys and values, owned by the caller
+SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, uint16_t* const* keys,
                                     uint16_t* const* values);
 // What a slot knows of recurrent layers, float32, null for other layers; owned by the caller. A ring [slots, ring, update]
 // has what the token at position p adds in row p % ring: the inputs of the convolution [channels], and of a delta net
@@ -280,8 +286,8 @@ SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring,
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
-// float32 [slots, columns, hidden] of states, float16 [slots, key_heads, columns, head_size]; owned by the caller
-SK_EXPORT int32_t sk_head_attach(sk_head* head, int32_t slots, int32_t columns, float* states, uint16_t* keys,
+// float32 [blocks, 32, hidden] of states, float16 [blocks, key_heads, 32, head_size]; owned by the caller
+SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, uint16_t* keys,
                                  uint16_t* values);
 // Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);

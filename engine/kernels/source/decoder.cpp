@@ -46,9 +46,8 @@ Decoder::Decoder(const sk_model& model)
     for (sk_matrix* each : all) each->streamed = bytes > last_cache();
 }
 
-void Decoder::attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values) {
-    slots_ = slots;
-    columns_ = columns;
+void Decoder::attach(const sk_tables& tables, uint16_t* const* keys, uint16_t* const* values) {
+    tables_ = tables;
     keys_.assign(keys, keys + model_.layer_count);
     values_.assign(values, values + model_.layer_count);
 }
@@ -166,7 +165,8 @@ void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_ba
             if (layer.key_norm) kernels_->norm(key, layer.key_norm, model_.epsilon, size, key);
             if (layer.value_norm) kernels_->norm(value, layer.value_norm, model_.epsilon, size, value);
             kernels_->rotate(key, cosines, sines, rope.pairs);
-            const int64_t place = ((batch.slots[t] * int64_t(layer.key_heads) + h) * columns_ + batch.columns[t]) * size;
+            const int64_t block = block_of(tables_, batch.slots[t], batch.columns[t]);
+            const int64_t place = ((block * layer.key_heads + h) * kCacheBlock + batch.columns[t] % kCacheBlock) * size;
             kernels_->halve(key, size, keys_[size_t(index)] + place);
             kernels_->halve(value, size, values_[size_t(index)] + place);
         }
@@ -183,11 +183,12 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
         const AttentionPiece& work = pieces[size_t(i / key_heads)];
         const Row& row = rows_[size_t(work.row)];
         const int64_t key_head = i % key_heads;
-        const int64_t plane = (batch.slots[row.first] * key_heads + key_head) * columns_ * size;
         const int64_t query = work.first * model_.heads + key_head * heads;
         Attention task{};
-        task.keys = keys_[size_t(layer.source)] + plane;
-        task.values = values_[size_t(layer.source)] + plane;
+        task.keys = keys_[size_t(layer.source)] + key_head * kCacheBlock * size;
+        task.values = values_[size_t(layer.source)] + key_head * kCacheBlock * size;
+        task.blocks = tables_.blocks + batch.slots[row.first] * int64_t(tables_.width);
+        task.block_stride = key_heads * kCacheBlock * size;
         task.queries = queries_.get() + query * size;
         task.query_stride = model_.heads * size;
         task.heads = heads;

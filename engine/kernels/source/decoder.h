@@ -23,6 +23,11 @@ struct Row {
     int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
 };
 
+// The block of the cache that holds a column of a slot.
+inline int64_t block_of(const sk_tables& tables, int64_t slot, int64_t column) {
+    return tables.blocks[slot * tables.width + column / kCacheBlock];
+}
+
 // Some tokens of a row, some blocks of keys.
 struct AttentionPiece {
     int64_t row, first, count, first_block, last_block;
@@ -53,7 +58,7 @@ class Decoder {
     // Copies what `model` points to, but neither weights, norms nor tables.
     explicit Decoder(const sk_model& model);
 
-    void attach(int32_t slots, int32_t columns, uint16_t* const* keys, uint16_t* const* values);
+    void attach(const sk_tables& tables, uint16_t* const* keys, uint16_t* const* values);
 
     void attach_recurrent(int32_t ring, float* const* rings, float* const* stored, int32_t* lengths,
                           const int32_t* commits);
@@ -109,7 +114,8 @@ class Decoder {
     std::vector<float*> rings_, stored_;
     int32_t* lengths_ = nullptr;
     const int32_t* commits_ = nullptr;
-    int64_t slots_ = 0, columns_ = 0, ring_ = 0;
+    sk_tables tables_{};
+    int64_t ring_ = 0;
     int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
     int64_t head_size_ = 0, shared_heads_ = 0;  // the largest, and most query heads that share a key head
     int32_t caching_layers_ = 0;                // layers up to the last one with a cache

@@ -16,16 +16,17 @@ constexpr int64_t kMostSplitTokens = 64;
 std::string Decoder::fault(const sk_batch& batch) const {
     const auto at = [](const char* what, int64_t token) { return what + std::string(" of token ") + std::to_string(token); };
     if (keys_.empty()) return "there is no cache: attach one first";
-    std::vector<bool> seen(size_t(slots_), false);
+    const int32_t columns = tables_.width * int32_t(kCacheBlock);
+    std::vector<bool> seen(size_t(tables_.slots), false);
     for (int64_t t = 0; t < batch.tokens; t++) {
         const int32_t position = batch.positions[t], slot = batch.slots[t];
         const int32_t from = batch.ancestor_offsets[t], to = batch.ancestor_offsets[t + 1];
         if (batch.ids[t] < 0 || batch.ids[t] >= model_.embedding.rows ||
             (model_.inputs && batch.ids[t] >= model_.inputs_embedding.rows))
             return at("the id", t) + " is not in the vocabulary";
-        if (slot < 0 || slot >= slots_) return at("the slot", t) + " is not in the cache";
-        if (batch.columns[t] < 0 || batch.columns[t] >= columns_) return at("the column", t) + " is not in the cache";
-        if (batch.prefixes[t] < 0 || batch.prefixes[t] > columns_) return at("the prefix", t) + " is not in the cache";
+        if (slot < 0 || slot >= tables_.slots) return at("the slot", t) + " is not in the cache";
+        if (batch.columns[t] < 0 || batch.columns[t] >= columns) return at("the column", t) + " is not in the cache";
+        if (batch.prefixes[t] < 0 || batch.prefixes[t] > columns) return at("the prefix", t) + " is not in the cache";
         if (!rings_.empty() && (to > from || position != batch.columns[t] ||
                                 (t > 0 && slot == batch.slots[t - 1] && position != batch.positions[t - 1] + 1)))
             return at("the position", t) + " does not follow the one before, as recurrent layers need it";

@@ -39,18 +39,17 @@ Head::Head(const sk_head_model& model)
       tap_count_(model.tap_count),
       ones_(size_t(model.layer.hidden), 1.0f) {}
 
-void Head::attach(int32_t slots, int32_t columns, float* states, uint16_t* keys, uint16_t* values) {
-    slots_ = slots;
-    columns_ = columns;
+void Head::attach(const sk_tables& tables, float* states, uint16_t* keys, uint16_t* values) {
+    tables_ = tables;
     states_ = states;
-    layer_.attach(slots, columns, &keys, &values);
+    layer_.attach(tables, &keys, &values);
 }
 
 std::string Head::fault(int64_t count, const sk_read* read) const {
     if (!states_) return "there is no cache: attach one first";
     for (int64_t i = 0; i < count; i++)
-        if (read[i].slot < 0 || read[i].slot >= slots_ || read[i].first < 0 || read[i].count < 0 ||
-            read[i].first + read[i].count > columns_)
+        if (read[i].slot < 0 || read[i].slot >= tables_.slots || read[i].first < 0 || read[i].count < 0 ||
+            read[i].first + read[i].count > tables_.width * kCacheBlock)
             return "the place of a token in slot " + std::to_string(read[i].slot) + " is not in the cache";
     return "";
 }

@@ -19,7 +19,7 @@ class Head {
     // Copies what `model` points to, but neither weights, norms nor tables.
     explicit Head(const sk_head_model& model);
 
-    void attach(int32_t slots, int32_t columns, float* states, uint16_t* keys, uint16_t* values);
+    void attach(const sk_tables& tables, float* states, uint16_t* keys, uint16_t* values);
 
     // What is wrong with tokens to be absorbed, or nothing.
     std::string fault(int64_t count, const sk_read* read) const;
@@ -40,7 +40,7 @@ class Head {
     void step(const sk_head_step& step);
     void draw(std::vector<Growth>& growths, const sk_growing& growing);
     float* state(int32_t slot, int32_t column) const {
-        return states_ + (int64_t(slot) * columns_ + column) * layer_.model().hidden;
+        return states_ + (block_of(tables_, slot, column) * kCacheBlock + column % kCacheBlock) * layer_.model().hidden;
     }
     void norm_plainly(const float* x, float* y) const;
     void enter(const sk_head_step& step);
@@ -49,7 +49,7 @@ class Head {
     std::shared_ptr<Fetch> weights_;  // of a draft's first step
     sk_matrix fuse_, again_, token_;
     int64_t tap_count_;
-    int64_t slots_ = 0, columns_ = 0;
+    sk_tables tables_{};
     float* states_ = nullptr;
 
     const Kernels* kernels_ = nullptr;

@@ -19,10 +19,13 @@ struct Inputs {
 };
 
 constexpr int64_t kKeyBlock = 128;
+constexpr int64_t kCacheBlock = 32;  // columns of a block of the cache, a divisor of kKeyBlock
 
 // What one piece of work on attention is about: some neighbouring tokens of a slot, one key head, some blocks of keys.
 struct Attention {
-    const uint16_t *keys, *values;  // float16 [columns, head_size] of this slot and key head
+    const uint16_t *keys, *values;  // float16 of this key head, in the first block of the cache
+    const int32_t* blocks;          // of this slot, in the order of its columns
+    int64_t block_stride;           // values from one block to the next
     const float* queries;           // of the first token and query head, rotated and scaled
     int64_t query_stride;           // floats from one token to the next
     int64_t heads;                  // query heads that share the key head

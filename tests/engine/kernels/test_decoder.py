@@ -161,7 +161,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(KernelError, match="a tapped depth is not in the model"):
         decoder.run(np.array([5, 6, 7]), chain, judged, 1, [5])
     with pytest.raises(KernelError, match="must be contiguous float16"):
-        decoder.attach([torch.zeros(1, 2, 8, 32)] * 4, [torch.zeros(1, 2, 8, 32)] * 4)
+        decoder.attach(np.zeros((1, 1), np.int32), [torch.zeros(1, 2, 8, 32)] * 4, [torch.zeros(1, 2, 8, 32)] * 4)
 
 
 @pytest.mark.parametrize(

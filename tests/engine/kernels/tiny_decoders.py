@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.cache.packed_states import PackedStates
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack
 from specchat.engine.models.packed.build import decoder_weights
@@ -217,8 +218,9 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
         decoder.attach_states(*states.tensors)
     recurrent = [layer in described.recurrent for layer in range(described.layers)] * 2
     sizes = [(0, 0) if passed else size for passed, size in zip(recurrent, shapes, strict=True)]
-    blocks = [torch.full((slots, heads, CONTEXT, size), torch.nan).half() for heads, size in sizes]
-    decoder.attach(blocks[: described.layers], blocks[described.layers :])
+    blocks = [torch.full((slots * CONTEXT // BLOCK, heads, BLOCK, size), torch.nan).half() for heads, size in sizes]
+    tables = np.arange(slots * CONTEXT // BLOCK, dtype=np.int32).reshape(slots, -1)
+    decoder.attach(tables, blocks[: described.layers], blocks[described.layers :])
     return decoder
 
 

@@ -1,0 +1,297 @@
+"""The blocks of all caches of an engine: which slot uses which, and which hold texts for later prompts.
+
+A slot's text is a table of blocks (Kwon et al. 2023, "PagedAttention"). Blocks are counted by their users: slots, and
+the prefix tree, from which prompts take the longest beginning that was ever read. The caches of target, draft models
+and heads use the same tables, each with its own memory per block (`BlockStore`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from specchat.engine.cache.prefix_tree import BLOCK, Node, PrefixTree
+from specchat.engine.errors import EngineError
+
+_MOST_BLOCKS = 1 << 16
+"""Of a pool: enough for 2 million tokens."""
+_EVICTED = 16
+"""Blocks are evicted in parts of a pool of this number, since leaves are searched for."""
+_STATES = 64
+"""States of recurrent layers that are kept for later prompts."""
+
+
+class States(Protocol):
+    """What layers other than attention know of the text in each slot, besides keys and values."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of one slot."""
+
+    def take(self, slot: int, length: int) -> dict[int, Any]:
+        """States of a slot's text up to `length`, by length."""
+
+    def give(self, slot: int, states: dict[int, Any]) -> None:
+        """Let a slot know these states and nothing else."""
+
+    def reusable(self, slot: int, length: int) -> int:
+        """Longest length up to `length` from which a slot's text can continue."""
+
+
+class BlockPool:
+    """Tables of blocks for every slot.
+
+    Until `manage` is called every slot has its own blocks, one after the other, enough for all of its columns.
+
+    Args:
+        slots: texts that are read or written at the same time.
+        columns: of a slot.
+    """
+
+    def __init__(self, slots: int, columns: int) -> None:
+        self.slots, self.width = slots, -(-columns // BLOCK)
+        self.blocks = slots * self.width
+        self.tables = np.arange(self.blocks, dtype=np.int32).reshape(slots, self.width)
+        """Blocks of every slot [slots, width]; 0 for none. Block 0 never holds a text."""
+        self.stores: list[BlockStore] = []
+        self.states: States | None = None
+        """Of the target's recurrent layers."""
+        self._users = [1] * self.blocks
+        self._free: list[int] = []
+        self._held: list[list[int]] = [[] for _ in range(slots)]
+        self._tree = PrefixTree()
+        self._with_states: deque[tuple[Node, int]] = deque()
+
+    def manage(self, memory: int) -> None:
+        """From now on slots have the blocks that their texts need; all blocks together take so many bytes.
+
+        Raises:
+            EngineError: there is not enough memory for one text of all columns.
+        """
+        size = BLOCK * sum(store.column_bytes for store in self.stores)
+        least = self.width + 1
+        blocks = max(least, min(memory // max(size, 1), _MOST_BLOCKS))
+        while not self._allocated(blocks):
+            if blocks == least:
+                raise EngineError(f"a cache for one text needs {least * size / 1e9:.1f} GB: lower --context")
+            blocks = max(blocks // 2, least)
+        self.blocks, self.tables[:] = blocks, 0
+        self._users, self._free = [0] * blocks, list(range(blocks - 1, 0, -1))
+
+    def _allocated(self, blocks: int) -> bool:
+        try:
+            for store in self.stores:
+                store.allocate(blocks)
+                store.valid = np.zeros(blocks, np.int16)
+        except (MemoryError, torch.OutOfMemoryError):
+            return False
+        return True
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all blocks."""
+        return self.blocks * BLOCK * sum(store.column_bytes for store in self.stores)
+
+    @property
+    def columns(self) -> int:
+        """Most columns of a slot."""
+        return self.width * BLOCK
+
+    @property
+    def used(self) -> int:
+        """Blocks that slots use."""
+        return len({block for held in self._held for block in held})
+
+    @property
+    def cached(self) -> int:
+        """Blocks in the prefix tree."""
+        return len(self._tree.nodes)
+
+    @property
+    def free(self) -> int:
+        """Blocks that hold nothing."""
+        return len(self._free)
+
+    def held(self, slot: int) -> Sequence[int]:
+        """Blocks of a slot, in the order of its columns."""
+        return self._held[slot]
+
+    def admit(self, slot: int, tokens: Sequence[int], usable: Callable[[int], int] = int) -> int:
+        """Give an empty slot the blocks of the longest known beginning of a text; returns its length.
+
+        Blocks that the text shares to their end are used by both; of the one in which it differs, the common part is
+        copied.
+
+        Args:
+            usable: how much of a length may be used.
+        """
+        found, length, states = self._match(tokens, usable)
+        if self.states:
+            self.states.give(slot, states)
+        whole, rest = divmod(length, BLOCK)
+        blocks = [node.block for node, _ in found[: whole + (rest > 0)]]
+        for block in blocks:
+            self._users[block] += 1
+        if rest:  # the last one is copied before it is written to
+            source = blocks.pop()
+            copied = self._take()
+            self._drop(source)
+            if copied is None:
+                length = 0 if self.states else length - rest
+            else:
+                blocks.append(copied)
+                for store in self.stores:
+                    store.copy(source, copied, rest)
+                    store.valid[copied] = min(rest, store.valid[source])
+        self._held[slot] = blocks
+        self.tables[slot, : len(blocks)] = blocks
+        return length
+
+    def has_room(self, columns: int) -> bool:
+        """Whether a text of so many columns fits, if all texts that no slot uses are evicted."""
+        wanted = min(-(-columns // BLOCK), self.width)
+        if wanted <= len(self._free):
+            return True
+        return wanted <= len(self._free) + sum(self._users[node.block] == 1 for node in self._tree.nodes)
+
+    def reserve(self, slot: int, columns: int) -> bool:
+        """Let a slot have blocks for so many columns, evicting texts that no slot uses; whether it has them now."""
+        held = self._held[slot]
+        while len(held) < min(-(-columns // BLOCK), self.width):
+            block = self._take()
+            if block is None:
+                return False
+            self.tables[slot, len(held)] = block
+            held.append(block)
+        return True
+
+    def trim(self, slot: int, columns: int) -> None:
+        """Free a slot's blocks after so many columns."""
+        held, kept = self._held[slot], -(-columns // BLOCK)
+        while len(held) > kept:
+            self._drop(held.pop())
+            self.tables[slot, len(held)] = 0
+
+    def clear(self, slot: int) -> None:
+        """Free all blocks of a slot."""
+        self.trim(slot, 0)
+
+    def commit(self, slot: int, tokens: Sequence[int], *, final: bool) -> None:
+        """Let later prompts use the blocks of a slot that hold these tokens; if `final`, also a partly filled one."""
+        if not final:
+            tokens = tokens[: len(tokens) - len(tokens) % BLOCK]
+        nodes, held = [], self._held[slot]
+        for number, (node, before) in enumerate(self._tree.insert(tokens, held)):
+            own = held[number]
+            if before is None or (before != own and (node.block == own or self._is_better(own, before))):
+                node.block = own
+                self._users[own] += 1
+                if before is not None:
+                    self._drop(before)
+            nodes.append(node)
+        if self.states and final:
+            for length, state in self.states.take(slot, len(tokens)).items():
+                node = nodes[-(-length // BLOCK) - 1]
+                if length not in node.states:
+                    self._with_states.append((node, length))
+                node.states[length] = state
+            while len(self._with_states) > _STATES:
+                node, length = self._with_states.popleft()
+                node.states.pop(length, None)
+
+    def known(self, tokens: Sequence[int], usable: Callable[[int], int] = int) -> int:
+        """Length of the longest known beginning of a text."""
+        return self._match(tokens, usable)[1]
+
+    def _match(
+        self, tokens: Sequence[int], usable: Callable[[int], int]
+    ) -> tuple[list[tuple[Node, int]], int, dict[int, Any]]:
+        """Nodes of the longest known beginning, its length, and known states up to there."""
+        found = self._tree.find(tokens)
+        length = usable(sum(shared for _, shared in found))
+        if not self.states:
+            return found, length, {}
+        known = {n: state for node, _ in found for n, state in node.states.items()}
+        while length and length not in known:
+            length = usable(max((n for n in known if n < length), default=0))
+        return found, length, {n: state for n, state in known.items() if n <= length}
+
+    def forget(self) -> None:
+        """Remove all texts that no slot uses."""
+        self._evict(self.blocks)
+
+    def _is_better(self, block: int, other: int) -> bool:
+        """Whether more caches know a block than another one with the same tokens."""
+        return sum(int(store.valid[block]) - int(store.valid[other]) for store in self.stores) > 0
+
+    def _take(self) -> int | None:
+        if not self._free:
+            self._evict(max(self.blocks // _EVICTED, 1))
+        if not self._free:
+            return None
+        block = self._free.pop()
+        self._users[block] = 1
+        for store in self.stores:
+            store.valid[block] = 0
+        return block
+
+    def _evict(self, count: int) -> None:
+        for node in list(self._tree.evict(lambda node: self._users[node.block] == 1, count)):
+            self._drop(node.block)
+
+    def _drop(self, block: int) -> None:
+        self._users[block] -= 1
+        if not self._users[block]:
+            self._free.append(block)
+
+
+class BlockStore:
+    """Memory of one cache, by block, and how many columns of each block it knows.
+
+    Args:
+        pool: of the blocks.
+    """
+
+    column_bytes: int
+    """Memory of one column."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.pool = pool
+        self.valid = np.zeros(pool.blocks, np.int16)
+        pool.stores.append(self)
+
+    def allocate(self, blocks: int) -> None:
+        """Have memory for so many blocks; what was stored is lost."""
+        raise NotImplementedError
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first `count` columns of a block."""
+        raise NotImplementedError
+
+    def load(self, slot: int, length: int) -> None:
+        """Bring the first columns of a slot's blocks to where passes read them, if that is elsewhere."""
+
+    def save(self, slot: int, start: int, end: int) -> None:
+        """Bring columns of a slot from where passes write them to its blocks, if that is elsewhere."""
+
+    def attach(self, slot: int, length: int) -> int:
+        """How many of a slot's first `length` columns this cache knows; they can be read from now on."""
+        valid = self.valid[self.pool.tables[slot, : -(-length // BLOCK)]]
+        partial = np.flatnonzero(valid < BLOCK)
+        if len(partial):
+            length = min(length, int(partial[0]) * BLOCK + int(valid[partial[0]]))
+        self.load(slot, length)
+        return length
+
+    def mark(self, slot: int, start: int, end: int) -> None:
+        """The cache knows a slot's columns up to `end`, and none after it; those from `start` on are new."""
+        self.save(slot, start, end)
+        table, last = self.pool.tables[slot], end // BLOCK
+        self.valid[table[start // BLOCK : last]] = BLOCK
+        self.valid[table[last : len(self.pool.held(slot))]] = 0
+        if end % BLOCK:
+            self.valid[table[last]] = end % BLOCK
