@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -83,12 +83,9 @@ class PackedBackend(Backend):
         if recurrent:
             self._states = PackedStates(len(recurrent), slots, shape.taps, shape.recurrent_sizes)
             self.capabilities = replace(self.capabilities, trees=False)
-        tables = pool or BlockPool(slots, columns)
-        if pool is None:
-            tables.states = self._states
+        self.cache = PagedCache(shapes, slots, columns, self._states, pool)
         self._decoder = model.decoder(context, columns)
-        attach = partial(self._decoder.attach, tables.tables)
-        self.cache = PagedCache(shapes, columns, tables, self._states, attach)
+        self.cache.connect(self._decoder.attach)
         self._embedding = self.packed_embedding = model.embedding
         self._output = model.output
         self.context, self.taps = context, tuple(taps)

@@ -8,7 +8,7 @@ and heads use the same tables, each with its own memory per block (`BlockStore`)
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -115,6 +115,10 @@ class BlockPool:
     def free(self) -> int:
         """Blocks that hold nothing."""
         return len(self._free)
+
+    def is_shared(self, block: int) -> bool:
+        """Whether a block has several users."""
+        return self._users[block] > 1
 
     def held(self, slot: int) -> Sequence[int]:
         """Blocks of a slot, in the order of its columns."""
@@ -278,6 +282,12 @@ class BlockStore:
     def save(self, slot: int, start: int, end: int) -> None:
         """Bring columns of a slot from where passes write them to its blocks, if that is elsewhere."""
 
+    def parts(self, slot: int, start: int, end: int) -> Iterator[tuple[int, int, range]]:
+        """First column, block, and columns within the block, for each block of a slot's columns."""
+        for first in range(start - start % BLOCK, end, BLOCK):
+            columns = range(max(start - first, 0), min(end - first, BLOCK))
+            yield first + columns.start, int(self.pool.tables[slot, first // BLOCK]), columns
+
     def attach(self, slot: int, length: int) -> int:
         """How many of a slot's first `length` columns this cache knows; they can be read from now on."""
         valid = self.valid[self.pool.tables[slot, : -(-length // BLOCK)]]
@@ -290,8 +300,9 @@ class BlockStore:
     def mark(self, slot: int, start: int, end: int) -> None:
         """The cache knows a slot's columns up to `end`, and none after it; those from `start` on are new."""
         self.save(slot, start, end)
-        table, last = self.pool.tables[slot], end // BLOCK
+        table, (last, rest) = self.pool.tables[slot], divmod(end, BLOCK)
         self.valid[table[start // BLOCK : last]] = BLOCK
-        self.valid[table[last : len(self.pool.held(slot))]] = 0
-        if end % BLOCK:
-            self.valid[table[last]] = end % BLOCK
+        for block in self.pool.held(slot)[last:]:
+            # What others share is known from them.
+            self.valid[block] = max(self.valid[block], rest) if self.pool.is_shared(block) else rest
+            rest = 0

@@ -143,25 +143,15 @@ class KVCache(BlockStore):
 
     def load(self, slot: int, length: int) -> None:
         """Copy the first columns of a slot from its blocks."""
-        for start, block, columns in self._parts(slot, 0, length):
-            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=True):
+        for start, block, columns in self.parts(slot, 0, length):
+            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=False):
                 rows[:, slot, :, start : start + len(columns)] = saved[:, block, :, columns.start : columns.stop]
 
     def save(self, slot: int, start: int, end: int) -> None:
         """Copy columns of a slot to its blocks."""
-        for first, block, columns in self._parts(slot, start, end):
-            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=True):
+        for first, block, columns in self.parts(slot, start, end):
+            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=False):
                 saved[:, block, :, columns.start : columns.stop] = rows[:, slot, :, first : first + len(columns)]
-
-    def _parts(self, slot: int, start: int, end: int) -> list[tuple[int, int, range]]:
-        """First column, block, and columns of the block, for each block of a slot's columns; none without blocks."""
-        if not self._saved:
-            return []
-        return [
-            (at, int(self.pool.tables[slot, at // BLOCK]), range(at % BLOCK, min(at % BLOCK + end - at, BLOCK)))
-            for at in [start, *range(start - start % BLOCK + BLOCK, end, BLOCK)]
-            if at < end
-        ]
 
     def clear(self, slot: int) -> None:
         """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool, BlockStore, States
@@ -15,7 +16,13 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError
 
+Attach = Callable[[NDArray[np.int32], Sequence[Tensor], Sequence[Tensor]], None]
+"""Called with the tables of the pool [slots, width], keys and values."""
 _CPU = torch.device("cpu")
+
+
+def _nowhere(*_: object) -> None:
+    """Before a decoder is connected."""
 
 
 class PagedCache(BlockStore):
@@ -25,10 +32,10 @@ class PagedCache(BlockStore):
 
     Args:
         shapes: of the layers.
+        slots: sequences that fit at once.
         columns: positions per slot.
-        pool: its blocks are those of the cache.
         states: of recurrent layers, if any.
-        attach: called with keys and values when their memory has changed.
+        pool: blocks of the cache; its own if None.
 
     Raises:
         EngineError: it does not fit into memory.
@@ -37,22 +44,29 @@ class PagedCache(BlockStore):
     def __init__(
         self,
         shapes: Shapes,
+        slots: int,
         columns: int,
-        pool: BlockPool,
         states: States | None,
-        attach: Callable[[Sequence[Tensor], Sequence[Tensor]], None],
+        pool: BlockPool | None = None,
     ) -> None:
-        self.slots, self.columns, self.states = pool.slots, columns, states
-        self._shapes, self._attach = shapes, attach
+        self.slots, self.columns, self.states = slots, columns, states
+        self._shapes = shapes
+        self._attach: Attach = _nowhere
         self.column_bytes = column_bytes(shapes, torch.float16)
-        super().__init__(pool)
-        size = pool.blocks * BLOCK * self.column_bytes
-        what = f"a cache of {self.slots} x {columns} tokens"
+        size, what = slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens"
         require_memory(_CPU, size, what)
+        super().__init__(pool or BlockPool(slots, columns))
+        if pool is None:
+            self.pool.states = states
         try:
-            self.allocate(pool.blocks)
+            self.allocate(self.pool.blocks)
         except MemoryError:
             raise EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context") from None
+
+    def connect(self, attach: Attach) -> None:
+        """Call `attach` now and whenever the memory changes."""
+        self._attach = attach
+        attach(self.pool.tables, self.keys, self.values)
 
     @property
     def bytes(self) -> int:
@@ -71,7 +85,7 @@ class PagedCache(BlockStore):
             return lazy_zeros((layers, blocks, heads, BLOCK, size), _CPU, torch.float16)
 
         self._blocks, self.keys, self.values = grouped(self._shapes, made)
-        self._attach(self.keys, self.values)
+        self._attach(self.pool.tables, self.keys, self.values)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first columns of a block."""

@@ -33,7 +33,7 @@ class Scheduler(Generic[Waiting]):
         self.waiting: deque[Waiting] = deque()
         self._rows: list[SequenceState | None] = [None] * self.pool.slots
         self._stored = [0] * self.pool.slots
-        """Leading columns of each slot that are in its blocks."""
+        """Leading columns of each slot in its blocks; a drafter may need the target to read some of them again."""
         self._reserved: set[int] = set()
         """Slots in use for other work than requests."""
 
@@ -41,6 +41,11 @@ class Scheduler(Generic[Waiting]):
     def rows(self) -> list[SequenceState]:
         """Running sequences, by slot."""
         return [row for row in self._rows if row is not None]
+
+    @property
+    def suspended(self) -> list[SequenceState]:
+        """Running sequences that wait for cache blocks, the oldest first."""
+        return sorted((row for row in self.rows if row.waits), key=lambda row: row.admitted_at)
 
     @property
     def has_room(self) -> bool:
@@ -93,7 +98,9 @@ class Scheduler(Generic[Waiting]):
 
     def longer_prefix(self, row: SequenceState) -> bool:
         """Whether more of a row's prompt is known by now than the row has read."""
-        return self._prefixes and self.pool.known(row.tokens[: row.prompt_length - 1], self.usable) > row.cached
+        return self._prefixes and self.pool.known(row.tokens[: row.prompt_length - 1], self.usable) > max(
+            row.cached, self._stored[row.slot]
+        )
 
     def suspend(self, row: SequenceState) -> None:
         """Take a row's blocks; it waits until `resume` finds others."""
@@ -118,8 +125,10 @@ class Scheduler(Generic[Waiting]):
             ends: whether the row's last block is part of that, as nothing more is read for now.
         """
         if self._prefixes:
-            self._cache.mark(row.slot, min(self._stored[row.slot], row.cached), row.cached)
-            self._stored[row.slot] = row.cached
+            stored = self._stored[row.slot]
+            if row.cached > stored:
+                self._cache.mark(row.slot, stored, row.cached)
+                self._stored[row.slot] = row.cached
             self.pool.commit(row.slot, row.tokens[: self.shared(row)], final=ends or row.prefilled)
 
     def shared(self, row: SequenceState) -> int:

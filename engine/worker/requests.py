@@ -67,7 +67,7 @@ class OpenRequests:
     def admit(self) -> None:
         """Give free slots to waiting requests, first come, first served."""
         self._resume()
-        while self._scheduler.waiting and self._scheduler.has_room:
+        while self._scheduler.waiting and self._scheduler.has_room and not self._scheduler.suspended:
             submitted = self._scheduler.waiting.popleft()
             try:
                 admitted = self._start(submitted)
@@ -80,7 +80,7 @@ class OpenRequests:
 
     def _resume(self) -> None:
         """Let rows that wait for cache blocks continue, the oldest first."""
-        for row in sorted((row for row in self._scheduler.rows if row.waits), key=lambda row: row.admitted_at):
+        for row in self._scheduler.suspended:
             if not self._scheduler.resume(row):
                 return
             start(row, self._made.target, self._planner)

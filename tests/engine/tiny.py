@@ -85,13 +85,16 @@ def tiny_engine(
     assemble: Assemble | None = None,
     look_ahead: LookAhead | None = None,
     more: Sequence[LoadedModel] = (),
+    cache_memory: int | None = None,
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 
     def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
         return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead, more=more)
 
-    config = EngineConfig("tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk)
+    config = EngineConfig(
+        "tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk, cache_memory=cache_memory
+    )
     engine = Engine(config, assemble or of_models)
     engine.start()
     engine.wait_ready(60)

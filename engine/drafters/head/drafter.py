@@ -36,6 +36,8 @@ class _Slot:
     first: int = 0
     read: int = 0
     """Keys and values of the places from `first` up to `read` come from the target's states."""
+    stored: int = 0
+    """Leading tokens whose states are in the slot's blocks."""
 
     def begins(self, end: int, window: int) -> int:
         """The first place still to be read, for a draft at `end` that looks back over a window."""
@@ -60,8 +62,9 @@ class HeadMemory:
 
     def admit(self, row: SequenceState) -> int:
         """Take a row in; how many of its tokens' states are known."""
-        self._slots[row.slot] = _Slot()
-        return self._layer.attach(row.slot, row.cached)
+        known = self._layer.attach(row.slot, row.cached)
+        self._slots[row.slot] = _Slot(stored=known)
+        return known
 
     def absorb(
         self, rows: Sequence[SequenceState], tapped: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
@@ -74,13 +77,20 @@ class HeadMemory:
             lengths: how many of each row's T tokens are wanted, from the first on; all if not given.
         """
         self._layer.absorb([row.slot for row in rows], [row.cached for row in rows], tapped, lengths)
-        counts = [len(part) for part in tapped] if lengths is None else lengths
-        for row, count in zip(rows, counts, strict=True):
-            self._layer.mark(row.slot, row.cached, row.cached + count)
+        for row, count in zip(rows, lengths or (), strict=False):
+            if not row.prefilled:
+                self._store(row, row.cached + count)
 
-    def release(self, row: SequenceState) -> None:  # noqa: ARG002
+    def release(self, row: SequenceState) -> None:
         """The row leaves; the states of its text stay."""
         self._layer.flush()
+        self._store(row, row.cached)
+
+    def _store(self, row: SequenceState, end: int) -> None:
+        slot = self._slots[row.slot]
+        if end > slot.stored:
+            self._layer.mark(row.slot, slot.stored, end)
+            slot.stored = end
 
     def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
         """The first place that each row has to read, at most a window below its last; from now on they count as

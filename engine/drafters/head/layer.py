@@ -117,18 +117,17 @@ class HeadLayer(BlockStore):
 
     def load(self, slot: int, length: int) -> None:
         """Copy the first states of a slot from its blocks."""
-        if self._saved is not None:
-            self.states[slot, :length] = self._saved[self._blocks(slot, length)].flatten(0, 1)[:length]
+        if self._saved is None:
+            return
+        for first, block, columns in self.parts(slot, 0, length):
+            self.states[slot, first : first + len(columns)] = self._saved[block, columns.start : columns.stop]
 
     def save(self, slot: int, start: int, end: int) -> None:
         """Copy states of a slot to its blocks."""
-        if self._saved is not None:
-            places = torch.arange(start, end)
-            blocks = self._blocks(slot, end)[places // BLOCK]
-            self._saved[blocks, places % BLOCK] = self.states[slot, start:end]
-
-    def _blocks(self, slot: int, length: int) -> Tensor:
-        return torch.from_numpy(self.pool.tables[slot, : -(-length // BLOCK)]).long()
+        if self._saved is None:
+            return
+        for first, block, columns in self.parts(slot, start, end):
+            self._saved[block, columns.start : columns.stop] = self.states[slot, first : first + len(columns)]
 
     def flush(self) -> None:
         """Complete the states of what the target has read: the slot's blocks may soon be another's."""

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specchat.engine import Admitted, Message, Request
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.errors import EngineError
+from tests.engine.cache.copies import copy_text
 from tests.engine.hybrids import HYBRIDS, hybrid
 from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, text_of, tiny_engine
@@ -59,7 +60,7 @@ def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None
     backend = TransformersBackend(hybrid(kind).model, 2, 96, 17)
     text = texts(9)[0]
     backend.prefill(text[None, :40], [0], [0])
-    backend.cache.copy(0, 1, 40)
+    copy_text(backend.cache, 0, 1, 40)
     backend.forward(text[None, 40:45], [0], [40])
     backend.forward(torch.cat([text[40:42], text[:3]])[None], [1], [40])  # as many tokens, of which two are the same
     states = backend.states

@@ -12,6 +12,7 @@ from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from tests.engine.cache.copies import copy_text
 from tests.engine.families import write_family
 from tests.engine.kernels.conftest import variants
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine
@@ -81,16 +82,18 @@ def test_a_text_goes_on_from_a_snapshot_or_a_copy(model: PackedModel, whole: Ten
     backend.prefill(TOKENS[None, 105:], [0], [105])  # the next turn
     has_state = model.shape.delta_value_heads > 0  # which has read the whole prompt
     recent = (40, 105, 105) if has_state else (104, 105, 115)
-    assert [cache.reusable(0, n) for n in (30, 50, 104, 105, 115, 130)] == [0, 40, *recent, 120]
-    cache.copy(0, 1, 105)
-    assert [cache.reusable(1, n) for n in (30, 50, 104, 120)] == [0, 40, 40, 105]
+    states = cache.states
+    assert states is not None
+    assert [states.reusable(0, n) for n in (30, 50, 104, 105, 115, 130)] == [0, 40, *recent, 120]
+    copy_text(cache, 0, 1, 105)
+    assert [states.reusable(1, n) for n in (30, 50, 104, 120)] == [0, 40, 40, 105]
     for slot, start in ((1, 105), (1, 40), (0, recent[0]), (0, 40)):
         assert torch.equal(
             backend.forward(TOKENS[None, start : start + 5], [slot], [start])[0], whole[start : start + 5]
         )
-    assert cache.reusable(0, 105) == 45
+    assert states.reusable(0, 105) == 45
     cache.clear(0)
-    assert cache.reusable(0, 105) == 0
+    assert states.reusable(0, 105) == 0
     assert 0 < cache.slots * cache.state_bytes < cache.bytes
 
 

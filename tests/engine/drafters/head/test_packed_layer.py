@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.head.drafter import HeadMemory
@@ -38,8 +39,10 @@ class Pair:
         embedding = quantized_linear(torch.randn(WORDS, SHAPE.hidden))
         scores = quantized_linear(torch.randn(DRAFTED, SHAPE.hidden), method=method)
         assert can_be_packed(head)
-        self.torch = TorchLayer(head, scores, lambda tokens: embedding.weight[tokens], 3, COLUMNS, WINDOW)
-        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, 3, COLUMNS, WINDOW)
+        self.torch = TorchLayer(
+            head, scores, lambda tokens: embedding.weight[tokens], BlockPool(3, COLUMNS), COLUMNS, WINDOW
+        )
+        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), WINDOW)
         self.tapped = torch.randn(3, COLUMNS, SHAPE.hidden * len(SHAPE.taps))
 
     def remembering(self, layer: HeadLayer) -> tuple[HeadMemory, list[SequenceState]]:
@@ -104,17 +107,24 @@ def test_a_step_may_go_on_from_any_places_of_the_step_before() -> None:
         assert torch.equal(two[0, 0], deeper[deep])
 
 
-def test_what_is_copied_is_as_if_it_had_been_read_there() -> None:
+def test_states_of_a_text_serve_another_slot() -> None:
     pair = Pair()
+    pool = pair.packed.pool
+    pool.manage(10**7)
+    for slot, length in enumerate(LENGTHS):
+        assert pool.reserve(slot, length + STEPS)
     memory, rows = pair.remembering(pair.packed)
     wanted = scores_along(pair.packed, memory, [rows[2]])[0]
     memory, rows = pair.remembering(pair.packed)
     scores_along(pair.packed, memory, rows)
     memory.release(rows[2])
+    pool.commit(2, rows[2].tokens[: rows[2].cached], final=True)
+    for slot in (1, 2):
+        pool.clear(slot)
     again = row_in(1, rows[2].tokens)
-    again.cached = rows[2].cached
-    memory.release(rows[1])
-    assert memory.admit(again) == again.cached
+    again.cached = pool.admit(1, again.tokens[:-1])
+    assert pool.reserve(1, len(again.tokens) + STEPS)
+    assert memory.admit(again) == again.cached == rows[2].cached
     assert torch.equal(scores_along(pair.packed, memory, [again])[0], wanted)
 
 

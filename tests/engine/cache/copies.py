@@ -1,0 +1,15 @@
+"""A text in another slot, as prompts get it from the blocks of the cache."""
+
+from __future__ import annotations
+
+from specchat.engine.cache.kv_cache import KVCache
+from specchat.engine.cache.paged_cache import PagedCache
+
+
+def copy_text(cache: KVCache | PagedCache, source: int, target: int, length: int) -> None:
+    """Let slot `target` know what `source` knows up to `length`."""
+    for layer in (*cache.keys, *cache.values):
+        if layer.numel():
+            layer[cache.place(target, 0, length)] = layer[cache.place(source, 0, length)]
+    if cache.states:
+        cache.states.give(target, cache.states.take(source, length))

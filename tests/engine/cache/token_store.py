@@ -1,0 +1,31 @@
+"""A cache that holds tokens instead of keys and values, for tests of its blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specchat.engine.cache.block_pool import BlockPool, BlockStore
+from specchat.engine.cache.prefix_tree import BLOCK
+
+
+class TokenStore(BlockStore):
+    """A cache whose columns hold the tokens that were read."""
+
+    column_bytes = 1
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.allocate(pool.blocks)
+
+    def allocate(self, blocks: int) -> None:
+        self.content = np.full((blocks, BLOCK), -1)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        self.content[target, :count] = self.content[source, :count]
+
+    def read(self, slot: int, tokens: list[int], start: int) -> None:
+        for column in range(start, len(tokens)):
+            self.content[self.pool.tables[slot, column // BLOCK], column % BLOCK] = tokens[column]
+
+    def text(self, slot: int, length: int) -> list[int]:
+        return [int(self.content[self.pool.tables[slot, i // BLOCK], i % BLOCK]) for i in range(length)]

@@ -1,0 +1,106 @@
+"""Texts share what was read of them: forks, edits, cancellations and a cache that is too small change no reply."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from specchat.engine import Admitted, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.worker.requests import OpenRequests
+from tests.engine.tiny import ended, ids_of, tiny_engine, tiny_head, tiny_model
+
+_TEXTS = 24
+Kind = Callable[[], dict[str, object]]
+
+
+def of_head() -> dict[str, object]:
+    target = tiny_model()
+    return {"target": target, "head": tiny_head(target)}
+
+
+def of_draft() -> dict[str, object]:
+    return {"target": tiny_model(), "draft": tiny_model(seed=1, layers=1)}
+
+
+def requests(seed: int) -> list[Request]:
+    """Turns of chats that branch, are edited and asked again, in random order."""
+    draw = random.Random(seed)
+    texts: list[list[int]] = [[draw.randrange(97, 122) for _ in range(60)]]
+    found = []
+    for number in range(_TEXTS):
+        base = draw.choice(texts)
+        text = [
+            *base[: draw.randrange(len(base) + 1)],
+            *(draw.randrange(97, 122) for _ in range(draw.randrange(1, 40))),
+        ]
+        texts.append(text[-180:])
+        sampling = Sampling(temperature=draw.choice([0.0, 0.0, 0.9]), seed=number)
+        drafter = draw.choice(["auto", "auto", "none", "suffix"])
+        found.append(
+            Request(
+                f"r{number}", prompt_ids=tuple(texts[-1]), max_tokens=30, sampling=sampling, drafter=drafter, gamma=3
+            )
+        )
+    return found
+
+
+def replies_alone(kind: Kind, asked: list[Request], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Replies of an engine that remembers nothing."""
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockPool, "commit", lambda *_, **__: None)
+        with tiny_engine(slots=1, **kind()) as engine:  # type: ignore[arg-type]
+            return [ids_of(list(engine.stream(request))) for request in asked]
+
+
+@pytest.mark.parametrize("memory", [None, 1], ids=["everything", "one text"])
+@pytest.mark.parametrize("kind", [dict, of_head, of_draft], ids=["none", "head", "draft"])
+def test_sharing_changes_no_reply(kind: Kind, memory: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, draw, suspended = requests(7), random.Random(3), []
+    alone = replies_alone(kind, asked, monkeypatch)
+    resume = OpenRequests._resume
+    monkeypatch.setattr(
+        OpenRequests,
+        "_resume",
+        lambda self: (suspended.extend(row for row in self._scheduler.rows if row.waits), resume(self))[1],
+    )
+    reused = 0
+    with tiny_engine(slots=4, cache_memory=memory, **kind()) as engine:  # type: ignore[arg-type]
+        boxes = []
+        for request in asked:
+            boxes.append(Outbox())
+            engine.submit(request, boxes[-1])
+            if draw.random() < 0.2:
+                engine.cancel(request.request_id)
+            elif draw.random() < 0.4:
+                boxes[-1].get(60)  # admitted
+        for box, reply in zip(boxes, alone, strict=True):
+            events = ended(box)
+            last = events[-1]
+            assert isinstance(last, Finished)
+            assert last.reason is not FinishReason.ERROR, last.message
+            got = ids_of([event for event in events if isinstance(event, Round)])
+            assert got == (reply[: len(got)] if last.reason is FinishReason.CANCELLED else reply)
+            reused += sum(event.reused_tokens for event in events if isinstance(event, Admitted))
+    assert reused > 200 if memory is None else suspended, reused
+
+
+def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> None:
+    chats = [tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(20)]
+    with tiny_engine(slots=2) as engine:
+        for turn in (0, 1):
+            for n, chat in enumerate(chats):
+                prompt = (*chat, *range(97, 97 + turn))
+                events = list(engine.stream(Request(f"{turn} {n}", prompt_ids=prompt, max_tokens=2)))
+                (admitted,) = (event for event in events if isinstance(event, Admitted))
+                assert admitted.reused_tokens >= (119 if turn else 0)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:
+    with tiny_engine(cache_memory=1) as engine:
+        (end,) = engine.stream(Request("long", prompt_ids=(97,) * 300, max_tokens=2))
+        assert isinstance(end, Finished)
+        assert end.reason is FinishReason.ERROR
+        assert ids_of(list(engine.stream(Request("short", prompt_ids=(97,) * 200, max_tokens=2))))
