@@ -112,7 +112,9 @@ class Ready:
     conversations: bool = True
     """Whether requests may have messages; an encoder-decoder takes `Request.prompt` or `Request.prompt_ids` only."""
     slot_bytes: int = 0
-    """Memory of a slot in the target's cache: keys, values and a recurrent state."""
+    """Memory of one text of all columns in the target's cache: keys, values and a recurrent state."""
+    kept_bytes: int = 0
+    """Most memory for what was read of all texts, so that it need not be read again; a CPU takes it when it is used."""
     state_bytes: int = 0
     """Memory of a recurrent state, if the target has one; then drafts are chains."""
     observed: str = ""

@@ -47,17 +47,16 @@ class Traffic:
     def of(cls, assembly: Assembly) -> Traffic:
         """Traffic of loaded models."""
         cache, head = assembly.target.cache, assembly.parts.get("head")
-        room = cache.slots * cache.columns
-        others = sum(each.cache.bytes for each in assembly.draft_runners[1:])
+        others = [cache, *(runner.cache for runner in assembly.draft_runners[1:])]
         if head is not None:
             draft_weights = head.weight_bytes + assembly.score_bytes
         else:
             draft_weights = weights_read(assembly.drafts[0]) if assembly.drafts else 0
         return cls(
             weights=weights_read(assembly.model) if assembly.model.start is None else 0,
-            cache=cache.bytes // room,
+            cache=cache.column_bytes,
             draft_weights=draft_weights,
-            draft_cache=(assembly.cache_bytes - cache.bytes - others) // room,
+            draft_cache=sum(store.column_bytes for store in cache.pool.stores if store not in others),
         )
 
 

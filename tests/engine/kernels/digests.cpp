@@ -151,7 +151,10 @@ uint64_t passes(uint64_t hash) {
         const size_t part = cache.size() / 4;
         uint16_t* keys[] = {cache.data(), cache.data() + part};
         uint16_t* values[] = {cache.data() + 2 * part, cache.data() + 3 * part};
-        sk_decoder_attach(decoder, slots, columns, keys, values);
+        std::vector<int32_t> blocks(size_t(slots) * columns / 32);
+        for (size_t i = 0; i < blocks.size(); i++) blocks[i] = int32_t(i * 5 % blocks.size());
+        const sk_tables tables = {blocks.data(), slots, columns / 32};
+        sk_decoder_attach(decoder, &tables, keys, values);
         std::vector<int64_t> ids(chain);
         std::vector<int32_t> slot(chain, 1), places(chain), offsets(chain + 1, 0);
         for (int32_t i = 0; i < chain; i++) {
@@ -261,7 +264,10 @@ uint64_t growths(uint64_t hash) {
     sk_head* head = sk_head_new(&model);
     std::vector<float> states(slots * columns * hidden), q(slots * longest * words);
     std::vector<uint16_t> keys(slots * columns * hidden), values(keys.size());
-    sk_head_attach(head, slots, columns, states.data(), keys.data(), values.data());
+    std::vector<int32_t> blocks(size_t(slots) * columns / 32);
+    for (size_t i = 0; i < blocks.size(); i++) blocks[i] = int32_t(i);
+    const sk_tables tables = {blocks.data(), slots, columns / 32};
+    sk_head_attach(head, &tables, states.data(), keys.data(), values.data());
     std::vector<int64_t> known(words), drafted(slots * 3 * longest);
     for (int64_t i = 0; i < words; i++) known[size_t(i)] = i;
     const int64_t ids[] = {3, 1, 4, 1, 5};

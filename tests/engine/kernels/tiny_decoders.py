@@ -219,7 +219,8 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     recurrent = [layer in described.recurrent for layer in range(described.layers)] * 2
     sizes = [(0, 0) if passed else size for passed, size in zip(recurrent, shapes, strict=True)]
     blocks = [torch.full((slots * CONTEXT // BLOCK, heads, BLOCK, size), torch.nan).half() for heads, size in sizes]
-    tables = np.arange(slots * CONTEXT // BLOCK, dtype=np.int32).reshape(slots, -1)
+    # Blocks in no order; what is in other blocks must not be read.
+    tables = np.random.default_rng(0).permutation(slots * CONTEXT // BLOCK).astype(np.int32).reshape(slots, -1)
     decoder.attach(tables, blocks[: described.layers], blocks[described.layers :])
     return decoder
 
