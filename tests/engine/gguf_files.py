@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFValueType, GGUFWriter, get_tensor_name_map, quants
 from torch import Tensor
 
+from specchat.engine.models.gguf.blocks import GgmlType
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, write_model
+from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
 Kind = Callable[[str, Tensor], GGMLQuantizationType]
@@ -87,8 +88,8 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
 """Name to llama.cpp's architecture, transformers' model type and its settings."""
 
 
-_BLOCKS = {GGMLQuantizationType.Q4_K: 144, GGMLQuantizationType.Q5_K: 176}
-"""Bytes of 256 weights."""
+_DRAWN = (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K)
+"""Types that the gguf package does not quantise to: their blocks are random."""
 
 
 def plain(_: str, __: Tensor) -> GGMLQuantizationType:
@@ -140,20 +141,16 @@ def write_gguf(
     for place, weight in _tensors(architecture, config, state, layers):
         values = weight.float().contiguous()
         chosen = kind(place, values) if values.ndim > 1 and "norm" not in place else GGMLQuantizationType.F32
-        raw = _random_blocks(values, chosen) if chosen in _BLOCKS else quants.quantize(values.numpy(), chosen)
+        if chosen in _DRAWN:
+            raw = random_blocks(GgmlType(chosen), values[..., 0].numel(), values.shape[-1], 0.0005)
+            raw = raw.reshape(*values.shape[:-1], -1)
+        else:
+            raw = quants.quantize(values.numpy(), chosen)
         writer.add_tensor(place, raw, raw_dtype=chosen)
     for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
         write()
     writer.close()
     return file
-
-
-def _random_blocks(weight: Tensor, kind: GGMLQuantizationType) -> np.ndarray:
-    """Blocks [rows, bytes] of a type that the gguf package does not quantise to: random codes, sound scales."""
-    draws, size = np.random.default_rng(5), _BLOCKS[kind]
-    blocks = draws.integers(0, 256, (weight.numel() // 256, size), np.uint8)
-    blocks[:, :4] = np.array([1e-3, 5e-3], np.float16).view(np.uint8)
-    return blocks.reshape(len(weight), -1)
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
@@ -190,8 +187,8 @@ def _metadata(architecture: str, config: Any) -> dict[str, Any]:
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": rope["factor"],
             "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
-            "rope.scaling.yarn_beta_fast": rope["beta_fast"],
-            "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+            "rope.scaling.yarn_beta_fast": rope.get("beta_fast", 32.0),
+            "rope.scaling.yarn_beta_slow": rope.get("beta_slow", 1.0),
         }
     if rope["rope_type"] == "longrope":
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
