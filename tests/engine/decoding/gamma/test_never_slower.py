@@ -60,13 +60,15 @@ class Spent:
 class Machine:
     """One engine, from its cold start."""
 
-    def __init__(self, rows: int, step_s: Callable[[int], float], seed: int) -> None:
-        self.rows, self.step_s, self.random = rows, step_s, random.Random(seed)
+    def __init__(
+        self, rows: int, step_s: Callable[[int], float], seed: int, pass_s: Callable[[int, int], float] = pass_s
+    ) -> None:
+        self.rows, self.step_s, self.random, self.pass_s = rows, step_s, random.Random(seed), pass_s
         self.costs = CostModel(ragged=True)
         self.gamma = GammaController(self.costs)
         for width in TIMED_WIDTHS:
             for _ in range(2):
-                self.costs.observe_pass(1, width, self.noisy(pass_s(1, width - 1)))
+                self.costs.observe_pass(1, width, self.noisy(self.pass_s(1, width - 1)))
         self.round = 0
         self.all, self.warm = Spent(), Spent()
 
@@ -84,7 +86,7 @@ class Machine:
     def count(self, steps: int, lengths: Sequence[int], tokens: float) -> None:
         """A round has been run."""
         drafted, rows = sum(lengths), self.rows
-        draft_s, verify_s = steps * self.step_s(rows), pass_s(rows, drafted)
+        draft_s, verify_s = steps * self.step_s(rows), self.pass_s(rows, drafted)
         self.costs.observe(rows, rows + drafted, "drafter", steps, self.noisy(draft_s), self.noisy(verify_s))
         self.costs.observe_part(drafted > 0, rows, self.noisy(REST_S))
         self.round += 1

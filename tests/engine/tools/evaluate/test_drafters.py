@@ -68,12 +68,12 @@ def generate(
 @pytest.fixture(scope="module")
 def pair(tiny_model: Callable[..., Path]) -> Generated:
     draft = tiny_model(seed=0, **WIDE, num_hidden_layers=1)
-    return generate(tiny_model(**WIDE), draft, DRAFTERS, [(prompt, Sampling()) for prompt in PROMPTS])
+    return generate(tiny_model(**WIDE), draft, DRAFTERS, [(prompt, Sampling()) for prompt in PROMPTS], 30)
 
 
 @pytest.fixture(scope="module")
 def found(pair: Generated) -> Evaluation:
-    return pair.evaluate()
+    return pair.evaluate(drafters=DRAFTERS)
 
 
 def assert_same_rounds(generated: Generated, found: Evaluation, drafter: str) -> None:
