@@ -25,7 +25,7 @@ from specchat.engine.tools.runner import running
 
 GAMMA = 3
 PROMPTS = ("the quick brown fox", "the dog barks at the fox at the dog", "0123 0123 01")
-DRAFTERS = ("ngram", "model", "model-tree", "hierarchical", "suffix", "copy")
+DRAFTERS = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy")
 WIDE = {"max_position_embeddings": 512, "eos_token_id": 3}
 
 
@@ -68,7 +68,7 @@ def generate(
 @pytest.fixture(scope="module")
 def pair(tiny_model: Callable[..., Path]) -> Generated:
     draft = tiny_model(seed=0, **WIDE, num_hidden_layers=1)
-    return generate(tiny_model(**WIDE), draft, DRAFTERS, [(prompt, Sampling()) for prompt in PROMPTS], 30)
+    return generate(tiny_model(**WIDE), draft, DRAFTERS, [(prompt, Sampling()) for prompt in PROMPTS])
 
 
 @pytest.fixture(scope="module")
