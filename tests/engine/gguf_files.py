@@ -35,36 +35,8 @@ _DELTA: dict[str, Any] = {
         "mrope_interleaved": True,
     },
 }
-_GEMMA4: dict[str, Any] = {
-    "num_hidden_layers": 6,
-    "layer_types": ["sliding_attention", "full_attention"] * 3,
-    "num_kv_shared_layers": 2,
-    "use_double_wide_mlp": True,
-    "sliding_window": 8,
-    "global_head_dim": 32,
-    "hidden_size_per_layer_input": 32,
-    "vocab_size_per_layer_input": 320,
-    "final_logit_softcapping": 30.0,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
-    },
-}
-_GPT_OSS: dict[str, Any] = {
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "intermediate_size": 64,
-    "sliding_window": 8,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 150000.0,
-        "factor": 4.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 64,
-    },
-}
+_GPT_OSS = FAMILIES["gpt-oss"][1] | {"initializer_range": 0.2}
+_YARN = _GPT_OSS["rope_parameters"] | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
 _UNSCALED = {"rope_type": "default", "rope_theta": 150000.0}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _CONV = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
@@ -79,10 +51,10 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen35moe": ("qwen35moe", "qwen3_5_moe_text", {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}),
     "gemma2": ("gemma2", "gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
     "gemma3": ("gemma3", "gemma3_text", {**_GEMMA3, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
-    "gemma4": ("gemma4", "gemma4_text", {**_GEMMA4, "tie_word_embeddings": True}),
+    "gemma4": ("gemma4", *FAMILIES["gemma4"]),
     "phi3": ("phi3", "phi3", {"resid_pdrop": 0.0, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
     "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
-    "gpt-oss": ("gpt-oss", "gpt_oss", _GPT_OSS),
+    "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
 }
 """Name to llama.cpp's architecture, transformers' model type and its settings."""
