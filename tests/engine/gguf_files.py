@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFValueType, GGUFWriter, get_tensor_name_map, quants
 from torch import Tensor
@@ -82,6 +84,8 @@ def write_gguf(
     kind: Kind = plain,
     mtp: dict[str, Tensor] | None = None,
     tokenizer: str = "",
+    keys: Mapping[str, Any] = MappingProxyType({}),
+    rope_factors: Any = None,
     **metadata: Any,
 ) -> Path:
     """Write the model of a folder from `write_source` as a GGUF file; give the file back.
@@ -93,6 +97,8 @@ def write_gguf(
         kind: types of the tensors.
         mtp: a multi-token-prediction layer, by the names of checkpoints.
         tokenizer: another value of tokenizer.ggml.pre.
+        keys: more keys.
+        rope_factors: numbers of a table of factors.
         metadata: more keys of the architecture, "__" for dots.
     """
     architecture = FILES[name][0]
@@ -107,6 +113,10 @@ def write_gguf(
     add_tokenizer(writer, folder)
     if tokenizer:
         writer.add_tokenizer_pre(tokenizer)
+    for key, value in keys.items():
+        _add(writer, key, value)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.float32(rope_factors))
     state: dict[str, Tensor] = {**network.state_dict(), **_renamed(mtp or {}, config.num_hidden_layers)}
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
