@@ -31,7 +31,7 @@ def test_the_shipped_session_shows_both_levels_and_the_details() -> None:
 
 
 def test_what_is_written_is_kept_without_what_a_terminal_answers() -> None:
-    program = r"printf '\033[?2026$p\033[?1003h\033[>25ud\303'; sleep 0.2; printf '\251j\303\240'"
+    program = r"printf '\033[?2048$p\033[?1003h\033[>25ud\303'; sleep 0.2; printf '\251j\303\240'"
     with RecordedTerminal("sh", "-c", program) as terminal:
         assert terminal.end() == 0
     assert "".join(text for _, text in terminal.output) == "déjà"
