@@ -7,7 +7,7 @@ from pathlib import Path
 
 import platformdirs
 
-TOUR = Path(__file__).resolve().parents[1] / "assets" / "traces" / "detail.jsonl"
+TOUR = Path(__file__).resolve().parents[1] / "assets" / "traces" / "tour.jsonl"
 """The recorded reply of the tour."""
 
 

@@ -90,6 +90,15 @@ def record_tree(name: str) -> None:
     record_closely(engine, name, "head", Sampling(temperature=0.8, seed=3))
 
 
+def record_tour(name: str) -> None:
+    """The reply that the tour explains. This seed drafts chains in the rounds of `app.chat.lessons`, the first of them
+    partly wrong, and has p ≠ q at its first token."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS))
+    engine.start()
+    record(engine, name, (DETAIL,), Sampling(temperature=0.8, seed=57), drafter="head", max_tokens=32, detail=8)
+    engine.close()
+
+
 def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) -> None:
     """Record one reply with the top-k of p and q at every judged position, on a separate engine."""
     engine.start()
@@ -135,7 +144,7 @@ def record_lanes(engine: Engine, name: str) -> None:
 def main() -> None:
     """Record every trace, or the named ones."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree"]
+    wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree", "tour"]
     if "usual" in wanted:
         record_usual("usual")
     engine = Engine(EngineConfig("smollm2-135m", models_folder()))
@@ -153,6 +162,8 @@ def main() -> None:
         record_detail("detail")
     if "tree" in wanted:
         record_tree("tree")
+    if "tour" in wanted:
+        record_tour("tour")
 
 
 if __name__ == "__main__":

@@ -76,44 +76,12 @@ def tiny_tokenizer(vocabulary: int) -> Any:
     return tokenizer
 
 
-def write_tiny_gguf(model_folder: Path, file: Path, rope_factors: np.ndarray | None = None, **metadata: Any) -> Path:
-    """Write the tiny Llama of a folder as a float32 GGUF file, as llama.cpp's converter does; give the file back.
+def write_tiny_gguf(folder: Path, file: Path, rope_factors: np.ndarray | None = None, **keys: Any) -> Path:
+    """Write the tiny Llama of a folder as a float32 GGUF file; give the file back. In more `keys`, "__" are dots."""
+    from tests.engine.gguf_files import write_gguf
 
-    `metadata` adds keys, with "__" for dots.
-    """
-    from gguf import GGUFWriter
-    from safetensors.torch import load_file
-
-    config = json.loads((model_folder / "config.json").read_text())
-    writer = GGUFWriter(file, "llama")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(config["vocab_size"])
-    add_tokenizer(writer, model_folder)
-    for key, value in metadata.items():
-        adders = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-        adders[type(value)](key.replace("__", "."), value)
-    for name, weight in load_file(model_folder / "model.safetensors").items():
-        heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-        array = weight.float().numpy()
-        for projection, count in heads.items():
-            if projection in name:  # llama.cpp rotates neighbouring pairs, transformers the two halves
-                array = array.reshape(count, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-        writer.add_tensor(_gguf_name(name), np.ascontiguousarray(array))
-    if rope_factors is not None:
-        writer.add_tensor("rope_freqs.weight", rope_factors.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
+    more = {key.replace("__", "."): value for key, value in keys.items()}
+    return write_gguf("llama", folder, file, keys=more, rope_factors=rope_factors)
 
 
 def add_tokenizer(writer: Any, model_folder: Path) -> None:
@@ -132,23 +100,3 @@ def add_tokenizer(writer: Any, model_folder: Path) -> None:
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
     writer.add_chat_template(CHAT_TEMPLATE)
-
-
-def _gguf_name(name: str) -> str:
-    for ours, theirs in (
-        ("model.embed_tokens", "token_embd"),
-        ("model.norm", "output_norm"),
-        ("lm_head", "output"),
-        ("model.layers", "blk"),
-        ("self_attn.q_proj", "attn_q"),
-        ("self_attn.k_proj", "attn_k"),
-        ("self_attn.v_proj", "attn_v"),
-        ("self_attn.o_proj", "attn_output"),
-        ("mlp.gate_proj", "ffn_gate"),
-        ("mlp.up_proj", "ffn_up"),
-        ("mlp.down_proj", "ffn_down"),
-        ("post_attention_layernorm", "ffn_norm"),
-        ("input_layernorm", "attn_norm"),
-    ):
-        name = name.replace(ours, theirs)
-    return name

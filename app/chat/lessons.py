@@ -10,7 +10,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sources.source import Part
 from specchat.engine import Record, Request, Round
 
-FIRST = 4
+FIRST = 3
 """The explained round of the trace `app.paths.TOUR`, which has a rejection; the round after it has none."""
 
 
@@ -59,7 +59,8 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
     return [
         lesson(
             "draft", "The drafter proposes some tokens.",
-            f"It has drafted {len(told.drafted)} of them, “{guess}”. They may be wrong: nothing is decided yet.",
+            f"The drafter is small and quick, the target is the model you chat with. {len(told.drafted)} tokens (words "
+            f"or parts of words) are drafted here: “{guess}”. They may be wrong: nothing is decided yet.",
             FIRST, Part.DRAFTED,
         ),
         lesson(
@@ -77,13 +78,15 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
         ),
         lesson(
             "reject", f"“{refused}” is rejected.",
-            "All tokens that were drafted after it are discarded untested, because each builds on the one before.",
+            "All tokens that were drafted after it are discarded untested, because each builds on the one before. A "
+            "finished reply has the sign ┊ there; click on it to see them.",
             FIRST, Part.JUDGED,
         ),
         lesson(
             "correct", f"The correction is “{instead}”.",
-            "The target draws it from what the drafter proposes too rarely, so that each token comes as often as if "
-            "the target had written alone: the reply is the same, only sooner. The next round begins after it.",
+            "It is drawn from tokens that are likelier to the target than to the drafter. Thus each token comes as "
+            "often as if the target had written alone: the reply is no different, only sooner. The next round begins "
+            "after it.",
             FIRST + 1,
         ),
         lesson(

@@ -13,9 +13,9 @@ class FirstPrompt(NamedTuple):
 
 
 FIRST_PROMPTS = (
-    FirstPrompt("at its best", "Write a Python class Stack with push, pop, peek and size."),
-    FirstPrompt("in between", "Write a JSON list of users with id, name, email and city."),
+    FirstPrompt("at its best", "Write a Python function that reverses a string."),
+    FirstPrompt("in between", "What is the water cycle?"),
     FirstPrompt("at its worst", "Explain in three sentences why the sky is blue."),
 )
-"""With the default set-up and γ 4, τ is about 2.4, 1.8 and 1.4: code is easy to guess, prose is not. All replies end by
-themselves."""
+"""With the default set-up and γ 4, τ is about 2.3, 1.7 and 1.4: code is easy to guess, prose is not. All replies end by
+themselves, after about a hundred tokens."""

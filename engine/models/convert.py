@@ -16,7 +16,7 @@ from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.checkpoint import MTP_FILE
 from specchat.engine.models.disk import disk_errors, require_space
-from specchat.engine.models.gguf.config import gguf_config, mtp_layers, reads_config
+from specchat.engine.models.gguf.config import gguf_config, mtp_layers
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
 from specchat.engine.models.recommendation import FILE as GENERATION
@@ -122,7 +122,7 @@ def _describe(header: GgufHeader, folder: Path, report: Callable[[float], None])
 
     report(0.0)
     file = header.path
-    config = gguf_config(header) if reads_config(header) else _other_config(header)
+    config = gguf_config(header) if header.architecture in ARCHITECTURES else _other_config(header)
     config.dtype = torch.bfloat16
     report(_CONFIG)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)

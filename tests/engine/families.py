@@ -133,6 +133,14 @@ def write_family(name: str, folder: Path, **more: Any) -> Path:
     return publish_in_mxfp4(folder) if name.endswith("mxfp4") else folder
 
 
+def family_config(name: str, **more: Any) -> Any:
+    """Configuration of the tiny model of a family."""
+    from transformers import AutoConfig
+
+    kind, special = FAMILIES[name]
+    return AutoConfig.for_model(**{"model_type": kind} | _COMMON | special | more)
+
+
 def write_model(kind: str, settings: dict[str, Any], folder: Path) -> Path:
     """Write a tiny model of a type of transformers, with settings besides the common ones; give the folder back."""
     return _write(kind, _COMMON | settings, folder)

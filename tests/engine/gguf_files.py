@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFValueType, GGUFWriter, get_tensor_name_map, quants
 from torch import Tensor
 
+from specchat.engine.models.gguf.blocks import GgmlType
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, write_model
+from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
 Kind = Callable[[str, Tensor], GGMLQuantizationType]
@@ -34,36 +37,8 @@ _DELTA: dict[str, Any] = {
         "mrope_interleaved": True,
     },
 }
-_GEMMA4: dict[str, Any] = {
-    "num_hidden_layers": 6,
-    "layer_types": ["sliding_attention", "full_attention"] * 3,
-    "num_kv_shared_layers": 2,
-    "use_double_wide_mlp": True,
-    "sliding_window": 8,
-    "global_head_dim": 32,
-    "hidden_size_per_layer_input": 32,
-    "vocab_size_per_layer_input": 320,
-    "final_logit_softcapping": 30.0,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0},
-    },
-}
-_GPT_OSS: dict[str, Any] = {
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "intermediate_size": 64,
-    "sliding_window": 8,
-    "rope_parameters": {
-        "rope_type": "yarn",
-        "rope_theta": 150000.0,
-        "factor": 4.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 64,
-    },
-}
+_GPT_OSS = FAMILIES["gpt-oss"][1] | {"initializer_range": 0.2}
+_YARN = _GPT_OSS["rope_parameters"] | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
 _UNSCALED = {"rope_type": "default", "rope_theta": 150000.0}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _CONV = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
@@ -78,17 +53,17 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen35moe": ("qwen35moe", "qwen3_5_moe_text", {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 32}),
     "gemma2": ("gemma2", "gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
     "gemma3": ("gemma3", "gemma3_text", {**_GEMMA3, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
-    "gemma4": ("gemma4", "gemma4_text", {**_GEMMA4, "tie_word_embeddings": True}),
+    "gemma4": ("gemma4", *FAMILIES["gemma4"]),
     "phi3": ("phi3", "phi3", {"resid_pdrop": 0.0, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
     "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
-    "gpt-oss": ("gpt-oss", "gpt_oss", _GPT_OSS),
+    "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
 }
 """Name to llama.cpp's architecture, transformers' model type and its settings."""
 
 
-_BLOCKS = {GGMLQuantizationType.Q4_K: 144, GGMLQuantizationType.Q5_K: 176}
-"""Bytes of 256 weights."""
+_DRAWN = (GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q5_K, GGMLQuantizationType.Q6_K)
+"""Types that the gguf package does not quantise to: their blocks are random."""
 
 
 def plain(_: str, __: Tensor) -> GGMLQuantizationType:
@@ -109,6 +84,8 @@ def write_gguf(
     kind: Kind = plain,
     mtp: dict[str, Tensor] | None = None,
     tokenizer: str = "",
+    keys: Mapping[str, Any] = MappingProxyType({}),
+    rope_factors: Any = None,
     **metadata: Any,
 ) -> Path:
     """Write the model of a folder from `write_source` as a GGUF file; give the file back.
@@ -120,6 +97,8 @@ def write_gguf(
         kind: types of the tensors.
         mtp: a multi-token-prediction layer, by the names of checkpoints.
         tokenizer: another value of tokenizer.ggml.pre.
+        keys: more keys.
+        rope_factors: numbers of a table of factors.
         metadata: more keys of the architecture, "__" for dots.
     """
     architecture = FILES[name][0]
@@ -134,26 +113,26 @@ def write_gguf(
     add_tokenizer(writer, folder)
     if tokenizer:
         writer.add_tokenizer_pre(tokenizer)
+    for key, value in keys.items():
+        _add(writer, key, value)
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", np.float32(rope_factors))
     state: dict[str, Tensor] = {**network.state_dict(), **_renamed(mtp or {}, config.num_hidden_layers)}
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
     for place, weight in _tensors(architecture, config, state, layers):
         values = weight.float().contiguous()
         chosen = kind(place, values) if values.ndim > 1 and "norm" not in place else GGMLQuantizationType.F32
-        raw = _random_blocks(values, chosen) if chosen in _BLOCKS else quants.quantize(values.numpy(), chosen)
+        if chosen in _DRAWN:
+            raw = random_blocks(GgmlType(chosen), values[..., 0].numel(), values.shape[-1], 0.0005)
+            raw = raw.reshape(*values.shape[:-1], -1)
+        else:
+            raw = quants.quantize(values.numpy(), chosen)
         writer.add_tensor(place, raw, raw_dtype=chosen)
     for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
         write()
     writer.close()
     return file
-
-
-def _random_blocks(weight: Tensor, kind: GGMLQuantizationType) -> np.ndarray:
-    """Blocks [rows, bytes] of a type that the gguf package does not quantise to: random codes, sound scales."""
-    draws, size = np.random.default_rng(5), _BLOCKS[kind]
-    blocks = draws.integers(0, 256, (weight.numel() // 256, size), np.uint8)
-    blocks[:, :4] = np.array([1e-3, 5e-3], np.float16).view(np.uint8)
-    return blocks.reshape(len(weight), -1)
 
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
@@ -190,8 +169,8 @@ def _metadata(architecture: str, config: Any) -> dict[str, Any]:
             "rope.scaling.type": "yarn",
             "rope.scaling.factor": rope["factor"],
             "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
-            "rope.scaling.yarn_beta_fast": rope["beta_fast"],
-            "rope.scaling.yarn_beta_slow": rope["beta_slow"],
+            "rope.scaling.yarn_beta_fast": rope.get("beta_fast", 32.0),
+            "rope.scaling.yarn_beta_slow": rope.get("beta_slow", 1.0),
         }
     if rope["rope_type"] == "longrope":
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]

@@ -139,7 +139,7 @@ BAR = 36
 SHOWS = 14
 """Cells before an explanation or a prompt."""
 NAME = (("spec", Fate.ACCEPTED), ("ulate", Fate.REJECTED), ("chat", Fate.CORRECTION))
-MOTTO = "a small guess, a sharp check, the same answer sooner"
+MOTTO = "the drafter guesses, the target checks: the same answer, sooner"
 
 
 class Welcome(Widget):

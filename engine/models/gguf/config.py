@@ -22,11 +22,6 @@ _WIDE_SCALE = {"gemma2": 46, "gemma3": 62}
 """Layers of the 27B model, whose attention is scaled by hidden size / heads and not by the head size."""
 
 
-def reads_config(header: GgufHeader) -> bool:
-    """Whether the family is known here."""
-    return header.architecture in _FAMILIES
-
-
 def gguf_config(header: GgufHeader) -> PreTrainedConfig:
     """The configuration of a model.
 
@@ -35,7 +30,7 @@ def gguf_config(header: GgufHeader) -> PreTrainedConfig:
     """
     from transformers import AutoConfig
 
-    kind, special = _FAMILIES[header.architecture]
+    kind, special = FAMILIES[header.architecture]
     try:
         config: PreTrainedConfig = AutoConfig.for_model(kind, **_common(header) | special(header))
     except EngineError:
@@ -238,7 +233,7 @@ def _phi3(header: GgufHeader) -> Settings:
 
 
 _MIXTURES = ("qwen3moe", "qwen35moe", "gpt-oss")
-_FAMILIES: dict[str, tuple[str, Callable[[GgufHeader], Settings]]] = {
+FAMILIES: dict[str, tuple[str, Callable[[GgufHeader], Settings]]] = {
     "llama": ("llama", _llama),
     "qwen2": ("qwen2", lambda _: {}),
     "qwen3": ("qwen3", _qwen3),

@@ -21,6 +21,7 @@ from specchat.engine.models.gguf.blocks import (
     read_vector,
     readable_type,
 )
+from specchat.engine.models.gguf.config import FAMILIES
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.packed.decoder_description import KERNEL, MATRICES, NORMS, ROUTER, SINKS, OtherFamilyError
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
@@ -31,20 +32,7 @@ from specchat.engine.models.packed.quantize import quantize
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ARCHITECTURES = (
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3moe",
-    "qwen35",
-    "qwen35moe",
-    "gemma2",
-    "gemma3",
-    "gemma4",
-    "gpt-oss",
-    "phi3",
-    "lfm2",
-)
+ARCHITECTURES = tuple(FAMILIES)
 """llama.cpp's names of the supported families."""
 Floats = NDArray[np.float32]
 

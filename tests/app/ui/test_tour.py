@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -14,8 +15,9 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.masthead import Welcome
-from specchat.engine import Fate, read_trace
+from specchat.engine import Engine, EngineConfig, Fate, Finished, FinishReason, Message, Outbox, Request, read_trace
 from tests.app.stage import Stage, run
+from tests.terminal import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +30,18 @@ def test_each_lesson_is_about_what_it_says() -> None:
     assert [lesson.name for lesson in told] == NAMES
     fates = [lesson.whole.token(lesson.token)[1].fate for lesson in told if lesson.token is not None]
     assert fates == [Fate.ACCEPTED, Fate.REJECTED, Fate.CORRECTION, Fate.BONUS]
+
+
+def test_the_recorded_rounds_show_what_the_lessons_say() -> None:
+    """A drafter quicker than the target, and a token whose p and q differ."""
+    accept, *_, bonus = [lesson for lesson in lessons(read_trace(TOUR)) if lesson.token is not None]
+    for lesson in (accept, bonus):
+        record, _ = lesson.whole.token(lesson.token)
+        assert record.draft_s < record.verify_s
+    record, token = accept.whole.token(accept.token)
+    p, q = record.p[token.place], record.q[token.place]
+    assert 0 < p < q or q < p < 1
+    assert token.id == record.drafted[0]
 
 
 async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> None:
@@ -62,6 +76,23 @@ async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
         assert stage.engine.submitted[0].messages[-1].content == FIRST_PROMPTS[2].text
         await stage.press(pilot, "tab")
         assert composer.text == ""
+
+
+@pytest.mark.model
+def test_replies_to_offered_prompts_end_by_themselves(default_model: Path) -> None:
+    engine, ended = Engine(EngineConfig(default_model.name, default_model.parent, context=1024)), Outbox()
+    engine.start()
+    sampling = engine.wait_ready().sampling
+    for prompt in FIRST_PROMPTS:
+        messages = (Message("user", prompt.text),)
+        engine.submit(Request(prompt.shows, messages, sampling=sampling, max_tokens=512), ended)
+    reasons: list[FinishReason] = []
+    while len(reasons) < len(FIRST_PROMPTS):
+        event = ended.get(PATIENCE_S)
+        assert event is not None
+        reasons += [event.reason] if isinstance(event, Finished) else []
+    engine.close()
+    assert set(reasons) == {FinishReason.EOS}
 
 
 async def tour(stage: Stage, pilot: Pilot[None]) -> None:

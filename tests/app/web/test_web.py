@@ -71,11 +71,6 @@ def shows(seen: set[tuple[int, int, int]], fate: str) -> bool:
     return any(max(abs(a - b) for a, b in zip(colour, wanted, strict=True)) < 12 for colour in seen)
 
 
-def write(browser: Browser, text: str) -> None:
-    browser.run("document.querySelector('.xterm-helper-textarea').focus()")
-    browser.press(*text, ENTER)
-
-
 @needs_browser
 @pytest.mark.slow
 def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +83,8 @@ def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.Monk
         browser.open(url)
         browser.wait_for("document.body.classList.contains('-first-byte')")
         until(lambda: shows(colours(browser, tmp_path / "begin.png"), "accepted"))  # the wordmark
-        write(browser, "Hi")
+        assert browser.run("return document.activeElement.matches('.xterm-helper-textarea')")  # without a click
+        browser.press(*"Hi", ENTER)
 
         def chats() -> list[str]:
             store = Store(database_file())
@@ -100,7 +96,7 @@ def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.Monk
         until(lambda: shows(colours(browser, tmp_path / "asked.png"), "correction"))
         seen = colours(browser, tmp_path / "asked.png")
         assert all(shows(seen, fate) for fate in ("accepted", "correction", "bonus", "plain"))
-        write(browser, "/fork 1")
+        browser.press(*"/fork 1", ENTER)
         until(lambda: len(chats()) == 2)
         browser.picture(tmp_path / "forked.png")
         browser.press("q", control=True)

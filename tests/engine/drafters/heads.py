@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from specchat.engine import Engine
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.graphs import Graphs
@@ -14,6 +16,7 @@ from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.tiny import ask, ids_of, run_together
 
 CPU = torch.device("cpu")
 
@@ -42,3 +45,25 @@ def scores_along(
             state = layer.follow(there, level, state[:, level.sources], tokens[:, level.tokens - 1])
         found.append(layer.score(state, depth))
     return found
+
+
+def reading(backend: Backend, layer: HeadLayer, text: list[int]) -> Iterator[tuple[HeadMemory, SequenceState]]:
+    """A row of slot 1 that has read a text up to two places: at once, and after a first draft."""
+    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
+    memory.admit(row)
+    for end in (20, 39):
+        row.tokens = text[: end + 1]
+        tapped = backend.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
+        assert tapped is not None
+        memory.absorb([row], tapped)
+        row.cached = end
+        yield memory, row
+
+
+def assert_replies_are_the_same(engine: Engine) -> None:
+    """With the head and the combined drafter, three replies at once, as without drafts."""
+    texts = ("one two one two", "a b a b a b", "rivers")
+    plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
+    for drafter in ("head", "combined"):
+        requests = [ask(text, f"{drafter}{i}", drafter=drafter, max_tokens=40) for i, text in enumerate(texts)]
+        assert [ids_of(events) for events in run_together(engine, requests)] == plain

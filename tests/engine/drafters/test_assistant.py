@@ -27,8 +27,8 @@ from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
-from tests.engine.drafters.heads import row_in, scores_along
-from tests.engine.tiny import EOS, VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_tokenizer
+from tests.engine.drafters.heads import assert_replies_are_the_same, reading, row_in, scores_along
+from tests.engine.tiny import EOS, VOCABULARY, tiny_engine, tiny_tokenizer
 
 _SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -119,14 +119,8 @@ def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: 
     assert isinstance(loaded.head, LayeredHead)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
     text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
-    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
-    memory.admit(row)
-    for end in (20, 39):
-        row.tokens = text[: end + 1]
-        tapped = backend.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
-        assert tapped is not None
-        memory.absorb([row], tapped)
-        row.cached = end
+    for memory, row in reading(backend, layer, text):
+        end = row.cached
         out = plain(input_ids=torch.tensor([text[:end]]), output_hidden_states=True, return_shared_kv_states=True)
         state, last = out.hidden_states[-1][:, -1:], text[end]
         found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
@@ -169,12 +163,8 @@ def test_next_to_packed_weights_it_scores_as_next_to_plain_ones(tmp_path: Path) 
 def test_replies_are_the_same_with_an_assistant(packed: bool, tmp_path: Path) -> None:
     target = packed_model(tmp_path) if packed else target_model()
     head = load_published(write_assistant(tmp_path / "a", **ORDERED), target)
-    texts = ("one two one two", "a b a b a b", "rivers")
     with tiny_engine(target, head=head) as engine:
-        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
-        for drafter in ("head", "combined"):
-            requests = [ask(text, f"{drafter}{i}", drafter=drafter, max_tokens=40) for i, text in enumerate(texts)]
-            assert [ids_of(events) for events in run_together(engine, requests)] == plain
+        assert_replies_are_the_same(engine)
 
 
 def test_an_assistant_of_another_target_is_refused(tmp_path: Path) -> None:

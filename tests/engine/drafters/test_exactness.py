@@ -118,7 +118,7 @@ SETUPS: dict[str, Callable[[Path], Setup]] = {
     "packed look-ahead": lambda folder: packed(folder, "pass"),
     "tables and text": with_tables,
 }
-PUBLISHED = ("eagle-3", "medusa", "medusa of ours")
+PUBLISHED = ("eagle-3", "medusa")
 
 
 @pytest.fixture(scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in PUBLISHED)])
@@ -135,7 +135,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (None, Sampling()),
         (None, Sampling(dry_multiplier=0.8)),
         (4, Sampling(repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((101, 3.0),))),
-        *(pytest.param(gamma, Sampling(), marks=pytest.mark.slow) for gamma in (1, 4, 12)),
+        *(pytest.param(gamma, Sampling(), marks=pytest.mark.slow) for gamma in (1, 12)),
     ],
 )
 def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sampling: Sampling) -> None:
@@ -177,7 +177,7 @@ def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Samp
                 assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)
 
 
-@pytest.mark.parametrize("count", [250, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.slow)])
 def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int) -> None:
     for drafter in setup.drafters:
         events = sampled(setup.engine, drafter, PROMPT, count)

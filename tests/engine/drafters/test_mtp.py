@@ -14,13 +14,12 @@ from torch.nn import functional
 from specchat.engine import Engine, EngineConfig, Notice
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
-from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.mtp import load_mtp
 from specchat.engine.models.load import LoadedModel
-from tests.engine.drafters.heads import row_in, scores_along
+from tests.engine.drafters.heads import assert_replies_are_the_same, reading, scores_along
 from tests.engine.hybrids import hybrid
-from tests.engine.tiny import ask, ids_of, run_together
+from tests.engine.tiny import ask, ids_of
 
 Tensors = dict[str, Tensor]
 HIDDEN, HEADS, KEYS, SIZE, INNER, EXPERTS = 32, 4, 2, 16, 64, 4
@@ -131,14 +130,7 @@ def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> Non
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
-    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
-    memory.admit(row)
-    for end in (20, 39):  # what is read at once, and what is read after a first draft
-        row.tokens = text[: end + 1]
-        tapped = runner.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
-        assert tapped is not None
-        memory.absorb([row], tapped)
-        row.cached = end
+    for memory, row in reading(runner, layer, text):
         found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
         for step, scores in enumerate(found):
             expected = expected_scores(tensors, plain, row.tokens, drafted[:step])
@@ -160,11 +152,7 @@ def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: 
     write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False), **sizes)
     engine = engine_on(tmp_path / "m", tmp_path, quantize)
     try:
-        texts = ("one two one two", "a b a b a b", "rivers")
-        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
-        for drafter in ("head", "combined"):
-            requests = [ask(text, f"{drafter}{i}", drafter=drafter, max_tokens=40) for i, text in enumerate(texts)]
-            assert [ids_of(events) for events in run_together(engine, requests)] == plain
+        assert_replies_are_the_same(engine)
     finally:
         engine.close()
 

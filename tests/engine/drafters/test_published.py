@@ -13,14 +13,13 @@ import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
-from tests.engine.drafters.heads import row_in, scores_along
+from tests.engine.drafters.heads import reading, scores_along
 from tests.engine.published_heads import (
     HIDDEN,
     KINDS,
@@ -55,14 +54,7 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
     layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text = [(7 * i + 3) % 250 for i in range(40)]
     drafted = torch.tensor([[11, 12, 13, 14, 15, 16]])
-    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
-    memory.admit(row)
-    for end in (20, 39):  # what is read at once, and what is read after a first draft
-        row.tokens = text[: end + 1]
-        tapped = runner.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
-        assert tapped is not None
-        memory.absorb([row], tapped)
-        row.cached = end
+    for memory, row in reading(runner, layer, text):
         for level, scores in zip(TREE.levels, scores_along(layer, memory, [row], TREE, drafted), strict=True):
             for place, node in enumerate(level):
                 path = [int(drafted[0, each - 1]) for each in TREE.path(node)]

@@ -27,7 +27,9 @@ from tests.engine.kernels.tiny_decoders import (
 
 LENGTH = 150  # more than a block of keys
 PARENTS = [-1, 0, 0, 1, 1, 2, 3, 3, 5, 8]  # of each token of a tree, which the first one starts
-TAPS = (0, 2, 4)
+TAPS = (0, 1, 3)
+KINDS = ("llama-biased", "qwen3-moe", "gemma2 with low caps", "gpt-oss", "gemma4")
+"""Families that together have every kind of layer."""
 
 
 @cache
@@ -51,7 +53,7 @@ def bits(logits: torch.Tensor, tapped: torch.Tensor | None) -> np.ndarray:
     return torch.cat([logits, tapped], 1).numpy().view(np.int32)
 
 
-@pytest.mark.parametrize("family", FAMILIES | RECURRENT)
+@pytest.mark.parametrize("family", [*FAMILIES, *RECURRENT])
 def test_a_pass_computes_what_the_modelling_code_does(family: str) -> None:
     """With float weights only the order of sums differs, and keys and values on the edge of two float16 numbers."""
     network = tiny_network(family)
@@ -69,7 +71,7 @@ def test_a_pass_computes_what_the_modelling_code_does(family: str) -> None:
         assert ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max() < 1e-3
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("variant", variants())
 def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
     kernels: Library, family: str, variant: Variant
@@ -91,7 +93,7 @@ def test_chunks_slots_and_threads_do_not_change_a_bit(family: str) -> None:
         assert np.array_equal(np.concatenate(parts), whole)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 def test_rows_of_a_batch_do_not_change_each_other(family: str) -> None:
     decoder, tokens = decoder_of(family), text()
     whole = feed(decoder, tokens)
@@ -106,8 +108,9 @@ def test_rows_of_a_batch_do_not_change_each_other(family: str) -> None:
     assert np.array_equal(only.numpy().view(np.int32), wanted[[30, 5], : only.shape[1]])
 
 
-@pytest.mark.parametrize("start", [1, 20, 126, 140])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "start"), [*((family, 126) for family in FAMILIES), *(("gemma2", start) for start in (1, 20, 140))]
+)
 def test_tokens_of_a_tree_have_the_bits_of_their_chains(family: str, start: int) -> None:
     decoder, tokens = decoder_of(family), text()
     offered = np.random.default_rng(start).integers(3, 100, len(PARENTS))
@@ -120,7 +123,7 @@ def test_tokens_of_a_tree_have_the_bits_of_their_chains(family: str, start: int)
         assert np.array_equal(got[token], feed(decoder, chain, slot=1)[-1])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", KINDS)
 def test_a_prompt_may_be_read_without_logits(family: str) -> None:
     """Layers that keep nothing for later tokens are then left out."""
     decoder, tokens = decoder_of(family), text()
@@ -145,7 +148,7 @@ def test_what_does_not_fit_is_refused() -> None:
     decoder = decoder_of("llama")
     chain, judged = TokenLayout.chains([0], [0], [3]), np.zeros(1, dtype=np.int32)
     for tokens, chains, sentence in (
-        ([5, 6, 100], chain, "the id of token 2 is not in the vocabulary"),
+        ([5, 6, 320], chain, "the id of token 2 is not in the vocabulary"),
         ([5, 6, 7], TokenLayout.chains([3], [0], [3]), "the slot of token 0 is not in the cache"),
         ([5, 6, 7], TokenLayout.chains([0], [510], [3]), "the column of token 2 is not in the cache"),
         (
@@ -161,7 +164,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(KernelError, match="a tapped depth is not in the model"):
         decoder.run(np.array([5, 6, 7]), chain, judged, 1, [5])
     with pytest.raises(KernelError, match="must be contiguous float16"):
-        decoder.attach(np.zeros((1, 1), np.int32), [torch.zeros(1, 2, 8, 32)] * 4, [torch.zeros(1, 2, 8, 32)] * 4)
+        decoder.attach(np.zeros((1, 1), np.int32), [torch.zeros(1, 2, 8, 16)] * 3, [torch.zeros(1, 2, 8, 16)] * 3)
 
 
 @pytest.mark.parametrize(

@@ -12,34 +12,41 @@ import pytest
 from specchat.engine.kernels.build import SOURCE, compile_source, find_compiler, link
 
 
-def output_of(name: str, folder: Path) -> str:
-    """Output of a program in this folder, compiled with the pool."""
-    compiler, program = str(find_compiler()), folder / name
-    sources = SOURCE / "thread_pool.cpp", Path(__file__).with_name(f"{name}.cpp")
-    link([compile_source(each, folder, compiler, platform.machine()) for each in sources], program, compiler)
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pool, compiled."""
+    folder = tmp_path_factory.mktemp("pool")
+    return compile_source(SOURCE / "thread_pool.cpp", folder, str(find_compiler()), platform.machine())
+
+
+def output_of(name: str, pool: Path) -> str:
+    """Output of a program next to this file, linked with the pool."""
+    compiler, program = str(find_compiler()), pool.parent / name
+    own = compile_source(Path(__file__).with_name(f"{name}.cpp"), pool.parent, compiler, platform.machine())
+    link([pool, own], program, compiler)
     return subprocess.run([program], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.slow
-def test_a_thread_that_wakes_up_late_takes_no_part_in_a_job_with_fewer_threads(tmp_path: Path) -> None:
+def test_a_thread_that_wakes_up_late_takes_no_part_in_a_job_with_fewer_threads(pool: Path) -> None:
     """What a piece works in is there for the threads of its job alone; the race is rare, and a pass proves little."""
-    assert output_of("late_threads", tmp_path) == "0\n"
+    assert output_of("late_threads", pool) == "0\n"
 
 
 @pytest.mark.slow
-def test_threads_beyond_a_limit_take_no_part_and_it_may_change_at_any_time(tmp_path: Path) -> None:
+def test_threads_beyond_a_limit_take_no_part_and_it_may_change_at_any_time(pool: Path) -> None:
     """1, 3 and 7: the first thread, the first two, all three."""
-    assert output_of("limited_threads", tmp_path) == "1 3 7 0\n"
+    assert output_of("limited_threads", pool) == "1 3 7 0\n"
 
 
 @pytest.mark.slow
-def test_what_a_piece_throws_on_another_thread_comes_to_the_caller(tmp_path: Path) -> None:
-    assert output_of("throwing_pieces", tmp_path) == "bad_alloc, 9\n"
+def test_what_a_piece_throws_on_another_thread_comes_to_the_caller(pool: Path) -> None:
+    assert output_of("throwing_pieces", pool) == "bad_alloc, 9\n"
 
 
 @pytest.mark.slow
-def test_jobs_are_done_while_threads_fetch_memory_that_is_freed_meanwhile(tmp_path: Path) -> None:
-    assert output_of("fetching", tmp_path) == "0\n"
+def test_jobs_are_done_while_threads_fetch_memory_that_is_freed_meanwhile(pool: Path) -> None:
+    assert output_of("fetching", pool) == "0\n"
 
 
 @pytest.mark.slow

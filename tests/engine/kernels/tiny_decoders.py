@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from specchat.engine.cache.packed_states import PackedStates
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -17,119 +17,26 @@ from specchat.engine.models.packed.build import decoder_weights
 from specchat.engine.models.packed.decoder_description import describe_decoder
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize
+from tests.engine import families
 from tests.engine.mxfp4 import rounded_to_mxfp4
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 100,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 512,
-    "initializer_range": 0.15,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-_LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-_YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 64,
-}
-_GEMMA4 = {
-    "model_type": "gemma4_text",
-    "sliding_window": 12,
-    "global_head_dim": 64,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "hidden_size_per_layer_input": 0,
-    "vocab_size_per_layer_input": 100,
-    "final_logit_softcapping": 7.0,
-    "tie_word_embeddings": True,
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"model_type": "llama", "tie_word_embeddings": True},
-    "llama with biases and scaled rope": {"model_type": "llama", "attention_bias": True, "rope_parameters": _LLAMA3},
-    "mistral": {"model_type": "mistral", "sliding_window": 24},
-    "qwen2": {"model_type": "qwen2", "num_key_value_heads": 1},
-    "qwen2 with windows": {
-        "model_type": "qwen2",
-        "use_sliding_window": True,
-        "sliding_window": 9,
-        "max_window_layers": 2,
-    },
-    "qwen3": {"model_type": "qwen3", "head_dim": 48, "num_key_value_heads": 4},
-    "qwen3 moe": {
-        "model_type": "qwen3_moe",
-        "num_experts": 20,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 96,
-        "norm_topk_prob": True,
-        "mlp_only_layers": [2],
-    },
-    "gemma2": {
-        "model_type": "gemma2",
-        "sliding_window": 20,
-        "query_pre_attn_scalar": 24,
-        "attn_logit_softcapping": 5.0,
-        "final_logit_softcapping": 7.0,
-    },
-    "gemma3": {
-        "model_type": "gemma3_text",
-        "sliding_window": 12,
-        "query_pre_attn_scalar": 32,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
-    },
-    "llama with biases of the MLP": {"model_type": "llama", "mlp_bias": True},
-    "gpt oss": {
-        "model_type": "gpt_oss",
-        "num_local_experts": 9,
-        "num_experts_per_tok": 3,
-        "intermediate_size": 96,
-        "sliding_window": 12,
-        "rope_parameters": _YARN,
-    },
-    "gemma4": _GEMMA4 | {"num_kv_shared_layers": 2, "hidden_size_per_layer_input": 32, "use_double_wide_mlp": True},
-    "gemma4 dense": _GEMMA4
-    | {"model_type": "gemma4_unified_text", "attention_k_eq_v": True, "num_global_key_value_heads": 1},
-    "phi3": {
-        "model_type": "phi3",
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-    },
-}
-RECURRENT: dict[str, dict[str, Any]] = {
-    "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2, "block_multiple_of": 32},
-    "qwen3.5": {
-        "model_type": "qwen3_5_text",
-        "layer_types": ["linear_attention", "full_attention"] * 2,
-        "head_dim": 64,
-        "linear_key_head_dim": 32,
-        "linear_value_head_dim": 80,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-    },
-}
+RECURRENT = ("lfm2", "qwen3.5")
 """Families whose layers a decoder needs states for; of chains only."""
+_MORE: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama with biases of the MLP": ("llama", {"mlp_bias": True}),
+    "qwen3 of other sizes": ("qwen3", {"head_dim": 48, "num_key_value_heads": 1}),
+    "gemma2 with low caps": ("gemma2", {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 7.0}),
+    "gemma4 unified": ("gemma4-dense", {"model_type": "gemma4_unified_text"}),
+}
+"""Others, with the family that they are like and what differs."""
+FAMILIES = (*(name for name in families.FAMILIES if name not in (*RECURRENT, "gpt-oss-mxfp4")), *_MORE)
 CONTEXT = 512
 
 
 def tiny_network(family: str) -> Any:
     """A model of transformers in float32, eager attention."""
-    settings = _SIZES | {"tie_word_embeddings": False} | (FAMILIES | RECURRENT)[family]
-    config = AutoConfig.for_model(**settings)
+    like, more = _MORE.get(family, (family, {}))
+    config = families.family_config(like, **more)
     torch.manual_seed(len(family))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     for name, parameter in model.named_parameters():

@@ -60,13 +60,15 @@ class Spent:
 class Machine:
     """One engine, from its cold start."""
 
-    def __init__(self, rows: int, step_s: Callable[[int], float], seed: int) -> None:
-        self.rows, self.step_s, self.random = rows, step_s, random.Random(seed)
+    def __init__(
+        self, rows: int, step_s: Callable[[int], float], seed: int, pass_s: Callable[[int, int], float] = pass_s
+    ) -> None:
+        self.rows, self.step_s, self.random, self.pass_s = rows, step_s, random.Random(seed), pass_s
         self.costs = CostModel(ragged=True)
         self.gamma = GammaController(self.costs)
         for width in TIMED_WIDTHS:
             for _ in range(2):
-                self.costs.observe_pass(1, width, self.noisy(pass_s(1, width - 1)))
+                self.costs.observe_pass(1, width, self.noisy(self.pass_s(1, width - 1)))
         self.round = 0
         self.all, self.warm = Spent(), Spent()
 
@@ -84,7 +86,7 @@ class Machine:
     def count(self, steps: int, lengths: Sequence[int], tokens: float) -> None:
         """A round has been run."""
         drafted, rows = sum(lengths), self.rows
-        draft_s, verify_s = steps * self.step_s(rows), pass_s(rows, drafted)
+        draft_s, verify_s = steps * self.step_s(rows), self.pass_s(rows, drafted)
         self.costs.observe(rows, rows + drafted, "drafter", steps, self.noisy(draft_s), self.noisy(verify_s))
         self.costs.observe_part(drafted > 0, rows, self.noisy(REST_S))
         self.round += 1
@@ -267,7 +269,7 @@ def test_a_first_reply_that_drafts_would_slow_down_by_5_percent_loses_3_at_most(
 @pytest.mark.slow
 @ROWS
 @STEPS
-@pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("rate", [0.3, 0.9])
 def test_short_replies_come_close_to_the_best_fixed_gamma(
     rows: int, step_s: Callable[[int], float], rate: float
 ) -> None:
@@ -280,7 +282,7 @@ def test_short_replies_come_close_to_the_best_fixed_gamma(
 @pytest.mark.slow
 @ROWS
 @STEPS
-@pytest.mark.parametrize("sure", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("sure", [0.0, 0.6])
 def test_trees_that_grow_cost_3_percent_at_most(rows: int, step_s: Callable[[int], float], sure: float) -> None:
     cold, warm = speeds(rows, step_s, lambda machine: growing(machine, sure, 5))
     assert cold > plain(rows) / 1.03

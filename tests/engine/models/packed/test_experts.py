@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 
 from specchat.engine.backends.packed import PackedBackend
@@ -24,7 +25,7 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized, lo
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
-from tests.engine.models.packed.mixture_gguf import write_gpt_oss_gguf, write_qwen3_moe_gguf
+from tests.engine.gguf_files import write_gguf
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
@@ -34,6 +35,23 @@ TOKENS = torch.arange(3, 43) * 7 % 317 + 3
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
     return write_family("gpt-oss-mxfp4", tmp_path / "published")
+
+
+def write_mixture(name: str, folder: Path, file: Path, *kinds: GgmlType) -> Path:
+    """Write a GGUF file with experts of these types (gate, up, down), other matrices Q8_0; give the file back."""
+    of_experts = dict(zip(("gate", "up", "down"), kinds, strict=True))
+
+    def kind(place: str, _: torch.Tensor) -> GGMLQuantizationType:
+        if place.endswith("bias") or "_inp" in place:
+            return GGMLQuantizationType.F32
+        part = next((part for part in of_experts if f"{part}_exps" in place), "")
+        return GGMLQuantizationType(of_experts.get(part, GgmlType.Q8_0))
+
+    return write_gguf(name, folder, file, kind)
+
+
+def write_published(folder: Path, file: Path) -> Path:
+    return write_mixture("gpt-oss", folder, file, *[GgmlType.MXFP4] * 3)
 
 
 def pack(folder: Path, tmp_path: Path, method: str = "q8") -> PackedModel:
@@ -84,7 +102,7 @@ def test_experts_in_bfloat16_are_quantised(tmp_path: Path) -> None:
 
 def test_a_gguf_file_has_the_same_experts(published: Path, tmp_path: Path) -> None:
     packed = pack(published, tmp_path)
-    file = write_gpt_oss_gguf(published, tmp_path / "model.gguf")
+    file = write_published(published, tmp_path / "model.gguf")
     read = pack_file(file, published, tmp_path)
     assert read.weights.index["matrices"].keys() == packed.weights.index["matrices"].keys()
     for name in packed.weights.index["matrices"]:
@@ -112,13 +130,12 @@ def test_a_gguf_file_has_the_same_experts(published: Path, tmp_path: Path) -> No
 def test_experts_of_qwen3_keep_the_codes_of_a_gguf_file(kinds: tuple[GgmlType, ...], tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "moe_intermediate_size": 256, "initializer_range": 0.05}
     folder = write_family("qwen3-moe", tmp_path / "qwen3", mlp_only_layers=[], norm_topk_prob=True, **sizes)
-    parts = dict(zip(("gate_proj", "up_proj", "down_proj"), kinds, strict=True))
-    file = write_qwen3_moe_gguf(folder, tmp_path / "model.gguf", parts)
+    file = write_mixture("qwen3moe", folder, tmp_path / "model.gguf", *kinds)
     packed, header = pack_file(file, folder, tmp_path), GgufHeader.read(file)
-    for part, kind in parts.items():
-        tensor = header.tensors[f"blk.1.ffn_{part.removesuffix('_proj')}_exps.weight"]
+    for part, kind in zip(("gate", "up", "down"), kinds, strict=True):
+        tensor = header.tensors[f"blk.1.ffn_{part}_exps.weight"]
         assert tensor.type == kind
-        matrix = packed.weights.matrix(f"model.layers.1.mlp.experts.{part}.weight")
+        matrix = packed.weights.matrix(f"model.layers.1.mlp.experts.{part}_proj.weight")
         wanted = dequantized_rows(header, tensor, np.arange(matrix.rows))
         np.testing.assert_allclose(unpack(matrix), wanted, rtol=1e-6, atol=1e-9)
     reference = load_dequantized(packed, folder, ignore_progress).model
@@ -130,7 +147,7 @@ def test_experts_of_qwen3_keep_the_codes_of_a_gguf_file(kinds: tuple[GgmlType, .
 
 def test_logits_of_gpt_oss_are_those_of_llama_cpp(published: Path, tmp_path: Path) -> None:
     library = pytest.importorskip("xllamacpp")
-    file = write_gpt_oss_gguf(published, tmp_path / "model.gguf")
+    file = write_published(published, tmp_path / "model.gguf")
     model = pack_file(file, published, tmp_path)
     logits = PackedBackend(model, 1, 120, 17).forward(TOKENS[None], [0], [0])[0].log_softmax(-1)
     settings = library.CommonParams()
@@ -152,7 +169,7 @@ def test_two_weights_in_a_byte_are_counted(published: Path, tmp_path: Path) -> N
 @pytest.mark.parametrize("kind", ["gpt-oss", "gpt-oss-mxfp4", "qwen3-moe", "gguf"])
 def test_a_wrong_number_of_experts_is_refused(kind: str, tmp_path: Path) -> None:
     folder = write_family("gpt-oss-mxfp4" if kind == "gguf" else kind, tmp_path / "model")
-    file = write_gpt_oss_gguf(folder, tmp_path / "model.gguf") if kind == "gguf" else None
+    file = write_published(folder, tmp_path / "model.gguf") if kind == "gguf" else None
     config = json.loads((folder / "config.json").read_text())
     config["num_local_experts" if "num_local_experts" in config else "num_experts"] = 7
     (folder / "config.json").write_text(json.dumps(config))

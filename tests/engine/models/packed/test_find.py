@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
+from gguf import GGMLQuantizationType
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GgufConfig
 
@@ -30,7 +29,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
-from tests.tiny_model import write_tiny_gguf
+from tests.engine.gguf_files import write_gguf, write_source
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
@@ -47,31 +46,14 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
-    """A llama of 64 columns whose matrices are Q4_0, Q8_0 or float32."""
-    source = tiny_model(hidden_size=64, intermediate_size=96, dtype=torch.bfloat16)
-    return quantized_copy(write_tiny_gguf(source, tmp_path / "plain.gguf"), tmp_path / "tiny.gguf")
+def gguf(tmp_path: Path) -> Path:
+    """A llama whose matrices are quantised as many are: the embedding Q8_0, layers Q4_0."""
 
+    def kind(place: str, _: torch.Tensor) -> GGMLQuantizationType:
+        return GGMLQuantizationType.Q8_0 if "token_embd" in place else GGMLQuantizationType.Q4_0
 
-def quantized_copy(plain: Path, file: Path) -> Path:
-    """The same file with its matrices quantised as many are: the embedding Q8_0, layers Q4_0."""
-    reader = GGUFReader(plain)
-    writer = GGUFWriter(file, "llama")
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            sub = field.types[1] if len(field.types) > 1 else None
-            writer.add_key_value(field.name, field.contents(), field.types[0], sub)
-    for tensor in reader.tensors:
-        values = tensor.data.reshape(tuple(reversed(tensor.shape.tolist())))
-        kind = GGMLQuantizationType.F32
-        if values.ndim == 2:
-            kind = GGMLQuantizationType.Q8_0 if "token_embd" in tensor.name else GGMLQuantizationType.Q4_0
-        writer.add_tensor(tensor.name, quants.quantize(np.array(values), kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
+    folder = write_source("llama", tmp_path / "plain", tie_word_embeddings=True)
+    return write_gguf("llama", folder, tmp_path / "tiny.gguf", kind)
 
 
 def untouched(*_: object) -> None:

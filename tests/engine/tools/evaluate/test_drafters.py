@@ -25,7 +25,7 @@ from specchat.engine.tools.runner import running
 
 GAMMA = 3
 PROMPTS = ("the quick brown fox", "the dog barks at the fox at the dog", "0123 0123 01")
-DRAFTERS = ("ngram", "model", "model-tree", "hierarchical", "suffix", "copy")
+DRAFTERS = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy")
 WIDE = {"max_position_embeddings": 512, "eos_token_id": 3}
 
 
@@ -73,7 +73,7 @@ def pair(tiny_model: Callable[..., Path]) -> Generated:
 
 @pytest.fixture(scope="module")
 def found(pair: Generated) -> Evaluation:
-    return pair.evaluate()
+    return pair.evaluate(drafters=DRAFTERS)
 
 
 def assert_same_rounds(generated: Generated, found: Evaluation, drafter: str) -> None:
