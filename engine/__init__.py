@@ -13,6 +13,8 @@ from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.events import (
     MOST_DRAFTED,
     Admitted,
+    CachedText,
+    CacheUse,
     Counted,
     Died,
     Event,
@@ -63,6 +65,8 @@ __all__ = [
     "WINDOW_S",
     "Admitted",
     "Baseline",
+    "CacheUse",
+    "CachedText",
     "Candidate",
     "Comparison",
     "Counted",

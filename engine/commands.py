@@ -72,6 +72,11 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class ShowCache:
+    """Report what the cache holds (`events.CacheUse`)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Borrow:
     """Run other work with the loaded models, one step between two rounds."""
 
@@ -86,4 +91,4 @@ class Close:
     """End the engine thread."""
 
 
-Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | Borrow | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | ShowCache | Borrow | Close

@@ -28,6 +28,7 @@ from specchat.engine.commands import (
     Pause,
     Resume,
     SetDetail,
+    ShowCache,
     Step,
     Submit,
 )
@@ -179,6 +180,10 @@ class Engine:
         There is no answer if the model's chat template refuses the conversation.
         """
         self._commands.put(Count(messages, key))
+
+    def show_cache(self) -> None:
+        """Report what the cache holds; the answer is a `CacheUse` event, between two rounds."""
+        self._commands.put(ShowCache())
 
     def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
         """Run other work with the loaded models, one step between two rounds, in the engine's thread.

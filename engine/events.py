@@ -189,6 +189,36 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
+class CachedText:
+    """Blocks of the cache that a request has filled."""
+
+    request_id: str
+    """The request that first read these tokens."""
+    blocks: int
+    """All of them, `shared` ones included."""
+    shared: int
+    """Those that are also the beginning of other texts."""
+    running: bool
+    """Whether the request is running."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """Answer to `Engine.show_cache`."""
+
+    block_tokens: int
+    """Tokens of a block."""
+    block_bytes: int
+    """Memory of a block in all caches."""
+    blocks: int
+    """Of the cache; all that are in no text are free."""
+    texts: tuple[CachedText, ...]
+    """The latest last."""
+    at: float
+    """Time of this event."""
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Totals of a reply as reported by another server at its end; None for what it does not report."""
 
@@ -236,4 +266,4 @@ class Died:
     """Time of this event."""
 
 
-Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | Totals | Finished | Died
+Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | CacheUse | Totals | Finished | Died

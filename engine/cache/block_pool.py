@@ -7,7 +7,7 @@ and heads use the same tables, each with its own memory per block (`BlockStore`)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -184,15 +184,19 @@ class BlockPool:
         """Free all blocks of a slot."""
         self.trim(slot, 0)
 
-    def commit(self, slot: int, tokens: Sequence[int], *, final: bool) -> None:
-        """Let later prompts use the blocks of a slot that hold these tokens; if `final`, also a partly filled one."""
+    def commit(self, slot: int, tokens: Sequence[int], *, final: bool, by: str = "") -> None:
+        """Let later prompts use the blocks of a slot that hold these tokens; if `final`, also a partly filled one.
+
+        Args:
+            by: name of the request that filled the blocks.
+        """
         if not final:
             tokens = tokens[: len(tokens) - len(tokens) % BLOCK]
         nodes, held = [], self._held[slot]
         for number, (node, before) in enumerate(self._tree.insert(tokens, held)):
             own = held[number]
             if before is None or (before != own and (node.block == own or self._is_better(own, before))):
-                node.block = own
+                node.block, node.filled_by = own, node.filled_by or by
                 self._users[own] += 1
                 if before is not None:
                     self._drop(before)
@@ -223,6 +227,16 @@ class BlockPool:
         while length and length not in known:
             length = usable(max((n for n in known if n < length), default=0))
         return found, length, {n: state for n, state in known.items() if n <= length}
+
+    def filled_by(self) -> tuple[Counter[str], Counter[str]]:
+        """Blocks of known texts, by who filled them, the latest last; and those that several texts begin with."""
+        texts = sorted(self._tree.texts().items(), key=lambda item: item[0].used)
+        shared = (node.filled_by for node, count in texts if count > 1)
+        return Counter(node.filled_by for node, _ in texts), Counter(shared)
+
+    def unshared(self, slot: int) -> int:
+        """Blocks of a slot that are in no known text."""
+        return sum(self._users[block] == 1 for block in self._held[slot])
 
     def forget(self) -> None:
         """Remove all texts that no slot uses."""

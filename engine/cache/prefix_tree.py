@@ -8,6 +8,7 @@ Only the last block of a text may be partly filled.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ class Node:
     """By their first token."""
     used: int = 0
     """Time of last use; larger is more recent."""
+    filled_by: str = ""
+    """Name of the request that first read this block."""
     states: dict[int, Any] = field(default_factory=dict)
     """States of recurrent layers, by length of the text."""
 
@@ -87,6 +90,17 @@ class PrefixTree:
             child.used = self._clock
             yield child, before
             node = child
+
+    def texts(self) -> Counter[Node]:
+        """How many texts contain each node."""
+        count: Counter[Node] = Counter()
+        for node in self.nodes:
+            above = None if node.children else node
+            while above is not None:
+                count[above] += 1
+                above = above.parent
+        del count[self._root]
+        return count
 
     def evict(self, unused: Callable[[Node], bool], count: int) -> Iterator[Node]:
         """Remove up to `count` nodes that are `unused`, leaves first, the least recently used ones first."""

@@ -129,7 +129,9 @@ class Scheduler(Generic[Waiting]):
             if row.cached > stored:
                 self._cache.mark(row.slot, stored, row.cached)
                 self._stored[row.slot] = row.cached
-            self.pool.commit(row.slot, row.tokens[: self.shared(row)], final=ends or row.prefilled)
+            self.pool.commit(
+                row.slot, row.tokens[: self.shared(row)], final=ends or row.prefilled, by=row.request.request_id
+            )
 
     def shared(self, row: SequenceState) -> int:
         """Tokens of a row that other texts may use."""

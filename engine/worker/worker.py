@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import torch
 
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.clock import Clock
 from specchat.engine.commands import (
     Adjust,
@@ -24,6 +25,7 @@ from specchat.engine.commands import (
     Pause,
     Resume,
     SetDetail,
+    ShowCache,
     Step,
     Submit,
 )
@@ -33,7 +35,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import available_memory
 from specchat.engine.device.graphs import ClosingError, is_closing
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Counted, FinishReason, Loading, Notice, Ready
+from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
@@ -240,6 +242,8 @@ class Worker:
                 self._requests.set_detail(command.request_id, command.detail)
             case Count():
                 self._count(command)
+            case ShowCache():
+                self._outbox.put(cache_use(self._scheduler, self._clock()))
             case Borrow():
                 self._side_work.enqueue(command)
             case Close():
@@ -279,6 +283,18 @@ def cache_memory(config: EngineConfig, made: Assembly) -> int:
         return config.cache_memory
     free = available_memory(made.target.device)
     return made.target.cache.pool.bytes if free is None else int(free * _CACHE_SHARE)
+
+
+def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:
+    """What the cache holds."""
+    pool = scheduler.pool
+    blocks, shared = pool.filled_by()
+    running = {row.request.request_id: pool.unshared(row.slot) for row in scheduler.rows}
+    texts = tuple(
+        CachedText(name, blocks[name] + running.get(name, 0), shared[name], name in running)
+        for name in dict.fromkeys((*blocks, *running))
+    )
+    return CacheUse(BLOCK, pool.bytes // pool.blocks, pool.blocks, texts, at)
 
 
 def _recommended(made: Assembly, target: str) -> Sampling:

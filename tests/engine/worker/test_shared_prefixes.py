@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from specchat.engine import Admitted, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.worker.requests import OpenRequests
 from tests.engine.tiny import ended, ids_of, tiny_engine, tiny_head, tiny_model
@@ -104,3 +104,18 @@ def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:
         assert isinstance(end, Finished)
         assert end.reason is FinishReason.ERROR
         assert ids_of(list(engine.stream(Request("short", prompt_ids=(97,) * 200, max_tokens=2))))
+
+
+def test_the_cache_shows_whose_blocks_it_holds() -> None:
+    shared = tuple(random.Random(0).choices(range(97, 122), k=96))
+    with tiny_engine() as engine:
+        for n in range(3):
+            list(engine.stream(Request(f"r{n}", prompt_ids=(*shared, 97 + n, *[100 + n] * 40), max_tokens=2)))
+        engine.drain()
+        engine.show_cache()
+        while not isinstance(event := engine.outbox.get(60), CacheUse):
+            assert event is not None
+    first = event.texts[0]
+    assert (first.request_id, first.blocks, first.shared, first.running) == ("r0", 5, 3, False)
+    assert [text.blocks for text in event.texts] == [5, 2, 2]
+    assert event.blocks > 9
