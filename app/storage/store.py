@@ -247,9 +247,13 @@ class Store:
                     self.change_chat(chat.id, updated_at=imported.updated_at)
 
     def take_back(self, message_id: int) -> None:
-        """Remove a prompt without replies; a prompt with replies stays."""
+        """Remove a prompt without replies, or whose replies failed before their first token; others stay."""
+        failed = "SELECT id FROM messages WHERE parent = ? AND finish_reason = 'error' AND content = ''"
         unanswered = "role = 'user' AND NOT EXISTS (SELECT 1 FROM messages WHERE parent = ?)"
         with self._file.write() as db:
+            for row in db.execute(failed, (message_id,)).fetchall():
+                for place in ("events WHERE message_id", "search WHERE rowid", "messages WHERE id"):
+                    db.execute(f"DELETE FROM {place} = ?", row)
             removed = db.execute(f"DELETE FROM messages WHERE id = ? AND {unanswered}", (message_id, message_id))
             if removed.rowcount:  # SQLite may reuse the id
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))

@@ -19,6 +19,7 @@ from textual.events import TextSelected
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.settings import WATCH
@@ -211,19 +212,24 @@ class SpecChat(App[None]):
         self.actions.models.update()
         self.actions.chats.refresh()
 
-    def _observe(self, request_id: str, event: Event) -> None:
-        """Process an event of a reply, before the reply does."""
+    def _observe(self, conversation: Conversation, turn: Turn, event: Event) -> None:
+        """Process an event of a reply, after the reply has."""
         if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
-            self._take_back(request_id)
+            self._take_back(conversation, turn, event.message)
         elif isinstance(event, Finished) and event.reason is not FinishReason.CANCELLED:
             self.actions.views.after_reply()
 
-    def _take_back(self, request_id: str) -> None:
-        """Put a prompt that failed before its first token back into the composer, if that is empty."""
-        conversation, turn = self.requests.replies[request_id]
-        empty = not self.chat_screen.widgets.composer.text and not any(reply.has_text for reply in turn.replies)
-        if empty and conversation is self.chat_screen.conversation:
-            self.chat_screen.writing.take_back([turn])
+    def _take_back(self, conversation: Conversation, turn: Turn, why: str) -> None:
+        """Move the last prompt, if it failed before its first token, from the chat back into the composer."""
+        shown = conversation is self.chat_screen.conversation and turn is conversation.turns[-1]
+        if not shown or any(reply.has_text or reply.running for reply in turn.replies):
+            return
+        writing = self.chat_screen.writing
+        writing.take_back([turn])
+        unsent = writing.unsent
+        text = unsent.of(conversation), unsent.attachments_of(conversation)
+        self.requests.take_back(conversation, turn, text)
+        say(self, why, "error")
 
     def _handle(self, record: Record) -> None:
         """Process a record about the engine; adapt to the device that it is ready on."""

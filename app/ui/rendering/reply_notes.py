@@ -15,9 +15,13 @@ from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
-LINKS = (("copy", "copy"), ("continue", "continue"), ("penalise", "try again with a penalty"))
-"""Links below a reply: what a click asks for, and their texts. The last two are of a reply that repeats itself."""
-LINK_TEXTS = frozenset(text for _, text in LINKS)
+_COPY = (("copy", "copy"),)
+LINKS = {
+    FinishReason.LENGTH: (*_COPY, ("continue", "longer")),
+    FinishReason.REPEATS: (*_COPY, ("continue", "continue"), ("penalise", "try again with a penalty")),
+}
+"""Links below a reply that ended for this reason: what a click asks for, and their texts."""
+LINK_TEXTS = frozenset(text for links in LINKS.values() for _, text in links)
 STOPPING = "◌ stopping…"
 COMPLETE = "✓"
 """Before the word for a reply that needs none, unless it has no figures."""
@@ -89,7 +93,7 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
 
 
 def _links(reply: Reply) -> tuple[tuple[str, str], ...]:
-    return LINKS if reply.reason is FinishReason.REPEATS else LINKS[:1]
+    return LINKS.get(reply.reason, _COPY) if reply.reason else _COPY
 
 
 def links_width(reply: Reply) -> int:
@@ -98,7 +102,7 @@ def links_width(reply: Reply) -> int:
 
 
 def reply_links(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
-    """Links below an ended reply: copy it, and what to do with one that repeats itself."""
+    """Links below an ended reply: copy it, and what to do with one that is cut off or repeats itself."""
     for what, text in _links(reply):
         if not reply.running and reply.text:
             link = Style(meta={"@click": f"request('{what}', {id(reply)})"})
