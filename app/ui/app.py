@@ -127,6 +127,7 @@ class SpecChat(App[None]):
 
     def on_mount(self) -> None:
         """Paint first."""
+        self._theme_choice.follow()
         self.call_after_refresh(self._load)
 
     # Start and end
@@ -157,7 +158,6 @@ class SpecChat(App[None]):
             self.chat_screen.show_view(session.settings.view or WATCH)
         if notices:
             say(self, " · ".join(notices), "warning")
-        self._theme_choice.keep(self.actions.preferences)
         stepper = self.chat_screen.stepping.through(session.source)
         self.requests.connect(replace(session, source=stepper), self.actions.archive)
         self.actions.chats.show_list()
@@ -305,5 +305,5 @@ class SpecChat(App[None]):
         self.actions.press(name)
 
     def action_help_quit(self) -> None:
-        """Explain ^c, which quits most other programs."""
-        self.actions.views.explain_quit()
+        """Quit at the second ^c in a row."""
+        self.actions.views.press_quit()

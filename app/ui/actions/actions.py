@@ -116,7 +116,7 @@ class Actions(ActionScope):
         listed: list[Action] = []
         if isinstance(screen, SideScreen):
             yield from screen.commands()
-            listed = [ACTIONS[name] for name in ("save-the-screen", "choose-theme", "quit")]
+            listed = [ACTIONS[name] for name in ("save-the-screen", "theme", "quit")]
         elif isinstance(screen, ChatScreen):
             listed = [action for action in ACTIONS.values() if action.title and self.available(action.name)]
         for action in listed:

@@ -53,7 +53,7 @@ class ChoiceScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         """A header and the list, in a frame."""
-        with framed(Vertical(id="choice"), self._title, f"1–{len(self._options)} or enter chooses · esc cancels"):
+        with framed(Vertical(id="choice"), self._title, f"1–{min(len(self._options), 9)} or enter chooses · esc cancels"):
             yield from self.header()
             lines = (
                 Content.assemble((f"{number} ", "bold $primary"), name, "  ", (about, "$quiet"))
@@ -110,6 +110,17 @@ class ContextScreen(ChoiceScreen):
         if usage.room <= 0:
             lines.append(Content(f"{-usage.room:,} tokens too many" if usage.room else "no room for a reply"))
         return Content("\n").join(lines)
+
+
+class ThemeScreen(ChoiceScreen):
+    """Shows each highlighted theme; returns the index of the chosen one, or None."""
+
+    def __init__(self, names: Sequence[str], present: str) -> None:
+        super().__init__("theme", [(name, "") for name in names], chosen=names.index(present))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Show it."""
+        self.app.theme = self._options[event.option_index][0]
 
 
 class RenameScreen(ModalScreen[str | None]):

@@ -116,7 +116,7 @@ async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "nowhere").write_text("a file, no folder")
     stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
     async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, "ctrl+s")
+        await stage.press(pilot, "alt+p")
         assert "no picture" in stage.said[0]
 
 
