@@ -19,7 +19,7 @@ from specchat.app.storage.files import write_first_free
 
 _NAME = re.compile(r"[\w.+-]{1,40}")
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-_CONTROLS = [control.name for control in CONTROLS if not (control.look or control.by_template)]
+_CONTROLS = [c.name for c in CONTROLS if not (c.look or c.by_template or c.loads or c.form)]
 
 
 class NamedFiles:
@@ -130,6 +130,19 @@ class NamedTexts(NamedFiles):
             raise self.taken(name) from None
         except OSError as error:
             raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
+
+    def remove(self, name: str) -> str:
+        """Delete the file of this name; returns its text.
+
+        Raises:
+            SettingsError: it does not exist, or cannot be deleted.
+        """
+        text, path = self.read(name), self.path(name)
+        try:
+            path.unlink()
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be deleted: {error.strerror or error}") from error
+        return text
 
 
 def variables(text: str) -> list[str]:

@@ -48,7 +48,7 @@ class Actions(ActionScope):
         self.messages = MessageActions(self, self.chats)
         self.candidates = CandidateActions(self, self.controls, self.messages)
         self.replies = ReplyActions(self)
-        self.prompt = PromptActions(self, self.controls, self.models)
+        self.prompt = PromptActions(self, self.controls)
         self.comparison = ComparisonActions(self, self.chats)
         self.views = Views(self, self.controls)
         self._past: PastReplies | None = None

@@ -48,6 +48,9 @@ class ModelActions(ActionGroup):
     _unloaded = False
     _switching = False
 
+    def __post_init__(self) -> None:
+        self._controls.reload = self.reload
+
     @property
     def chosen(self) -> tuple[str, str]:
         """Target and draft as the settings name them."""
@@ -73,9 +76,9 @@ class ModelActions(ActionGroup):
         self._scope.app.push_screen(ModelsScreen(self))
         return True
 
-    def resize(self, context: str) -> None:
-        """`/context N`: load the models again with a context of N tokens."""
-        wanted = replace(self._changeable_settings(), context=int(context))
+    def reload(self, wanted: Settings) -> None:
+        """Load the same models again, with another context."""
+        self._changeable_settings()
         if not self._switching:
             self._switch(self._leave(wanted), wanted)
 

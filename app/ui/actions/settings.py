@@ -23,13 +23,16 @@ class SettingsActions(ActionGroup):
 
     _drafting: tuple[str, int | None, Sampling] = ("", 0, Sampling())
     """Drafter, γ and sampling, as last shown."""
+    reload: Callable[[Settings], None]
+    """Loads the models again, see `ModelActions.reload`."""
     _temperature: float | None = None
     """The setting before `toggle_greedy`."""
 
     @property
     def settings(self) -> Settings | None:
-        """The settings of the next reply; None until the app is ready for prompts."""
-        return self._scope.requests.settings
+        """The settings of the next reply in this chat; None until the app is ready for prompts."""
+        settings = self._scope.requests.settings
+        return settings and settings.with_system(self._scope.conversation.system_in(settings) or "")
 
     @property
     def own(self) -> Sampling:
@@ -52,6 +55,11 @@ class SettingsActions(ActionGroup):
 
     def change(self, control: Control, text: str) -> bool:
         """Set a control to a typed value, say when it takes effect, and store it."""
+        if control.loads:
+            with self._scope.reporting():
+                self.reload(control.put(self._scope.settings, control.read(text)))
+                return True
+            return False
         return self._apply(lambda settings: control.put(settings, control.read(text)), (control,))
 
     def change_by(self, control: Control, by: int) -> None:
