@@ -157,3 +157,9 @@ class Settings:
         """The settings that are options of the engine by the same name."""
         names = {field.name for field in fields(self)}
         return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in names}
+
+
+OF_MODEL = {"draft", "drafter", "gamma", "system"} | {each.name for each in fields(Settings)} & {
+    each.name for each in fields(Sampling) if each.name != "seed"
+}
+"""Settings that are stored for a target (`settings_file.PROFILES`): what is good for one is not for all."""

@@ -108,14 +108,18 @@ class ModelActions(ActionGroup):
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
 
-        A draft of None keeps the present draft if the target is the same; `none` is no draft.
+        Other settings are those that were last used with the target. A draft of None is the one that the target had
+        last; `none` is no draft.
         """
         with self._scope.reporting():
-            settings = self._changeable_settings()
-            if draft is None:
-                draft = settings.draft if target == settings.target else ""
-            draft = "" if draft == NO_DRAFT else draft
-            drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
+            settings, preferences = self._changeable_settings(), self._scope.preferences
+            if target != settings.target:
+                drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
+                own = preferences.of_target(target, settings.target) if preferences is not None else {}
+                settings = replace(settings, **{"draft": "", "drafter": drafter} | own)
+            draft = settings.draft if draft is None else "" if draft == NO_DRAFT else draft
+            same = draft == settings.draft or settings.drafter in OF_ANY_MODEL
+            drafter = settings.drafter if same else AUTO
             wanted = replace(settings, target=target, draft=draft, drafter=drafter)
             if not self._switching:
                 self._switching = True

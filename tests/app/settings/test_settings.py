@@ -111,6 +111,10 @@ def test_a_wrong_variable_is_refused(
         b"\x00\x01\xff",
         b"SQLite format 3\x00",
         b"x = " + b"[" * 5000,
+        b"models = 3\n",
+        b"models.mine = 3\n",
+        b"[models.mine]\nmax_tokens = 3\n",
+        b"[models.mine]\ndrafter = 'model'\n",
     ],
 )
 def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
