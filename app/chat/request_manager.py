@@ -301,8 +301,8 @@ class RequestManager:
 
     def _end(self, request_id: str) -> None:
         conversation, _turn = self.replies.pop(request_id)
-        if not conversation.busy:
-            self.active.unseen.add(conversation)
+        if not conversation.busy and conversation.chat is not None:
+            self.active.ended.add(conversation.chat.id)
         self._changed()
 
     def _changed(self) -> None:

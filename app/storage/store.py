@@ -36,6 +36,8 @@ class Chat:
     """System prompt."""
     thinking: bool | None = None
     """Whether the model thinks, if its template has a switch; None follows the settings."""
+    news: bool = False
+    """Whether a reply has ended since the chat was last shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,12 @@ class Store:
     def chats(self) -> list[Chat]:
         """All chats that are not deleted: pinned ones, then the others, newest first."""
         rows = self._file.read(
-            "SELECT id, title, updated_at, pinned, system, thinking FROM chats WHERE deleted_at IS NULL"
+            "SELECT id, title, updated_at, pinned, system, thinking, news FROM chats WHERE deleted_at IS NULL"
             " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
         return [
-            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking))
-            for row, title, at, pinned, system, thinking in rows
+            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking), bool(news))
+            for row, title, at, pinned, system, thinking, news in rows
         ]
 
     def create_chat(self, title: str = "", system: str = "") -> Chat:
@@ -103,7 +105,7 @@ class Store:
         return Chat(_row_id(row), title, at, system=system)
 
     def change_chat(self, chat_id: int, **values: object) -> None:
-        """Change `title`, `system`, `pinned` or `thinking` of a chat, or whether it is `deleted` from the list."""
+        """Change columns of a chat (`title`, `pinned` …), or whether it is `deleted` from the list."""
         changes = {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
         if "title" in changes:
             changes["indexed"] = 0

@@ -156,6 +156,8 @@ _MESSAGES = (
            when="screen.conversation.chat", title="Pin chat", slash="pin"),
     Action(name="rename-chat", run="chats.rename", about="give this chat another title", place=CHAT,
            when="screen.conversation.chat", title="Rename chat"),
+    Action(name="tag", run="chats.tag", about="add a tag to this chat's title, or remove it; search finds it",
+           slash="tag", takes="NAME", needs=True),
     Action(name="delete-chat", run="chats.delete", about="remove this chat from the list", place=CHAT,
            when="screen.conversation.chat", title="Delete chat"),
     Action(name="undo-delete", run="chats.undo_delete", about="restore the chat that was deleted last", place=CHAT,

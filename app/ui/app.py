@@ -160,6 +160,8 @@ class SpecChat(App[None]):
             say(self, " · ".join(notices), "warning")
         stepper = self.chat_screen.stepping.through(session.source)
         self.requests.connect(replace(session, source=stepper), self.actions.archive)
+        if session.settings is not None and session.settings.reopen == "on":
+            self.actions.chats.reopen()
         self.actions.chats.show_list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)

@@ -73,6 +73,51 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         assert listed(stage)[0].startswith("  before the model")
 
 
+async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
+    async with stage.started(SIZE, events=5) as pilot:
+        await stage.press(pilot, "ctrl+n")
+        await stage.give(pilot)
+        assert listed(stage)[0].startswith("◆ ")
+    for signs in (("◆ ", "  "), ("  ", "  ")):
+        again = Stage(tmp_path)
+        async with again.started(SIZE) as pilot:
+            assert listed(again)[0].startswith(signs[0])
+            await again.press(pilot, "ctrl+b", "enter")
+            assert listed(again)[0].startswith(signs[1])
+
+
+async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tmp_path: Path) -> None:
+    stage.store.change_chat(1, pinned=True)
+    async with stage.started(SIZE):
+        assert not stage.app.chat_screen.conversation.turns
+        assert stage.app.chat_screen.conversation.chat is None
+    again = Stage(tmp_path, reopen="on")
+    async with again.started(SIZE):
+        assert again.app.chat_screen.conversation.title == "Regex for dates"
+
+
+async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
+    async with stage.started(SIZE, events=None) as pilot:
+        await stage.send(pilot, "/tag of two")
+        assert stage.said[-1] == "/tag of two is not understood: it takes one word, as in /tag work"
+        await stage.send(pilot, "/tag lisbon")
+        assert listed(stage)[0].startswith("  #lisbon What sho")
+        stage.store.search.update()
+        assert [(hit.title[:12], hit.message_id) for hit in stage.store.search.find("#lisbon")] == [
+            ("#lisbon What", None)
+        ]
+        assert len(stage.store.search.find("lisbon")) > 1
+        await stage.send(pilot, "/tag #lisbon")
+        assert listed(stage)[0].startswith("  What should")
+
+
+@pytest.mark.parametrize(("columns", "width"), [(80, 80), (140, 28), (200, 40), (300, 48)])
+async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns: int, width: int) -> None:
+    async with stage.started((columns, 40)) as pilot:
+        await stage.press(pilot, "ctrl+b")
+        assert stage.app.chat_screen.widgets.chats.outer_size.width == width
+
+
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
         await stage.press(pilot, "ctrl+b", "enter")

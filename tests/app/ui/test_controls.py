@@ -11,7 +11,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from specchat.app.chat.exchange import as_json
+from specchat.app.chat.exchange import as_json, read_chats
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.settings.controls import BY_NAME, CONTROLS, Value, sampling_text
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
@@ -124,8 +125,12 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
         await stage.send(pilot, "/temp 0.9")
         await stage.answer(pilot)
         assert stage.engine.submitted[-1].sampling == replace(own, temperature=0.9)
-        exported = json.loads(as_json(stage.app.chat_screen.conversation, ""))
-        assert exported["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
+        exported = as_json(stage.app.chat_screen.conversation, "")
+        assert json.loads(exported)["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
+        ((chat, messages),), _ = read_chats(exported)
+        imported = stored_conversation(chat, messages).turns[0].reply
+        assert imported is not None
+        assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.turns[0].reply.rounds)
 
 
 async def test_the_system_prompt_has_a_row_that_opens_its_form(stage: Stage) -> None:
