@@ -57,7 +57,9 @@ def read_theme(path: Path) -> Theme:
     """
     try:
         values = read_toml(path)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise SettingsError(f"theme {path} is not used: {error.strerror or error}") from error
+    except ValueError as error:
         raise SettingsError(f"theme {path} is not used: {error}") from error
     variables = _table(path, values.pop(VARIABLES, {}), VARIABLES)
     for fate, colour in _table(path, values.pop(FATES, {}), FATES).items():

@@ -12,6 +12,8 @@ from specchat.app.settings.settings import AUTO, THINKING, Settings
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
 from specchat.engine import EngineError, Sampling
 
+_DRAWN = ("top_k", "top_p", "min_p", "xtc_probability", "seed")
+"""What greedy replies do not depend on."""
 NOT_KEPT = "presets are not kept here"
 
 
@@ -165,6 +167,9 @@ def _sentence(control: Control, settings: Settings, own: Sampling, *, running: b
         return f"{control.label} {control.text(settings)}"
     when = "round" if control.live else "reply"
     kept = " · the running reply keeps its settings" if running and not control.live else ""
+    sampling = settings.with_model(own).sampling()
+    drawn = control.name in _DRAWN and getattr(sampling, control.name) != getattr(Sampling(), control.name)
+    greedy = " · without effect at temperature 0: /temp 0.8" if drawn and sampling.temperature == 0 else ""
     idle = control.name == "gamma" and settings.gamma != 0 and settings.drafter == "none"
     nothing = " · but the drafter is none, which drafts nothing: /drafter auto" if idle else ""
-    return f"{control.label} {control.text(settings, own)} · from the next {when} on{kept}{nothing}"
+    return f"{control.label} {control.text(settings, own)} · from the next {when} on{kept}{nothing}{greedy}"
