@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.chat.conversation import title_of
 from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.chat_list import ChatList
@@ -116,6 +117,22 @@ async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns:
     async with stage.started((columns, 40)) as pilot:
         await stage.press(pilot, "ctrl+b")
         assert stage.app.chat_screen.widgets.chats.outer_size.width == width
+
+
+@pytest.mark.parametrize(
+    ("prompt", "title"),
+    [
+        ("What should I see in Lisbon? Answer with a list.", "What should I see in Lisbon?"),
+        ("hi, could you please\nwrite an email to Mr. Smith? Be polite.", "Write an email to Mr. Smith?"),
+        ("Fix this:\ndef f(): pass", "Fix this"),
+        ("hello world in C", "hello world in C"),
+        ("Please", "Please"),
+        (" one  two\nthree ", "one two three"),
+        ("a " * 40, "a " * 23 + "a…"),
+    ],
+)
+def test_a_title_is_the_first_sentence_without_its_greeting(prompt: str, title: str) -> None:
+    assert title_of(prompt) == title
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
