@@ -224,13 +224,14 @@ class SpecChat(App[None]):
     def _take_back(self, conversation: Conversation, turn: Turn, why: str) -> None:
         """Move the last prompt, if it failed before its first token, from the chat back into the composer."""
         shown = conversation is self.chat_screen.conversation and turn is conversation.turns[-1]
-        if not shown or any(reply.has_text or reply.running for reply in turn.replies):
+        if not shown or len(turn.replies) > 1 or turn.replies[0].has_text:
             return
         writing = self.chat_screen.writing
         writing.take_back([turn])
         unsent = writing.unsent
         text = unsent.of(conversation), unsent.attachments_of(conversation)
         self.requests.take_back(conversation, turn, text)
+        self.call_later(self.chat_screen.path_changed)
         say(self, why, "error")
 
     def _handle(self, record: Record) -> None:

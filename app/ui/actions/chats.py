@@ -60,7 +60,7 @@ class ChatActions(ActionGroup):
 
     @in_background("open")
     async def reopen(self) -> None:
-        """Show the chat that was used last, unless a prompt was sent meanwhile."""
+        """Show the chat that was used last, unless a prompt was sent by then."""
         chats = await self._chats()
         if chats and not self._scope.conversation.turns:
             await self._open(max(chats, key=lambda chat: chat.updated_at))

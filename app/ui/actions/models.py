@@ -108,8 +108,8 @@ class ModelActions(ActionGroup):
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
 
-        Other settings are those that were last used with the target. A draft of None is the one that the target had
-        last; `none` is no draft.
+        Settings of a model are as they were last set with the target. A draft of None is the last draft of the target;
+        `none` is no draft.
         """
         with self._scope.reporting():
             settings, preferences = self._changeable_settings(), self._scope.preferences

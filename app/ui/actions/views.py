@@ -77,7 +77,7 @@ class Views(ActionGroup):
         self._scope.app.push_screen(TheoryScreen(self._scope.screen.reply))
 
     def press_quit(self) -> None:
-        """Quit at the second ^c in a row; at the first, say so, and which key stops replies."""
+        """Quit at the second ^c in a row; the first one shows a notice, with the key that stops replies."""
         if monotonic() < self._quits_until:
             self._scope.app.exit()
             return
