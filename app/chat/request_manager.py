@@ -202,6 +202,8 @@ class RequestManager:
     def send_turn(self, conversation: Conversation, turn: Turn) -> None:
         """Store a new prompt of the path and request its replies when possible."""
         self.active.watch(conversation)
+        if self.source is not None:
+            self.questions.cancel_titles(self.source)
         conversation.system = conversation.system_in(self.settings)
         if self._archive is not None:
             wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)

@@ -220,6 +220,7 @@ class SpecChat(App[None]):
             self._take_back(conversation, turn, event.message)
         elif isinstance(event, Finished) and event.reason is not FinishReason.CANCELLED:
             self.actions.views.after_reply()
+            self.actions.chats.entitle(conversation)
 
     def _take_back(self, conversation: Conversation, turn: Turn, why: str) -> None:
         """Move the last prompt, if it failed before its first token, from the chat back into the composer."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from specchat.app.chat import branches
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, title_of
 from specchat.app.chat.reply import Reply
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import DEMONSTRATION
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.models import ModelActions
@@ -17,6 +20,9 @@ from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_back
 from specchat.app.ui.rendering.block_stack import found_word
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.lists import SearchScreen
+
+IDLE_S = 1.0
+"""Time after a reply until its title is requested."""
 
 
 @dataclass(eq=False)
@@ -74,6 +80,19 @@ class ChatActions(ActionGroup):
         title = await self._scope.ask(RenameScreen(chat.title))
         if title:
             self._retitle(chat, title)
+
+    def entitle(self, conversation: Conversation) -> None:
+        """Let the model write a title in an idle moment, unless the chat has one or the model is too small for it."""
+        session, settings, chat = self._scope.requests.session, self._scope.requests.settings, conversation.chat
+        able = session is not None and not session.attached and settings and settings.target != DEMONSTRATION
+        if not able or chat is None or chat.title != title_of(conversation.turns[0].prompt):
+            return
+
+        def take(title: str) -> None:
+            if conversation.chat == chat:  # not renamed by then
+                self._retitle(chat, title)
+
+        self._scope.app.set_timer(IDLE_S, partial(branches.entitle, self._scope.requests, conversation, take))
 
     def tag(self, name: str) -> None:
         """`/tag NAME`: add a tag to the open chat, or remove it: a word with # at the beginning of its title."""

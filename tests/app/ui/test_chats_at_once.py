@@ -17,8 +17,10 @@ from textual.pilot import Pilot
 from specchat.app.chat.conversation import title_of
 from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.storage.store import Store
+from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
+from specchat.engine import Finished, FinishReason
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage
 
 pytestmark = pytest.mark.slow
@@ -133,6 +135,31 @@ async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns:
 )
 def test_a_title_is_the_first_sentence_without_its_greeting(prompt: str, title: str) -> None:
     assert title_of(prompt) == title
+
+
+async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "IDLE_S", 0.001)
+    stage = Stage(tmp_path, target="qwen3-0.6b")
+    async with stage.started(SIZE) as pilot:
+        for given in ("cancelled", '"Two days in Lisbon"\n', "X" * 99):
+            before = len(stage.engine.examined)
+            await stage.press(pilot, "ctrl+n")
+            await stage.answer(pilot)
+            while len(stage.engine.examined) == before:
+                await pilot.pause()
+            request, _ = stage.engine.examined[-1]
+            assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+            if given == "cancelled":
+                await stage.send(pilot, FOLLOW_UP)
+                assert stage.engine.cancelled == [request.request_id]
+                await stage.give(pilot)
+            else:
+                stage.engine.tell(Finished(request.request_id, FinishReason.STOP, given, "", 0.0))
+                await stage.settle(pilot)
+        titles = [chat.title for chat in stage.store.chats()]
+    assert sorted(titles) == ["Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
