@@ -92,18 +92,18 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"
 
 
-def _links(reply: Reply) -> tuple[tuple[str, str], ...]:
-    return LINKS.get(reply.reason, _COPY) if reply.reason else _COPY
+def _links(reply: Reply, *, forkable: bool) -> tuple[tuple[str, str], ...]:
+    return LINKS.get(reply.reason, _COPY) if forkable and reply.reason else _COPY
 
 
-def links_width(reply: Reply) -> int:
+def links_width(reply: Reply, *, forkable: bool) -> int:
     """Cells that the links below a reply take."""
-    return sum(len(text) + 2 for _, text in _links(reply))
+    return sum(len(text) + 2 for _, text in _links(reply, forkable=forkable))
 
 
-def reply_links(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
+def reply_links(reply: Reply, styles: TranscriptStyles, *, forkable: bool) -> Iterator[Segment]:
     """Links below an ended reply: copy it, and what to do with one that is cut off or repeats itself."""
-    for what, text in _links(reply):
+    for what, text in _links(reply, forkable=forkable):
         if not reply.running and reply.text:
             link = Style(meta={"@click": f"request('{what}', {id(reply)})"})
             yield from (Segment("  ", styles.base), Segment(text, styles["link"] + link))
