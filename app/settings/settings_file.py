@@ -23,11 +23,14 @@ _AUTO = {name for name, kind in _KINDS.items() if str(kind).endswith("None") and
 """Settings that may be auto, which is None."""
 
 
-def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tuple[Settings, str | None]:
+def load_settings(
+    path: Path, options: Mapping[str, object] | None = None, *, profiled: bool = True
+) -> tuple[Settings, str | None]:
     """The effective settings, and a message about the file if there is a problem with it.
 
-    `options` come from the command line; None means not given. A file that cannot be used is moved aside, never
-    overwritten, and the defaults are used instead.
+    `options` come from the command line; None means not given. Settings of the target count if `profiled`: not for a
+    server, whose model has another name. A file that cannot be used is moved aside, never overwritten, and the defaults
+    are used instead.
 
     Raises:
         SettingsError: an option or a variable has a value that is out of range.
@@ -42,7 +45,7 @@ def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tu
     }
     given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
     target = {"target": DEMONSTRATION, **stored, **variables, **given}["target"]
-    return Settings(**{**stored, **profiles.get(target, {}), **variables, **given}), notice
+    return Settings(**{**stored, **(profiles.get(target, {}) if profiled else {}), **variables, **given}), notice
 
 
 def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
