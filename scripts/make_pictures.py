@@ -1,4 +1,4 @@
-"""Make the README's pictures: the app saves them itself (ctrl+s), from recorded traces.
+"""Make the README's pictures: the app saves them itself (alt+p), from recorded traces.
 
 Run from the repository: python -m scripts.make_pictures. It replaces the files in assets/screenshots.
 """
@@ -30,7 +30,7 @@ async def picture(name: str, size: tuple[int, int], view: str, theme: str = "") 
             await stage.ready(pilot)
             await stage.answer(pilot, text=TURNS[0])
             await stage.answer(pilot, count=EVENTS, text=TURNS[1])
-            await stage.press(pilot, "ctrl+s")
+            await stage.press(pilot, "alt+p")
         _keep(Path(temporary), name)
 
 
@@ -42,7 +42,7 @@ async def closely() -> None:
         replay = Replay("detail", pictures=Path(temporary))
         async with replay.app.run_test(size=(140, 40)) as pilot:
             await replay.at(pilot, 0.7)
-            await replay.press(pilot, "x", "f6", "ctrl+s")
+            await replay.press(pilot, "x", "f6", "alt+p")
         _keep(Path(temporary), "inspector")
 
 
@@ -56,7 +56,7 @@ async def side_by_side() -> None:
             await stage.ready(pilot)
             await stage.send(pilot)
             await stage.give(pilot, None, None)
-            await stage.press(pilot, "ctrl+s")
+            await stage.press(pilot, "alt+p")
         _keep(Path(temporary), "side-by-side")
 
 

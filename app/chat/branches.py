@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.questions import Examination, Look
+from specchat.app.chat.conversation import TITLE_LENGTH, Conversation, Turn
+from specchat.app.chat.questions import Examination, Look, Saying
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
-from specchat.engine import Round
+from specchat.engine import Round, Sampling
+
+TITLE_PROMPT = "Write a title of two to six words for this conversation, in its language. Write only the title."
+TITLE_TOKENS = 20
 
 
 def edit(
@@ -101,6 +104,25 @@ def look(
     request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
     context = [token for record in rounds for token in record.emitted]
     return requests.questions.ask(source, Look(then), request, context) is None
+
+
+def entitle(requests: RequestManager, conversation: Conversation, then: Callable[[str], None]) -> None:
+    """Request a title for a conversation of one turn, if nothing else is requested; `then` gets a usable one.
+
+    The prompt continues the conversation, whose tokens are in the cache.
+    """
+    source, settings, (turn, *more) = requests.source, requests.effective, conversation.turns
+    if source is None or settings is None or more or requests.replies or turn.reply is None:
+        return
+
+    def take(text: str) -> None:
+        title = " ".join(text.split()).strip("\"'“”*#. ").removeprefix("Title: ")
+        if 0 < len(title) <= TITLE_LENGTH:
+            then(title)
+
+    request = settings.with_thinking(False).request(uuid4().hex, conversation.messages_with(TITLE_PROMPT), ("\n",))
+    request = replace(request, max_tokens=TITLE_TOKENS, sampling=Sampling(), drafter="none", gamma=0)
+    requests.questions.ask(source, Saying(take), request, ())
 
 
 def examine(requests: RequestManager, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
@@ -14,6 +15,11 @@ from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message, Request
 
 TITLE_LENGTH = 48
+_FIRST = re.compile(r"(?<=\w{3}[.?!])\s+(?=[^\W\d_])|\n\s*\n|:\s*\n")
+"""Ends of a sentence that another one follows, of a paragraph, and of a line that announces others."""
+_GREETING = re.compile(
+    r"(?i)^(?:(?:(?:hi|hello|hey)\s*[,.!]|please|(?:can|could|would|will) you|help me)(?!\w)[\s,.!]*)+(?=\w)"
+)
 
 
 @dataclass(eq=False)
@@ -68,8 +74,11 @@ class Turn:
 
 
 def title_of(prompt: str) -> str:
-    """A title for a chat that starts with this prompt: its first words."""
-    words = " ".join(prompt.split())
+    """A title for a chat that starts with this prompt: its first sentence without a greeting, cut to some words."""
+    asked = _GREETING.sub("", prompt.strip())
+    words = " ".join(_FIRST.split(asked, maxsplit=1)[0].split())
+    if asked != prompt.strip():
+        words = words[:1].upper() + words[1:]
     return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
 
 

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage, furthest
@@ -164,8 +164,8 @@ class ActiveConversations:
 
     def __init__(self) -> None:
         self._busy: list[Conversation] = []
-        self.unseen: set[Conversation] = set()
-        """Conversations with a reply that has ended since they were last shown."""
+        self.ended: set[int] = set()
+        """Chats with a reply that has ended since the list of chats was last shown."""
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(list(self._busy))
@@ -180,18 +180,19 @@ class ActiveConversations:
         self._forget_idle()
         return next((c for c in self._busy if c.chat and c.chat.id == chat_id), None)
 
-    def seen(self, chat: Chat) -> None:
-        """Mark a chat as read."""
-        self.unseen = {c for c in self.unseen if c.chat is None or c.chat.id != chat.id}
+    def news(self, chats: Iterable[Chat], opened: Chat | None) -> list[Chat]:
+        """These chats with the replies that have ended since the last call as news, except in the open one."""
+        ended, self.ended = self.ended, set()
+        at = opened.id if opened else None
+        return [replace(chat, news=chat.id != at and (chat.news or chat.id in ended)) for chat in chats]
 
-    @property
-    def marks(self) -> Marks:
-        """The states of all stored chats."""
+    def marks(self, chats: Iterable[Chat]) -> Marks:
+        """The states of these chats."""
         self._forget_idle()
         busy = {c.chat.id: c.busy for c in self._busy if c.chat}
         answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
-        news = {c.chat.id for c in self.unseen if c.chat}
-        return Marks(frozenset(answering), frozenset(busy.keys() - answering), frozenset(news))
+        news = frozenset(chat.id for chat in chats if chat.news)
+        return Marks(frozenset(answering), frozenset(busy.keys() - answering), news)
 
     def _forget_idle(self) -> None:
         self._busy = [c for c in self._busy if c.busy or c.waiting]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, StoredMessage
-from specchat.engine import FinishReason, Round, from_json, to_json
+from specchat.engine import Admitted, FinishReason, Record, Round, from_json, to_json
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -208,6 +208,7 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             text = _text(reply["text"])
             if "".join(record.text for record in rounds if isinstance(record, Round)) != text:
                 lines = ()
+            lines = (*_admitted(reply, rounds), *lines)
             chosen = place == (turn["chosen"] or 0)
             reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:
@@ -215,6 +216,14 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             model = _text(reply.get("model", ""))
             messages.append(StoredMessage(len(messages), "assistant", text, reason, prompt, chosen, model, lines))
     return _whole(exported.get("title"), messages, _text(exported.get("system") or ""))
+
+
+def _admitted(reply: Mapping[str, Any], rounds: Sequence[Record]) -> Iterator[str]:
+    """The trace line with the sampling settings of a reply, and with what was left out of its prompt; if exported."""
+    if known := {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}:
+        tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
+        values = json.loads(to_json(Admitted("", tokens, 0, 0.0, 0.0)))
+        yield to_json(from_json(json.dumps(values | known)))
 
 
 def _attachment(exported: Mapping[str, Any]) -> Attachment:

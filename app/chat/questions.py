@@ -54,6 +54,20 @@ class Look:
             self._then(None)
 
 
+class Saying:
+    """Collects the text of an answer: `then` gets it at the end, unless the request failed or was cancelled."""
+
+    def __init__(self, then: Callable[[str], None]) -> None:
+        self._then, self._text = then, ""
+
+    def add(self, record: Record) -> None:
+        """Add an event of the request."""
+        if isinstance(record, Round):
+            self._text += record.text
+        elif isinstance(record, Finished) and record.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
+            self._then(self._text + record.tail)
+
+
 class Questions:
     """The unanswered questions by request."""
 
@@ -67,6 +81,12 @@ class Questions:
         """Whether a token is being examined."""
         examined = (each for each in self._waiting.values() if isinstance(each, Examination))
         return any(each.reply is reply and each.number == token for each in examined)
+
+    def cancel_titles(self, source: Source) -> None:
+        """Cancel the requests for titles: a prompt is sent."""
+        for request_id, question in self._waiting.items():
+            if isinstance(question, Saying):
+                source.cancel(request_id)
 
     def ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> str | None:
         """Submit a question after these tokens of a reply; return why the source does not take it, if so."""

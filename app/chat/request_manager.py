@@ -55,8 +55,8 @@ class RequestManager:
     Prompts wait until the models are loaded and the reply before them has ended, so that a user can type ahead.
     """
 
-    def __init__(self, observe: Callable[[str, Event], None] | None = None) -> None:
-        """Create it; `observe` is called with the request id and each event of a running reply."""
+    def __init__(self, observe: Callable[[Conversation, Turn, Event], None] | None = None) -> None:
+        """Create it; `observe` is called with each event of a running reply, after the reply has taken it."""
         self.running = RunningReplies()
         self.replies = self.running.turns
         """Conversation and turn of each running reply, by request."""
@@ -171,6 +171,13 @@ class RequestManager:
         self.running.cancel(conversation.all_running)
         return [turn.prompt for turn in waiting]
 
+    def take_back(self, conversation: Conversation, turn: Turn, unsent: Unsent) -> None:
+        """Remove the last prompt, which failed before its first token; `unsent` as in `stop`."""
+        conversation.remove(turn)
+        if self._archive is not None:
+            self._archive.take_back(conversation, [turn], unsent)
+        self._changed()
+
     def abandon(self, conversation: Conversation) -> None:
         """End the running replies and drop the waiting prompts, which stay in the store."""
         conversation.drop_waiting()
@@ -195,6 +202,8 @@ class RequestManager:
     def send_turn(self, conversation: Conversation, turn: Turn) -> None:
         """Store a new prompt of the path and request its replies when possible."""
         self.active.watch(conversation)
+        if self.source is not None:
+            self.questions.cancel_titles(self.source)
         conversation.system = conversation.system_in(self.settings)
         if self._archive is not None:
             wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
@@ -280,21 +289,23 @@ class RequestManager:
             self.questions.add(request_id, record)
 
     def _add_to_reply(self, request_id: str, record: Event) -> None:
-        if self._observe is not None:
-            self._observe(request_id, record)
+        conversation, turn = self.replies[request_id]
         reply = self.running.reply(request_id)
         if reply.stage is Stage.WAITING:
             self._changed()
         reply.add(record)
         if isinstance(record, Finished):
-            self._next(self._end(request_id))
+            self._end(request_id)
+        if self._observe is not None:
+            self._observe(conversation, turn, record)
+        if isinstance(record, Finished):
+            self._next(conversation)
 
-    def _end(self, request_id: str) -> Conversation:
+    def _end(self, request_id: str) -> None:
         conversation, _turn = self.replies.pop(request_id)
-        if not conversation.busy:
-            self.active.unseen.add(conversation)
+        if not conversation.busy and conversation.chat is not None:
+            self.active.ended.add(conversation.chat.id)
         self._changed()
-        return conversation
 
     def _changed(self) -> None:
         self.changes += 1

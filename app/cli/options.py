@@ -104,11 +104,7 @@ SETTINGS: Mapping[str, Any] = {
         repetition_penalty=(float, "F", "Above 1: tokens of prompt and reply become less likely."),
         presence_penalty=(float, "F", "Above 0: tokens of the reply become less likely."),
         frequency_penalty=(float, "F", "Above 0: tokens of the reply become less likely with each occurrence."),
-        dry_multiplier=(
-            float,
-            "F",
-            "Above 0 (usual: 0.8): tokens that continue a repetition become less likely.",
-        ),
+        dry_multiplier=(float, "F", "Above 0 (usual: 0.8): tokens that continue a repetition become less likely."),
         dry_base=(float, "F", "How fast DRY grows with the length of the repetition; usual: 1.75."),
         dry_allowed_length=(int, "N", "Tokens of a repetition from which DRY counts; usual: 2."),
         dry_penalty_last_n=(int, "N", "Last tokens in which DRY looks for repetitions; -1: all."),

@@ -179,12 +179,7 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
     ]
     methods, headers = ["GET", "POST"], ["authorization", "content-type"]
     cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
-    handlers: dict[Any, Any] = {
-        HTTPException: _no_route,
-        ApiError: _refusal,
-        AppError: _refusal,
-        Exception: _fault,
-    }
+    handlers: dict[Any, Any] = {HTTPException: _no_route, ApiError: _refusal, AppError: _refusal, Exception: _fault}
     app = Starlette(routes=routes, middleware=[cors] if origins else [], exception_handlers=handlers)
     return Guard(app, key, origins)
 

@@ -28,7 +28,7 @@ class Control:
     means: str
     kind: type
     steps: tuple[Value, ...]
-    """Values that the arrow keys step through."""
+    """Values that the arrow keys step through; none if it is only typed."""
     words: tuple[tuple[Value, str], ...] = ()
     """Values that are shown, and may be typed, as words."""
     live: bool = False
@@ -38,6 +38,10 @@ class Control:
     by_template: bool = False
     """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
     chat."""
+    loads: bool = False
+    """Whether a change loads the models again: not part of presets."""
+    form: bool = False
+    """Whether its command opens a form for it: not part of presets."""
 
     def text(self, settings: Settings | Sampling, own: Sampling | None = None) -> str:
         """Its current value as text; with the model's own value, if that is used."""
@@ -45,7 +49,7 @@ class Control:
         if value is None and own is not None and hasattr(own, self.name) and (None, AUTO) in self.words:
             return f"{AUTO} ({self.text(own)})"
         word = dict(self.words).get(value)
-        number = f"{value:g}" if isinstance(value, float) else str(value)
+        number = f"{value:g}" if isinstance(value, float) else " ".join(str(value).split())
         return word if word in (AUTO, OFF) else f"{number} {word}" if word else number
 
     def read(self, text: str) -> Value:
@@ -146,6 +150,14 @@ CONTROLS: tuple[Control, ...] = (
     Control(
         "when_full", "when full", "context", f"one of {', '.join(WHEN_FULL)}",
         "what becomes of a chat that is too long", str, WHEN_FULL,
+    ),
+    Control(
+        "system", "system prompt", "system", "a text", "told to the model first; enter edits it",
+        str, (), (("", OFF),), form=True,
+    ),
+    Control(
+        "context", "context", "context", "a whole number of tokens", "tokens of prompt and reply; enter types",
+        int, (), loads=True,
     ),
     Control(
         "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "drafts that a finished reply is without",

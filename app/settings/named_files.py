@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from specchat.app.errors import AppError, SettingsError
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.settings import Settings
-from specchat.app.settings.settings_file import load_values, save_settings
+from specchat.app.settings.settings import AUTO, OF_MODEL, Settings
+from specchat.app.settings.settings_file import load_values, save_settings, stored_settings
 from specchat.app.storage.files import write_first_free
 
 _NAME = re.compile(r"[\w.+-]{1,40}")
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-_CONTROLS = [control.name for control in CONTROLS if not (control.look or control.by_template)]
+_CONTROLS = [c.name for c in CONTROLS if not (c.look or c.by_template or c.loads or c.form)]
 
 
 class NamedFiles:
@@ -131,6 +132,19 @@ class NamedTexts(NamedFiles):
         except OSError as error:
             raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
 
+    def remove(self, name: str) -> str:
+        """Delete the file of this name; returns its text.
+
+        Raises:
+            SettingsError: it does not exist, or cannot be deleted.
+        """
+        text, path = self.read(name), self.path(name)
+        try:
+            path.unlink()
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be deleted: {error.strerror or error}") from error
+        return text
+
 
 def variables(text: str) -> list[str]:
     """The names between {{ and }} in a template, in order, once each."""
@@ -152,26 +166,41 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 class Preferences:
     """The settings file and its presets.
 
-    `on_error` is called in the writing thread with a sentence for each change that could not be stored.
+    Args:
+        file: The settings file.
+        on_error: Called in the writing thread with a sentence for each change that could not be stored.
+        profiled: Whether settings of a model are stored for the target; otherwise for all.
     """
 
-    def __init__(self, file: Path, on_error: Callable[[str], None]) -> None:
+    def __init__(self, file: Path, on_error: Callable[[str], None], *, profiled: bool = True) -> None:
         self._file = file
+        self._profiled = profiled
+        self._stored, self._profiles, _ = stored_settings(file)
         self.presets = Presets(file.parent / "presets")
         self._on_error = on_error
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preferences")
 
     def remember(self, settings: Settings, names: Iterable[str]) -> None:
-        """Store these settings; other entries of the file stay."""
+        """Store these settings, those of a model for its target if they are new there; other entries stay."""
         changed = list(names)
+        own = {name: getattr(settings, name) for name in changed if self._profiled and name in OF_MODEL}
+        known = asdict(Settings()) | self._stored | self._profiles.get(settings.target, {})
+        new = {name: value for name, value in own.items() if value != known[name]}
+        self._profiles.setdefault(settings.target, {}).update(new)
+        others = [name for name in changed if name not in own]
 
         def write() -> None:
             try:
-                save_settings(self._file, settings, changed)
+                save_settings(self._file, settings, others, new)
             except AppError as error:
                 self._on_error(f"{', '.join(changed)}: not stored for the next start ({error})")
 
         self._writer.submit(write)
+
+    def of_target(self, target: str, before: str) -> dict[str, Any]:
+        """The settings stored for a target, and the ones for all targets where `before` has its own."""
+        usual = asdict(Settings()) | self._stored | {"draft": "", "drafter": AUTO}
+        return {name: usual[name] for name in self._profiles.get(before, {})} | self._profiles.get(target, {})
 
     def close(self) -> None:
         """Finish writing."""

@@ -40,7 +40,14 @@ PREFIX = "SPECCHAT_"
 AUTO = "auto"
 THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
-_WORDS = {"drafter": DRAFTERS, "rejected": REJECTED, "view": ("", *VIEWS), "tips": ("on", "off"), "thinking": THINKING}
+_WORDS = {
+    "drafter": DRAFTERS,
+    "rejected": REJECTED,
+    "view": ("", *VIEWS),
+    "tips": ("on", "off"),
+    "reopen": ("on", "off"),
+    "thinking": THINKING,
+}
 """Settings that are one of a few words."""
 NO_CHAT = (
     "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"
@@ -103,6 +110,8 @@ class Settings:
     """Folder for screenshots and exported chats; empty for the default (`app.paths`)."""
     rejected: str = FOLD
     """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
+    reopen: str = "off"
+    """Whether a start opens the chat that was used last, instead of an empty one."""
     view: str = ""
     """One of `VIEWS`. Empty on a new machine: its first reply is watched, later starts open in the chat view."""
     tips: str = "on"
@@ -157,3 +166,9 @@ class Settings:
         """The settings that are options of the engine by the same name."""
         names = {field.name for field in fields(self)}
         return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in names}
+
+
+OF_MODEL = {"draft", "drafter", "gamma", "system"} | {each.name for each in fields(Settings)} & {
+    each.name for each in fields(Sampling) if each.name != "seed"
+}
+"""Settings that are stored for a target (`settings_file.PROFILES`): what is good for one is not for all."""

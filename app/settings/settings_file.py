@@ -9,37 +9,43 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import AUTO, HIDE, PREFIX, SHOW, Settings
+from specchat.app.settings.settings import AUTO, DEMONSTRATION, HIDE, OF_MODEL, PREFIX, SHOW, Settings
 from specchat.app.storage.files import move_aside, read_toml, update_toml
 from specchat.engine import make_private
 
-TABLE = "keys"
-"""Table of key bindings in the settings file."""
+TABLE, PROFILES = "keys", "models"
+"""Tables of the settings file: key bindings, and settings by target, as in `[models."qwen3-0.6b"]`."""
+Profiles = Mapping[str, Mapping[str, Any]]
+"""Settings by target, which have priority over the others of the file."""
 _KINDS = {field.name: field.type for field in fields(Settings)}
 _WORDS = {"str": "a text", "int": "a whole number", "float": "a number"}
 _AUTO = {name for name, kind in _KINDS.items() if str(kind).endswith("None") and name != "seed"}
 """Settings that may be auto, which is None."""
 
 
-def load_settings(path: Path, options: Mapping[str, object] | None = None) -> tuple[Settings, str | None]:
+def load_settings(
+    path: Path, options: Mapping[str, object] | None = None, *, profiled: bool = True
+) -> tuple[Settings, str | None]:
     """The effective settings, and a message about the file if there is a problem with it.
 
-    `options` come from the command line; None means not given. A file that cannot be used is moved aside, never
-    overwritten, and the defaults are used instead.
+    `options` come from the command line; None means not given. Settings of the target count if `profiled`: not for a
+    server, whose model has another name. A file that cannot be used is moved aside, never overwritten, and the defaults
+    are used instead.
 
     Raises:
         SettingsError: an option or a variable has a value that is out of range.
     """
     for existing in (path.parent, path):
         make_private(existing)
-    stored, notice = _stored(path)
+    stored, profiles, notice = stored_settings(path)
     variables = {
         name: _parsed(name, os.environ[PREFIX + name.upper()])
         for name in _KINDS
         if os.environ.get(PREFIX + name.upper())
     }
     given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
-    return Settings(**{**stored, **variables, **given}), notice
+    target = {"target": DEMONSTRATION, **stored, **variables, **given}["target"]
+    return Settings(**{**stored, **(profiles.get(target, {}) if profiled else {}), **variables, **given}), notice
 
 
 def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -55,7 +61,9 @@ def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
     return {name: _typed(name, values[name]) for name in names if name in values}
 
 
-def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = None) -> None:
+def save_settings(
+    path: Path, settings: Settings, names: Iterable[str] | None = None, profile: Mapping[str, Any] | None = None
+) -> None:
     """Write preferences to the file, in one step; comments and keys of other versions stay.
 
     Args:
@@ -63,6 +71,7 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
         settings: Where the values come from.
         names: The preferences that the user changed, without values from the command line; by default all values that
             differ from the defaults.
+        profile: Values to store for the target.
 
     Raises:
         SettingsError: the file cannot be read or written; it was not changed.
@@ -71,30 +80,49 @@ def save_settings(path: Path, settings: Settings, names: Iterable[str] | None = 
     if names is None:
         names = [name for name in values if values[name] != defaults[name]]
     try:
-        update_toml(path, {name: values[name] for name in names})
+        written = {name: AUTO if value is None else value for name, value in (profile or {}).items()}
+        own = {PROFILES: {settings.target: written}} if written else {}
+        update_toml(path, {name: values[name] for name in names} | own)
     except ValueError as error:
         raise SettingsError(f"{path} was not changed: fix this error in the file first: {error}") from error
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _stored(path: Path) -> tuple[dict[str, Any], str | None]:
+def stored_settings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], str | None]:
+    """The settings of the file, its profiles, and a message if there is a problem with it."""
     try:
         values = _renamed(read_toml(path))
         known = {name: _typed(name, value) for name, value in values.items() if name in _KINDS}
         Settings(**known)
+        profiles = {target: _profile(target, own) for target, own in _table(PROFILES, values.get(PROFILES, {})).items()}
+        for own in profiles.values():
+            Settings(**known | own)
     except OSError as error:
-        return {}, f"{path} cannot be read ({error.strerror}): default settings are used"
+        return {}, {}, f"{path} cannot be read ({error.strerror}): default settings are used"
     except (ValueError, SettingsError) as error:
         try:
             aside = move_aside(path)
         except OSError:
-            return {}, f"{path} is not used: {error}"
-        return {}, f"{path} is not used: {error}; it was kept as {aside.name}"
-    unknown = [name for name in values if name not in (*_KINDS, TABLE)]
-    if unknown:
-        return known, f"{path} has settings that this version does not know: {', '.join(unknown)}"
-    return known, None
+            return {}, {}, f"{path} is not used: {error}"
+        return {}, {}, f"{path} is not used: {error}; it was kept as {aside.name}"
+    unknown = [name for name in values if name not in (*_KINDS, TABLE, PROFILES)]
+    told = f"{path} has settings that this version does not know: {', '.join(unknown)}" if unknown else None
+    return known, profiles, told
+
+
+def _profile(target: str, own: object) -> dict[str, Any]:
+    """Check the settings for a target."""
+    values = _table(f"{PROFILES}.{target}", own)
+    if wrong := [name for name in values if name not in OF_MODEL]:
+        raise SettingsError(f"{wrong[0]} is not a setting of one model: move it above [{PROFILES}]")
+    return {name: _typed(name, value) for name, value in values.items()}
+
+
+def _table(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{name} must be a table, as in [{name}]")
+    return value
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:

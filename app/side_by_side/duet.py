@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.branches import regenerate
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import UsageError
@@ -57,8 +57,9 @@ class _Lane:
         turns = self.conversation.turns
         return turns[-1].reply if turns else None
 
-    def _count(self, request_id: str, event: Event) -> None:
+    def _count(self, _conversation: Conversation, _turn: Turn, event: Event) -> None:
         """Count an event of a reply; the first one of a request starts a new tally."""
+        request_id = str(getattr(event, "request_id", ""))
         if request_id != self._tallied:
             self._tallied, self._heard, self.tally = request_id, [], self._new_tally()
         self._heard.append(event)

@@ -76,11 +76,12 @@ _MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ("ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT ''",),
     # Attachments are indexed with their prompt.
     ("UPDATE messages SET indexed = 0 WHERE id IN (SELECT message_id FROM attachments)",),
+    ("ALTER TABLE chats ADD COLUMN news INTEGER NOT NULL DEFAULT 0",),
 )
 """Statements from one schema version to the next. Released ones never change; new ones are appended."""
 
 _COLUMNS = (
-    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking FROM chats",
+    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news FROM chats",
     "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
     "text FROM search",
     "id, message_id, line FROM events",

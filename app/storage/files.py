@@ -22,12 +22,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    except UnicodeError:
+        raise ValueError("it is not text in UTF-8") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def update_toml(path: Path, values: Mapping[str, str | int | float | bool | None]) -> None:
-    """Set top-level keys of a TOML file; None removes a key. Comments, order and other keys stay.
+def update_toml(path: Path, values: Mapping[str, Any]) -> None:
+    """Set keys of a TOML file, also in nested tables; None removes a key. Comments, order and other keys stay.
 
     The folder is locked, so that programs that change a file at the same time do not lose each other's changes.
 
@@ -41,11 +43,17 @@ def update_toml(path: Path, values: Mapping[str, str | int | float | bool | None
     make_folder(path.parent)
     with FileLock(path.parent / ".lock", mode=FILE_MODE):
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
-        for name, value in values.items():
-            if value is None:
-                document.pop(name, None)
-            else:
-                document[name] = value
+
+        def update(table: Any, changes: Mapping[str, Any]) -> None:
+            for name, value in changes.items():
+                if value is None:
+                    table.pop(name, None)
+                elif isinstance(value, Mapping):
+                    update(table.setdefault(name, tomlkit.table()), value)
+                else:
+                    table[name] = value
+
+        update(document, values)
         write_over(path, tomlkit.dumps(document))
 
 

@@ -80,6 +80,8 @@ class SearchIndex:
     def find(self, text: str) -> list[Hit]:
         """Return the newest `MOST` hits, titles first. Every word must occur; the last one may be a prefix.
 
+        A word that starts with # is a tag, which only titles have.
+
         Raises:
             StoreError: the file cannot be read.
         """
@@ -93,6 +95,8 @@ class SearchIndex:
             " WHERE search MATCH ? AND search.rowid < 0 AND c.deleted_at IS NULL ORDER BY search.rowid LIMIT ?",
             (query, MOST),
         )
+        if any(word.startswith('"#') for word in words):
+            return [Hit(*row) for row in titles]
         messages = self._file.read(
             f"SELECT c.id, c.title, m.id, m.role, {excerpt}, m.content FROM search"
             " CROSS JOIN messages m ON m.id = search.rowid CROSS JOIN chats c ON c.id = m.chat_id"

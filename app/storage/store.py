@@ -36,6 +36,8 @@ class Chat:
     """System prompt."""
     thinking: bool | None = None
     """Whether the model thinks, if its template has a switch; None follows the settings."""
+    news: bool = False
+    """Whether a reply has ended since the chat was last shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,12 @@ class Store:
     def chats(self) -> list[Chat]:
         """All chats that are not deleted: pinned ones, then the others, newest first."""
         rows = self._file.read(
-            "SELECT id, title, updated_at, pinned, system, thinking FROM chats WHERE deleted_at IS NULL"
+            "SELECT id, title, updated_at, pinned, system, thinking, news FROM chats WHERE deleted_at IS NULL"
             " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
         return [
-            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking))
-            for row, title, at, pinned, system, thinking in rows
+            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking), bool(news))
+            for row, title, at, pinned, system, thinking, news in rows
         ]
 
     def create_chat(self, title: str = "", system: str = "") -> Chat:
@@ -103,7 +105,7 @@ class Store:
         return Chat(_row_id(row), title, at, system=system)
 
     def change_chat(self, chat_id: int, **values: object) -> None:
-        """Change `title`, `system`, `pinned` or `thinking` of a chat, or whether it is `deleted` from the list."""
+        """Change columns of a chat (`title`, `pinned` …), or whether it is `deleted` from the list."""
         changes = {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
         if "title" in changes:
             changes["indexed"] = 0
@@ -247,9 +249,13 @@ class Store:
                     self.change_chat(chat.id, updated_at=imported.updated_at)
 
     def take_back(self, message_id: int) -> None:
-        """Remove a prompt without replies; a prompt with replies stays."""
+        """Remove a prompt without replies, or whose replies failed before their first token; others stay."""
+        failed = "SELECT id FROM messages WHERE parent = ? AND finish_reason = 'error' AND content = ''"
         unanswered = "role = 'user' AND NOT EXISTS (SELECT 1 FROM messages WHERE parent = ?)"
         with self._file.write() as db:
+            for row in db.execute(failed, (message_id,)).fetchall():
+                for place in ("events WHERE message_id", "search WHERE rowid", "messages WHERE id"):
+                    db.execute(f"DELETE FROM {place} = ?", row)
             removed = db.execute(f"DELETE FROM messages WHERE id = ? AND {unanswered}", (message_id, message_id))
             if removed.rowcount:  # SQLite may reuse the id
                 db.execute("DELETE FROM search WHERE rowid = ?", (message_id,))

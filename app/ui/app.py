@@ -19,6 +19,7 @@ from textual.events import TextSelected
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.settings import WATCH
@@ -126,6 +127,7 @@ class SpecChat(App[None]):
 
     def on_mount(self) -> None:
         """Paint first."""
+        self._theme_choice.follow()
         self.call_after_refresh(self._load)
 
     # Start and end
@@ -156,9 +158,10 @@ class SpecChat(App[None]):
             self.chat_screen.show_view(session.settings.view or WATCH)
         if notices:
             say(self, " · ".join(notices), "warning")
-        self._theme_choice.keep(self.actions.preferences)
         stepper = self.chat_screen.stepping.through(session.source)
         self.requests.connect(replace(session, source=stepper), self.actions.archive)
+        if session.settings is not None and session.settings.reopen == "on":
+            self.actions.chats.reopen()
         self.actions.chats.show_list()
         self.pump.start()
         self.set_interval(WRITE_S, self.actions.chats.write)
@@ -211,19 +214,26 @@ class SpecChat(App[None]):
         self.actions.models.update()
         self.actions.chats.refresh()
 
-    def _observe(self, request_id: str, event: Event) -> None:
-        """Process an event of a reply, before the reply does."""
+    def _observe(self, conversation: Conversation, turn: Turn, event: Event) -> None:
+        """Process an event of a reply, after the reply has."""
         if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
-            self._take_back(request_id)
+            self._take_back(conversation, turn, event.message)
         elif isinstance(event, Finished) and event.reason is not FinishReason.CANCELLED:
             self.actions.views.after_reply()
+            self.actions.chats.entitle(conversation)
 
-    def _take_back(self, request_id: str) -> None:
-        """Put a prompt that failed before its first token back into the composer, if that is empty."""
-        conversation, turn = self.requests.replies[request_id]
-        empty = not self.chat_screen.widgets.composer.text and not any(reply.has_text for reply in turn.replies)
-        if empty and conversation is self.chat_screen.conversation:
-            self.chat_screen.writing.take_back([turn])
+    def _take_back(self, conversation: Conversation, turn: Turn, why: str) -> None:
+        """Move the last prompt, if it failed before its first token, from the chat back into the composer."""
+        shown = conversation is self.chat_screen.conversation and turn is conversation.turns[-1]
+        if not shown or len(turn.replies) > 1 or turn.replies[0].has_text:
+            return
+        writing = self.chat_screen.writing
+        writing.take_back([turn])
+        unsent = writing.unsent
+        text = unsent.of(conversation), unsent.attachments_of(conversation)
+        self.requests.take_back(conversation, turn, text)
+        self.call_later(self.chat_screen.path_changed)
+        say(self, why, "error")
 
     def _handle(self, record: Record) -> None:
         """Process a record about the engine; adapt to the device that it is ready on."""
@@ -299,5 +309,5 @@ class SpecChat(App[None]):
         self.actions.press(name)
 
     def action_help_quit(self) -> None:
-        """Explain ^c, which quits most other programs."""
-        self.actions.views.explain_quit()
+        """Quit at the second ^c in a row."""
+        self.actions.views.press_quit()

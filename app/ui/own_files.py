@@ -58,7 +58,7 @@ def read_theme(path: Path) -> Theme:
     try:
         values = read_toml(path)
     except (OSError, ValueError) as error:
-        raise SettingsError(f"theme {path} is not used: {error}") from error
+        raise SettingsError(f"theme {path} is not used: {getattr(error, 'strerror', None) or error}") from error
     variables = _table(path, values.pop(VARIABLES, {}), VARIABLES)
     for fate, colour in _table(path, values.pop(FATES, {}), FATES).items():
         if fate not in _FATES:

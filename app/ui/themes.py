@@ -16,8 +16,6 @@ from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
 from specchat.app.errors import UsageError
-from specchat.app.settings.named_files import Preferences
-from specchat.app.settings.settings import Settings
 
 _FATES = {  # on dark ground, on light ground, in 16 colours
     "accepted": ("#4cc9a4", "#00735a", "ansi_green"),
@@ -136,7 +134,7 @@ def _luminance(colour: Color) -> float:
 
 
 class ThemeChoice:
-    """Registers specchat's own themes, and sets and stores the chosen one.
+    """Registers specchat's own themes, and sets the chosen one.
 
     Args:
         app: Shows the theme.
@@ -145,7 +143,6 @@ class ThemeChoice:
 
     def __init__(self, app: App[None], theme: str) -> None:
         self._app = app
-        self._kept = ""
         app.register_theme(DARK)
         app.register_theme(LIGHT)
         own = theme or DARK.name
@@ -168,18 +165,14 @@ class ThemeChoice:
             check_theme(theme, self._app.available_themes)
             self._app.theme = theme
 
-    def keep(self, preferences: Preferences | None) -> None:
-        """Store and draw each theme that is chosen from now on; without preferences, store none."""
-        self._kept = self._app.theme
+    def follow(self) -> None:
+        """Draw each theme that is chosen from now on; to be called once the app runs."""
 
-        def changed(theme: Theme) -> None:
+        def changed(_: Theme) -> None:
             # Textual tells widgets of it before their component classes have the new colours.
             for screen in self._app.screen_stack:
                 for widget in screen.walk_children(Widget, with_self=True):
                     widget.notify_style_update()
                     widget.refresh()
-            if theme.name != self._kept and preferences is not None:
-                self._kept = theme.name
-                preferences.remember(Settings(theme=theme.name), ["theme"])
 
         self._app.theme_changed_signal.subscribe(self._app, changed)

@@ -72,7 +72,7 @@ def test_a_reply(home: Path, where: Path) -> None:
     with _app(home, where, "--pieces", pieces, "--rate", 100, "--rounds", len(PIECES)) as terminal:
         _say(terminal, "go on")
         terminal.wait_for("copy", 60)
-        for key in ("\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 30, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x13"):
+        for key in ("\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 30, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x1bp"):
             terminal.type(key)
             terminal.wait_quiet()
         terminal.type("/export md" + ENTER)

@@ -59,7 +59,7 @@ def answer(
     Raises:
         AppError, EngineError: a sentence for the user; nothing else was printed.
     """
-    settings, notice = load_settings(settings_file(), options)
+    settings, notice = load_settings(settings_file(), options, profiled=attach is None)
     warn(notice)
     prompt, attachments, turn = question.prompt(), question.attachments(), question.stored_turn()
     if turn is None:

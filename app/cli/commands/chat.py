@@ -38,7 +38,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
         UsageError: an option is out of range, or there is no terminal.
     """
     need_terminal("ask a question without the interface: specchat ask")
-    settings, notice = load_settings(settings_file(), options)
+    settings, notice = load_settings(settings_file(), options, profiled=attach is None)
 
     sys.setswitchinterval(SWITCH_S)
 

@@ -16,15 +16,7 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import pull_progress
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Progress, models_folder, size_text
-from specchat.engine.models import (
-    DEFAULT_PRESET,
-    PRESETS,
-    KnownModel,
-    Machine,
-    ModelStore,
-    known_models,
-    recommended,
-)
+from specchat.engine.models import DEFAULT_PRESET, PRESETS, KnownModel, Machine, ModelStore, known_models, recommended
 from specchat.engine.models import pull as pull_model
 
 app = typer.Typer(help="List and download models.", rich_markup_mode=None)

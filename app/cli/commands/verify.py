@@ -17,8 +17,7 @@ INTERRUPTED = 130
 _OPTIONS = {
     **options.settings(*options.MODELS, "slots", "seed", "max_tokens"),
     **options.table(
-        drafters=(list[str], "NAME", "May be repeated; default: all."),
-        gamma=(str, "N|auto", "Draft length."),
+        drafters=(list[str], "NAME", "May be repeated; default: all."), gamma=(str, "N|auto", "Draft length.")
     ),
     **options.PROMPT_SETS,
     **options.table(

@@ -48,7 +48,7 @@ class Actions(ActionScope):
         self.messages = MessageActions(self, self.chats)
         self.candidates = CandidateActions(self, self.controls, self.messages)
         self.replies = ReplyActions(self)
-        self.prompt = PromptActions(self, self.controls, self.models)
+        self.prompt = PromptActions(self, self.controls)
         self.comparison = ComparisonActions(self, self.chats)
         self.views = Views(self, self.controls)
         self._past: PastReplies | None = None
@@ -62,7 +62,7 @@ class Actions(ActionScope):
             self.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
             self.prompt.store_in(session.settings_file.parent)
-            self.preferences = Preferences(session.settings_file, self._store_failed)
+            self.preferences = Preferences(session.settings_file, self._store_failed, profiled=not session.attached)
         self.models.source = session.source
         if session.settings is not None:
             self.loaded = replace(NOT_LOADED, target=Path(session.settings.target).name)
@@ -116,7 +116,7 @@ class Actions(ActionScope):
         listed: list[Action] = []
         if isinstance(screen, SideScreen):
             yield from screen.commands()
-            listed = [ACTIONS[name] for name in ("save-the-screen", "choose-theme", "quit")]
+            listed = [ACTIONS[name] for name in ("save-the-screen", "theme", "quit")]
         elif isinstance(screen, ChatScreen):
             listed = [action for action in ACTIONS.values() if action.title and self.available(action.name)]
         for action in listed:

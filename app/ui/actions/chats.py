@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from specchat.app.chat import branches
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, title_of
 from specchat.app.chat.reply import Reply
+from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.settings import DEMONSTRATION
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.models import ModelActions
@@ -16,6 +20,9 @@ from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_back
 from specchat.app.ui.rendering.block_stack import found_word
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.lists import SearchScreen
+
+IDLE_S = 1.0
+"""Time after a reply until its title is requested."""
 
 
 @dataclass(eq=False)
@@ -39,11 +46,13 @@ class ChatActions(ActionGroup):
     async def show_list(self) -> None:
         """Show the current list."""
         self._listed = self._scope.requests.changes
-        chats = await self._chats()
-        if chats is not None:
-            if self._scope.conversation.chat is not None:
-                self._scope.requests.active.seen(self._scope.conversation.chat)
-            self._scope.screen.widgets.show_chats(chats, self._scope.requests.active.marks, self._scope.now())
+        stored, active = await self._chats(), self._scope.requests.active
+        if stored is not None and self._scope.archive is not None:
+            chats = active.news(stored, self._scope.conversation.chat)
+            for before, chat in zip(stored, chats, strict=True):
+                if before.news != chat.news:
+                    self._scope.archive.change(chat, news=chat.news)
+            self._scope.screen.widgets.show_chats(chats, active.marks(chats), self._scope.now())
 
     def new(self) -> None:
         """Show an empty conversation; replies of the old one continue."""
@@ -55,6 +64,13 @@ class ChatActions(ActionGroup):
         """Show a chat, also while it is being answered."""
         await self._open(chat)
 
+    @in_background("open")
+    async def reopen(self) -> None:
+        """Show the chat that was used last, unless a prompt was sent by then."""
+        chats = await self._chats()
+        if chats and not self._scope.conversation.turns:
+            await self._open(max(chats, key=lambda chat: chat.updated_at))
+
     def rename(self, chat: Chat | None = None) -> None:
         """Ask for another title of a chat, by default of the open one."""
         self._rename(chat or self._shown)
@@ -62,8 +78,34 @@ class ChatActions(ActionGroup):
     @in_background("rename")
     async def _rename(self, chat: Chat) -> None:
         title = await self._scope.ask(RenameScreen(chat.title))
-        if title and self._scope.archive is not None:
-            await asyncio.wrap_future(self._scope.archive.change(chat, title=title))
+        if title:
+            self._retitle(chat, title)
+
+    def entitle(self, conversation: Conversation) -> None:
+        """Let the model write a title in an idle moment, unless the chat has one or the model is too small for it."""
+        session, settings, chat = self._scope.requests.session, self._scope.requests.settings, conversation.chat
+        able = session is not None and not session.attached and settings and settings.target != DEMONSTRATION
+        if not able or chat is None or chat.title != title_of(conversation.turns[0].prompt):
+            return
+
+        def take(title: str) -> None:
+            if conversation.chat == chat:  # not renamed by then
+                self._retitle(chat, title)
+
+        self._scope.app.set_timer(IDLE_S, partial(branches.entitle, self._scope.requests, conversation, take))
+
+    def tag(self, name: str) -> None:
+        """`/tag NAME`: add a tag to the open chat, or remove it: a word with # at the beginning of its title."""
+        chat, tag = self._shown, f"#{name.lstrip('#')}"
+        if len(tag.split()) != 1 or tag == "#":
+            raise UsageError(f"/tag {name} is not understood: it takes one word, as in /tag work")
+        words = chat.title.split()
+        self._retitle(chat, " ".join([word for word in words if word != tag] if tag in words else [tag, *words]))
+        self._scope.say(f"{tag} {'removed' if tag in words else 'added'} · searching for {tag} lists its chats")
+
+    def _retitle(self, chat: Chat, title: str) -> None:
+        if self._scope.archive is not None:
+            self._scope.archive.change(chat, title=title)
             self._change_shown(chat, title=title)
             self.show_list()
 

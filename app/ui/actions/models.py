@@ -48,6 +48,9 @@ class ModelActions(ActionGroup):
     _unloaded = False
     _switching = False
 
+    def __post_init__(self) -> None:
+        self._controls.reload = self.reload
+
     @property
     def chosen(self) -> tuple[str, str]:
         """Target and draft as the settings name them."""
@@ -73,9 +76,9 @@ class ModelActions(ActionGroup):
         self._scope.app.push_screen(ModelsScreen(self))
         return True
 
-    def resize(self, context: str) -> None:
-        """`/context N`: load the models again with a context of N tokens."""
-        wanted = replace(self._changeable_settings(), context=int(context))
+    def reload(self, wanted: Settings) -> None:
+        """Load the same models again, with another context."""
+        self._changeable_settings()
         if not self._switching:
             self._switch(self._leave(wanted), wanted)
 
@@ -105,14 +108,18 @@ class ModelActions(ActionGroup):
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
 
-        A draft of None keeps the present draft if the target is the same; `none` is no draft.
+        Settings of a model are as they were last set with the target. A draft of None is the last draft of the target;
+        `none` is no draft.
         """
         with self._scope.reporting():
-            settings = self._changeable_settings()
-            if draft is None:
-                draft = settings.draft if target == settings.target else ""
-            draft = "" if draft == NO_DRAFT else draft
-            drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
+            settings, preferences = self._changeable_settings(), self._scope.preferences
+            if target != settings.target:
+                drafter = settings.drafter if settings.drafter in OF_ANY_MODEL else AUTO
+                own = preferences.of_target(target, settings.target) if preferences is not None else {}
+                settings = replace(settings, **{"draft": "", "drafter": drafter} | own)
+            draft = settings.draft if draft is None else "" if draft == NO_DRAFT else draft
+            same = draft == settings.draft or settings.drafter in OF_ANY_MODEL
+            drafter = settings.drafter if same else AUTO
             wanted = replace(settings, target=target, draft=draft, drafter=drafter)
             if not self._switching:
                 self._switching = True
@@ -304,6 +311,9 @@ class ModelActions(ActionGroup):
         self._scope.requests.ready(ready.target, ready.sampling)
         self._scope.screen.widgets.show_ready(ready, self._scope.requests.model)
         self._scope.screen.writing.gauge.begin(ready.context)
+        wanted = self._scope.requests.settings
+        if wanted is not None and ready.context < wanted.context != Settings().context:
+            self._scope.say(f"{ready.target} reads at most {ready.context:,} tokens: this is the context", "warning")
 
 
 async def _close(source: Source | None) -> None:

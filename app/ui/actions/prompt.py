@@ -18,7 +18,6 @@ from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.named_files import NamedTexts, filled, variables
 from specchat.app.storage.attachments import PASTE, Attachment
-from specchat.app.ui.actions.models import ModelActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
 from specchat.app.ui.event_loop import release_core
@@ -36,7 +35,6 @@ class PromptActions(ActionGroup):
     """Actions on the prompt that is being written, and on the system prompt of the chat."""
 
     _controls: SettingsActions
-    _models: ModelActions
     _systems: NamedTexts | None = None
     _templates: NamedTexts | None = None
 
@@ -85,7 +83,7 @@ class PromptActions(ActionGroup):
     def context(self, when_full: str = "") -> None:
         """`/context`: set its size (N) or what happens when it is full; without an argument, show how full it is."""
         if when_full.isdecimal():
-            self._models.resize(when_full)
+            self._controls.change(BY_NAME["context"], when_full)
         elif when_full:
             self._controls.change(BY_NAME["when_full"], when_full)
         else:
@@ -198,7 +196,7 @@ class PromptActions(ActionGroup):
     @in_background("asking")
     async def _edit_system(self) -> None:
         conversation = self._scope.conversation
-        text = await self._scope.ask(SystemScreen(self._present_system))
+        text = await self._scope.ask(SystemScreen(self._present_system, self._systems))
         if text is not None:
             self._use_system(conversation, text)
 

@@ -12,6 +12,8 @@ from specchat.app.settings.settings import AUTO, THINKING, Settings
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
 from specchat.engine import EngineError, Sampling
 
+_DRAWN = ("top_k", "top_p", "min_p", "xtc_probability", "seed")
+"""What greedy replies do not depend on."""
 NOT_KEPT = "presets are not kept here"
 
 
@@ -23,13 +25,16 @@ class SettingsActions(ActionGroup):
 
     _drafting: tuple[str, int | None, Sampling] = ("", 0, Sampling())
     """Drafter, γ and sampling, as last shown."""
+    reload: Callable[[Settings], None]
+    """Loads the models again, see `ModelActions.reload`."""
     _temperature: float | None = None
     """The setting before `toggle_greedy`."""
 
     @property
     def settings(self) -> Settings | None:
-        """The settings of the next reply; None until the app is ready for prompts."""
-        return self._scope.requests.settings
+        """The settings of the next reply in this chat; None until the app is ready for prompts."""
+        settings = self._scope.requests.settings
+        return settings and settings.with_system(self._scope.conversation.system_in(settings) or "")
 
     @property
     def own(self) -> Sampling:
@@ -52,6 +57,11 @@ class SettingsActions(ActionGroup):
 
     def change(self, control: Control, text: str) -> bool:
         """Set a control to a typed value, say when it takes effect, and store it."""
+        if control.loads:
+            with self._scope.reporting():
+                self.reload(control.put(self._scope.settings, control.read(text)))
+                return True
+            return False
         return self._apply(lambda settings: control.put(settings, control.read(text)), (control,))
 
     def change_by(self, control: Control, by: int) -> None:
@@ -157,6 +167,9 @@ def _sentence(control: Control, settings: Settings, own: Sampling, *, running: b
         return f"{control.label} {control.text(settings)}"
     when = "round" if control.live else "reply"
     kept = " · the running reply keeps its settings" if running and not control.live else ""
+    sampling = settings.with_model(own).sampling()
+    drawn = control.name in _DRAWN and getattr(sampling, control.name) != getattr(Sampling(), control.name)
+    greedy = " · without effect at temperature 0: /temp 0.8" if drawn and sampling.temperature == 0 else ""
     idle = control.name == "gamma" and settings.gamma != 0 and settings.drafter == "none"
     nothing = " · but the drafter is none, which drafts nothing: /drafter auto" if idle else ""
-    return f"{control.label} {control.text(settings, own)} · from the next {when} on{kept}{nothing}"
+    return f"{control.label} {control.text(settings, own)} · from the next {when} on{kept}{nothing}{greedy}"

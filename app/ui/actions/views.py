@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
+from time import monotonic
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.lessons import lessons
@@ -26,7 +27,7 @@ from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
-from specchat.app.ui.screens.dialogs import LETTERS, JumpScreen
+from specchat.app.ui.screens.dialogs import LETTERS, JumpScreen, ThemeScreen
 from specchat.app.ui.screens.help import DefinitionsScreen, KeysScreen, chat_help
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.screens.tour import TourScreen
@@ -34,6 +35,8 @@ from specchat.app.ui.themes import check_theme
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import EngineError, read_trace, unknown_drafter
 
+QUIT_S = 2.0
+"""Within this time a second ^c quits."""
 BETTER_MODELS = "This is a small demonstration model. {} shows what this machine can run."
 
 
@@ -42,6 +45,8 @@ class Views(ActionGroup):
     """Opens screens that need no input, and changes how replies are drawn."""
 
     _controls: SettingsActions
+    _quits_until = 0.0
+    """When ^c no longer quits, by `time.monotonic`."""
 
     def controls(self) -> None:
         """The panel of controls."""
@@ -71,8 +76,12 @@ class Views(ActionGroup):
 
         self._scope.app.push_screen(TheoryScreen(self._scope.screen.reply))
 
-    def explain_quit(self) -> None:
-        """Say which keys stop replies and quit."""
+    def press_quit(self) -> None:
+        """Quit at the second ^c in a row; the first one shows a notice, with the key that stops replies."""
+        if monotonic() < self._quits_until:
+            self._scope.app.exit()
+            return
+        self._quits_until = monotonic() + QUIT_S
         stops = ""
         match self._scope.app.screen:
             case CandidatesScreen():
@@ -81,12 +90,26 @@ class Views(ActionGroup):
                 stops = "esc stops the reply · "
             case SideScreen() as side if side.check_action("stop", ()):
                 stops = "esc stops the reply · "
-        self._scope.say(f"{stops}^q quits")
+        self._scope.say(f"{stops}^c again quits")
 
-    def use_theme(self, name: str) -> None:
-        """`/theme NAME`."""
+    def use_theme(self, name: str = "") -> None:
+        """`/theme NAME`; without a name, choose one."""
+        if not name:
+            self._choose_theme()
+            return
         check_theme(name, self._scope.app.available_themes)
         self._scope.app.theme = name
+        if self._scope.requests.settings is not None:
+            self._controls.remember(theme=name)
+
+    @in_background("asking")
+    async def _choose_theme(self) -> None:
+        names, before = sorted(self._scope.app.available_themes), self._scope.app.theme
+        chosen = await self._scope.ask(ThemeScreen(names, before))
+        if chosen is None:
+            self._scope.app.theme = before
+        else:
+            self.use_theme(names[chosen])
 
     def toggle_markdown(self) -> None:
         """Replies as Markdown, or token by token."""

@@ -38,6 +38,8 @@ class Look(NamedTuple):
     """Whether thinking is unfolded."""
     drafts: bool = True
     """Whether a growing reply shows rejected drafts that are folded later."""
+    forkable: bool = True
+    """Whether a reply can be continued here."""
 
 
 class Block:

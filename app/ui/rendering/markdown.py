@@ -59,11 +59,7 @@ class _NumberedCode(CodeBlock):
 class _Markdown(Markdown):
     """Tokens that have been parsed already."""
 
-    elements = Markdown.elements | {
-        "heading_open": _LeftHeading,
-        "fence": _NumberedCode,
-        "code_block": _NumberedCode,
-    }
+    elements = Markdown.elements | {"heading_open": _LeftHeading, "fence": _NumberedCode, "code_block": _NumberedCode}
 
     def __init__(self, tokens: Sequence[Token], theme: str, first_code: int, label: Callable[[int], Style]) -> None:
         super().__init__("", code_theme=theme, inline_code_theme=theme)

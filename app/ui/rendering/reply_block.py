@@ -42,6 +42,7 @@ class ReplyBlock(Block):
         self._thoughts = look.thoughts
         self._by_round = look.by_round
         self._drafts = look.drafts
+        self._forkable = look.forkable
         self._rounds = 0
         self._stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through, as of the last update."""
@@ -95,7 +96,7 @@ class ReplyBlock(Block):
         if changed is not None:
             dirty = min(dirty, self._token_height + changed)
         if not same_notes:
-            self._notes = note_lines(reply, self.width - INDENT - links_width(reply))
+            self._notes = note_lines(reply, self.width - INDENT - links_width(reply, forkable=self._forkable))
         self.height = self._body_height + len(self._notes) + 1
         return 0 if self._title != before else max(dirty, 0)
 
@@ -205,7 +206,8 @@ class ReplyBlock(Block):
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
             note = Segment(text, styles["error"] if failed else styles["figures"])
-            return Strip([gutter, note, *(reply_links(self.reply, styles) if y == self.height - 2 else ())])
+            links = reply_links(self.reply, styles, forkable=self._forkable) if y == self.height - 2 else ()
+            return Strip([gutter, note, *links])
         return Strip([])
 
     def _caret(self, y: int, styles: TranscriptStyles) -> Iterator[Segment]:

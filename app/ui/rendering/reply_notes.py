@@ -15,9 +15,13 @@ from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate, FinishReason
 
-LINKS = (("copy", "copy"), ("continue", "continue"), ("penalise", "try again with a penalty"))
-"""Links below a reply: what a click asks for, and their texts. The last two are of a reply that repeats itself."""
-LINK_TEXTS = frozenset(text for _, text in LINKS)
+_COPY = (("copy", "copy"),)
+LINKS = {
+    FinishReason.LENGTH: (*_COPY, ("continue", "longer")),
+    FinishReason.REPEATS: (*_COPY, ("continue", "continue"), ("penalise", "try again with a penalty")),
+}
+"""Links below a reply that ended for this reason: what a click asks for, and their texts."""
+LINK_TEXTS = frozenset(text for links in LINKS.values() for _, text in links)
 STOPPING = "◌ stopping…"
 COMPLETE = "✓"
 """Before the word for a reply that needs none, unless it has no figures."""
@@ -88,18 +92,18 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"
 
 
-def _links(reply: Reply) -> tuple[tuple[str, str], ...]:
-    return LINKS if reply.reason is FinishReason.REPEATS else LINKS[:1]
+def _links(reply: Reply, *, forkable: bool) -> tuple[tuple[str, str], ...]:
+    return LINKS.get(reply.reason, _COPY) if forkable and reply.reason else _COPY
 
 
-def links_width(reply: Reply) -> int:
+def links_width(reply: Reply, *, forkable: bool) -> int:
     """Cells that the links below a reply take."""
-    return sum(len(text) + 2 for _, text in _links(reply))
+    return sum(len(text) + 2 for _, text in _links(reply, forkable=forkable))
 
 
-def reply_links(reply: Reply, styles: TranscriptStyles) -> Iterator[Segment]:
-    """Links below an ended reply: copy it, and what to do with one that repeats itself."""
-    for what, text in _links(reply):
+def reply_links(reply: Reply, styles: TranscriptStyles, *, forkable: bool) -> Iterator[Segment]:
+    """Links below an ended reply: copy it, and what to do with one that is cut off or repeats itself."""
+    for what, text in _links(reply, forkable=forkable):
         if not reply.running and reply.text:
             link = Style(meta={"@click": f"request('{what}', {id(reply)})"})
             yield from (Segment("  ", styles.base), Segment(text, styles["link"] + link))

@@ -47,7 +47,7 @@ class AlignmentScreen(Screen[None]):
         Binding("x", "swap", "swap"),
         Binding("d", "app.run('figures')", "figures", show=False),
         Binding("question_mark", "app.run('keys')", "keys"),
-        Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
+        Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     def __init__(

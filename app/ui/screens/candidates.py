@@ -48,7 +48,7 @@ class CandidatesScreen(Screen[int | None]):
         Binding("right", "app.focus_next", "Next", show=False),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+x", "stop", "stop all", key_display="^x"),
-        Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
+        Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     @property

@@ -88,7 +88,11 @@ class ControlsScreen(ModalScreen[None]):
         self._show()
 
     def on_control_list_typing_requested(self, event: ControlList.TypingRequested) -> None:
-        """Type a value, or the name of a preset."""
+        """Type a value, or the name of a preset; a form has its own screen."""
+        if event.entry is not None and event.entry.form:
+            self.dismiss()
+            self.app.call_later(self.app.run_action, f"app.run('{event.entry.command}')")
+            return
         self._typed = event.entry
         settings = self._actions.settings
         if event.entry is not None and settings is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from textual.app import ComposeResult
@@ -16,9 +16,12 @@ from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from specchat.app.chat.context_meter import Usage
+from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.settings.named_files import NamedTexts
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
+from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
 from specchat.engine import WHEN_FULL
 
@@ -53,7 +56,8 @@ class ChoiceScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         """A header and the list, in a frame."""
-        with framed(Vertical(id="choice"), self._title, f"1–{len(self._options)} or enter chooses · esc cancels"):
+        numbers = f"1–{min(len(self._options), 9)}"
+        with framed(Vertical(id="choice"), self._title, f"{numbers} or enter chooses · esc cancels"):
             yield from self.header()
             lines = (
                 Content.assemble((f"{number} ", "bold $primary"), name, "  ", (about, "$quiet"))
@@ -112,6 +116,17 @@ class ContextScreen(ChoiceScreen):
         return Content("\n").join(lines)
 
 
+class ThemeScreen(ChoiceScreen):
+    """Shows each highlighted theme; returns the index of the chosen one, or None."""
+
+    def __init__(self, names: Sequence[str], present: str) -> None:
+        super().__init__("theme", [(name, "") for name in names], chosen=names.index(present))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Show it."""
+        self.app.theme = self._options[event.option_index][0]
+
+
 class RenameScreen(ModalScreen[str | None]):
     """Returns the new title of a chat, or None."""
 
@@ -132,26 +147,81 @@ class RenameScreen(ModalScreen[str | None]):
 
 
 class SystemScreen(ModalScreen[str | None]):
-    """Returns the new system prompt of a chat, or None."""
+    """Returns the new system prompt of a chat, or None. Prompts are saved, chosen and deleted below it.
+
+    Args:
+        text: The present one.
+        saved: The saved ones; None if they are not kept.
+    """
 
     BINDINGS = named(
         "form",
         Binding("escape", "dismiss", "cancel", key_display="esc"),
         Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
+        Binding("d,delete", "remove", "delete"),
     )
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, saved: NamedTexts | None) -> None:
         super().__init__(classes="dialog")
-        self._text = text
+        self._area = WrappedArea(escape_controls(text), id="form-text", compact=True)
+        self._saved, self._names = saved, KeyList(id="form-names", compact=True)
 
     def compose(self) -> ComposeResult:
-        """A text area in a frame."""
-        with framed(Vertical(id="form"), "system prompt of this chat", "^s saves · esc cancels"):
-            yield WrappedArea(escape_controls(self._text), id="form-text", compact=True)
+        """A text area above the saved prompts and a field for a name."""
+        with framed(Vertical(id="form"), "system prompt of this chat", "^s uses it · esc cancels"):
+            yield self._area
+            if self._saved is not None:
+                yield Label("saved · tab goes there · enter takes one, d deletes it", id="form-saved")
+                yield self._names
+                yield Input(placeholder="tab, a name and enter save it", compact=True)
+
+    def on_mount(self) -> None:
+        """Show the saved prompts."""
+        self._list()
 
     def action_keep(self) -> None:
         """Use the text."""
-        self.dismiss(clean_prompt(self.query_one(WrappedArea).text).strip())
+        self.dismiss(self._text)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Take a saved prompt."""
+        self._with_saved(lambda saved: self._put(saved.read(str(event.option.prompt))))
+        self._area.focus()
+
+    def action_remove(self) -> None:
+        """Delete a saved prompt; its text is in the text area then."""
+        if self._names.has_focus and (option := self._names.highlighted_option) is not None:
+            self._with_saved(lambda saved: self._put(saved.remove(str(option.prompt))))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Save the text under a name."""
+        if self._with_saved(lambda saved: saved.save(event.value.strip(), self._text)):
+            event.input.clear()
+
+    @property
+    def _text(self) -> str:
+        return clean_prompt(self._area.text).strip()
+
+    def _put(self, text: str) -> None:
+        """Replace the text, which can be undone."""
+        self._area.replace(escape_controls(text), (0, 0), self._area.document.end)
+
+    def _list(self) -> None:
+        self._names.set_options(self._saved.names() if self._saved is not None else ())
+        self._names.highlighted = 0 if self._names.option_count else None
+        for widget in self.query("#form-saved, #form-names"):
+            widget.display = self._names.option_count > 0
+
+    def _with_saved(self, change: Callable[[NamedTexts], object]) -> bool:
+        """Do something with the saved prompts and show them; if that fails, show why, and return False."""
+        assert self._saved is not None
+        try:
+            change(self._saved)
+        except AppError as error:
+            self.query_one("#form").border_subtitle = str(error)
+            return False
+        self._list()
+        return True
 
 
 class TemplateScreen(ModalScreen[dict[str, str] | None]):

@@ -50,7 +50,7 @@ class SideScreen(Screen[Conversation | None]):
         Binding("f1,question_mark", "how", "clocks", key_display="f1"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
-        Binding("ctrl+s", "app.run('save-the-screen')", "Save the screen", show=False),
+        Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     def __init__(self, duet: Duet, archive: Archive | None) -> None:

@@ -14,6 +14,7 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
 
+from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
@@ -21,6 +22,7 @@ from specchat.engine import Sampling
 
 LABEL = 14
 NOW, LIVE, LATER, PRESETS = "at once", "from the next round on", "from the next reply on", "presets"
+LOADS = "loads the models again"
 SAVE = "save these as a preset …"
 
 Entry = Control | str | None
@@ -91,7 +93,7 @@ class ControlList(Widget, can_focus=True):
     def action_step(self, by: int) -> None:
         """Another value."""
         entry = self._entries[self._at]
-        if isinstance(entry, Control):
+        if isinstance(entry, Control) and entry.steps:
             self.post_message(self.Stepped(entry, by))
 
     def action_enter(self) -> None:
@@ -155,8 +157,10 @@ class ControlList(Widget, can_focus=True):
             line = Text.assemble(mark, (entry or SAVE, self._style("value" if entry else "label")))
         else:
             changed = getattr(self._settings, entry.name) != getattr(Settings(), entry.name)
-            value = Text(entry.text(self._settings, self._own), self._style("changed" if changed else "value"))
-            if chosen:
+            said = escape_controls(entry.text(self._settings, self._own))
+            value = Text(said, self._style("changed" if changed else "value"))
+            value.truncate(width - LABEL - 6, overflow="ellipsis")
+            if chosen and entry.steps:
                 arrow = self._style("arrow")
                 value = Text.assemble(("◂ ", arrow), value, (" ▸", arrow))
             line = Text.assemble(mark, (entry.label.ljust(LABEL), self._style("label")), value)
@@ -179,4 +183,4 @@ def _heading(entry: Entry) -> str:
     """When a control takes effect; presets have a heading of their own."""
     if not isinstance(entry, Control):
         return PRESETS
-    return NOW if entry.look else LIVE if entry.live else LATER
+    return NOW if entry.look else LOADS if entry.loads else LIVE if entry.live else LATER

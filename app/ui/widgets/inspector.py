@@ -146,10 +146,7 @@ class ChancesCard(SpotCard):
             lines.append(line)
         residual = residual_of(record, token) if record.detail else detail.residual
         if residual:
-            lines += [
-                Text(),
-                Text.assemble(("residual", self.style("figure")), self.label(" norm(max(0, p − q))")),
-            ]
+            lines += [Text(), Text.assemble(("residual", self.style("figure")), self.label(" norm(max(0, p − q))"))]
             room = self.inner - width - NUMBER - 1
             for candidate in residual[: TOP // 2]:
                 mark = "▸" if candidate.id == record.last else " "

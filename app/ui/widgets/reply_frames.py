@@ -38,7 +38,7 @@ class CandidateFrame(Vertical):
         super().__init__(classes="candidate")
         self.place = place
         self.view = Transcript(Conversation(turns=[turn]), lambda _: [] if self.reply is None else [self.reply])
-        self.view.pace = pace
+        self.view.pace, self.view.forkable = pace, False
         self._pace = pace
         self._turn = turn
         self._shown = ("", "")
@@ -94,6 +94,7 @@ class LaneColumn(Vertical):
         self._side = side
         self._shown: list[str] | None = None
         self.transcript = Transcript(duet.conversations[side])
+        self.transcript.forkable = False
         self._title = Static("", classes="lane-title")
         self._line = Static("", classes="lane-line")
 

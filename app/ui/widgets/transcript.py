@@ -116,7 +116,7 @@ class Transcript(BarredScrollView, can_focus=True):
         self.conversation = conversation
         self.pace = Pace()
         self.forkable = True
-        """Whether the reply can be continued from a token: not in a replay, which has no model."""
+        """Whether replies can be continued: not in a replay, which has no model, a lane or a candidate."""
         self._parts_of = parts_of
         self._hidden = 0
         """Prompts and replies at the beginning that have no block yet."""
@@ -332,7 +332,7 @@ class Transcript(BarredScrollView, can_focus=True):
             markdown = None
             if self.markdown:
                 markdown = markdown_of(part, self.app, self.pace, self._width - INDENT, self.painter.styles)
-            look = Look(self.rejected, self.markdown, self.by_round, self.thoughts, self.drafts)
+            look = Look(self.rejected, self.markdown, self.by_round, self.thoughts, self.drafts, self.forkable)
             block = ReplyBlock(part, self._width, look, markdown)
             if self.spot is not None and part is self.spot.reply:
                 block.select(self.spot.token)

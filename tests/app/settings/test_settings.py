@@ -111,6 +111,10 @@ def test_a_wrong_variable_is_refused(
         b"\x00\x01\xff",
         b"SQLite format 3\x00",
         b"x = " + b"[" * 5000,
+        b"models = 3\n",
+        b"models.mine = 3\n",
+        b"[models.mine]\nmax_tokens = 3\n",
+        b"[models.mine]\ndrafter = 'model'\n",
     ],
 )
 def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
@@ -164,6 +168,21 @@ def test_what_an_earlier_version_called_otherwise_still_counts(path: Path, store
     path.parent.mkdir()
     path.write_text(f"show_rejected = {stored}\n")
     assert load_settings(path) == (Settings(rejected=rejected), None)
+
+
+def test_settings_of_the_target_come_between_the_file_and_variables(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir()
+    path.write_text(
+        'top_k = 1\ngamma = 1\ntemperature = 1.0\n[models.mine]\ntop_k = 2\ngamma = 2\ntemperature = "auto"\n'
+    )
+    monkeypatch.setenv("SPECCHAT_GAMMA", "3")
+    assert load_settings(path)[0] == Settings(top_k=1, gamma=3, temperature=1.0)
+    mine = Settings(target="mine", top_k=2, gamma=3)
+    assert load_settings(path, {"target": "mine"})[0] == mine
+    assert load_settings(path, {"target": "mine", "top_k": 4})[0] == replace(mine, top_k=4)
+    assert load_settings(path, {"target": "mine"}, profiled=False)[0] == replace(mine, top_k=1, temperature=1.0)
 
 
 def test_new_keys_go_above_the_tables(path: Path) -> None:

@@ -94,6 +94,12 @@ def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
     store.take_back(waiting)
     store.take_back(asked)
     assert [(m.role, m.content) for m in store.messages(chat)] == [("user", "asked"), ("assistant", "")]
+    failed = store.add_message(chat, "user", "too long", parent=asked)
+    reply = store.add_message(chat, "assistant", "", parent=failed)
+    store.append_rounds(reply, "", ["{}"])
+    store.finish_message(reply, "error")
+    store.take_back(failed)
+    assert [m.content for m in store.messages(chat)] == ["asked", ""]
 
 
 def test_each_program_has_an_unsent_text_of_its_own(tmp_path: Path) -> None:

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.chat.conversation import title_of
 from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.storage.store import Store
+from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
+from specchat.engine import Finished, FinishReason
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage
 
 pytestmark = pytest.mark.slow
@@ -71,6 +74,92 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         assert listed(stage)[0].startswith("◆ ")
         await stage.press(pilot, "ctrl+b", "home", "enter")
         assert listed(stage)[0].startswith("  before the model")
+
+
+async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
+    async with stage.started(SIZE, events=5) as pilot:
+        await stage.press(pilot, "ctrl+n")
+        await stage.give(pilot)
+        assert listed(stage)[0].startswith("◆ ")
+    for signs in (("◆ ", "  "), ("  ", "  ")):
+        again = Stage(tmp_path)
+        async with again.started(SIZE) as pilot:
+            assert listed(again)[0].startswith(signs[0])
+            await again.press(pilot, "ctrl+b", "enter")
+            assert listed(again)[0].startswith(signs[1])
+
+
+async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tmp_path: Path) -> None:
+    stage.store.change_chat(1, pinned=True)
+    async with stage.started(SIZE):
+        assert not stage.app.chat_screen.conversation.turns
+        assert stage.app.chat_screen.conversation.chat is None
+    again = Stage(tmp_path, reopen="on")
+    async with again.started(SIZE):
+        assert again.app.chat_screen.conversation.title == "Regex for dates"
+
+
+async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
+    async with stage.started(SIZE, events=None) as pilot:
+        await stage.send(pilot, "/tag of two")
+        assert stage.said[-1] == "/tag of two is not understood: it takes one word, as in /tag work"
+        await stage.send(pilot, "/tag lisbon")
+        assert listed(stage)[0].startswith("  #lisbon What sho")
+        stage.store.search.update()
+        assert [(hit.title[:12], hit.message_id) for hit in stage.store.search.find("#lisbon")] == [
+            ("#lisbon What", None)
+        ]
+        assert len(stage.store.search.find("lisbon")) > 1
+        await stage.send(pilot, "/tag #lisbon")
+        assert listed(stage)[0].startswith("  What should")
+
+
+@pytest.mark.parametrize(("columns", "width"), [(80, 80), (140, 28), (200, 40), (300, 48)])
+async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns: int, width: int) -> None:
+    async with stage.started((columns, 40)) as pilot:
+        await stage.press(pilot, "ctrl+b")
+        assert stage.app.chat_screen.widgets.chats.outer_size.width == width
+
+
+@pytest.mark.parametrize(
+    ("prompt", "title"),
+    [
+        ("What should I see in Lisbon? Answer with a list.", "What should I see in Lisbon?"),
+        ("hi, could you please\nwrite an email to Mr. Smith? Be polite.", "Write an email to Mr. Smith?"),
+        ("Fix this:\ndef f(): pass", "Fix this"),
+        ("hello world in C", "hello world in C"),
+        ("Please", "Please"),
+        (" one  two\nthree ", "one two three"),
+        ("a " * 40, "a " * 23 + "a…"),
+    ],
+)
+def test_a_title_is_the_first_sentence_without_its_greeting(prompt: str, title: str) -> None:
+    assert title_of(prompt) == title
+
+
+async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chats, "IDLE_S", 0.001)
+    stage = Stage(tmp_path, target="qwen3-0.6b")
+    async with stage.started(SIZE) as pilot:
+        for given in ("cancelled", '"Two days in Lisbon"\n', "X" * 99):
+            before = len(stage.engine.examined)
+            await stage.press(pilot, "ctrl+n")
+            await stage.answer(pilot)
+            while len(stage.engine.examined) == before:
+                await pilot.pause()
+            request, _ = stage.engine.examined[-1]
+            assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+            if given == "cancelled":
+                await stage.send(pilot, FOLLOW_UP)
+                assert stage.engine.cancelled == [request.request_id]
+                await stage.give(pilot)
+            else:
+                stage.engine.tell(Finished(request.request_id, FinishReason.STOP, given, "", 0.0))
+                await stage.settle(pilot)
+        titles = [chat.title for chat in stage.store.chats()]
+    assert sorted(titles) == ["Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:

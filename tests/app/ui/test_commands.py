@@ -125,12 +125,15 @@ async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling
         assert len(stage.engine.adjusted) == 3
 
 
-async def test_what_is_set_is_kept_in_the_file_and_nothing_else_is_touched(stage: Stage, tmp_path: Path) -> None:
+async def test_what_is_set_is_kept_in_the_file_for_the_model_and_nothing_else_is_touched(
+    stage: Stage, tmp_path: Path
+) -> None:
     async with stage.started(SIZE) as pilot:
-        for line in ("/gamma 6", "/temp 0.7", "/seed 3", "/seed off", "/theme nord"):
+        for line in ("/gamma 6", "/temp 0.7", "/seed 3", "/seed off", "/theme nord", "/min-p auto"):
             await stage.send(pilot, line)
     text = (tmp_path / "config" / "settings.toml").read_text()
-    assert text == '# mine\nflux = 1\ngamma = 6  # short\ntemperature = 0.7\ntheme = "nord"\n'
+    own = "[models.smollm2-135m]\ngamma = 6\ntemperature = 0.7\n"
+    assert text == f'# mine\nflux = 1\ngamma = 3  # short\ntheme = "nord"\n\n{own}'
 
 
 async def test_a_settings_file_that_broke_meanwhile_is_left_alone(stage: Stage, tmp_path: Path) -> None:

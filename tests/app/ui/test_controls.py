@@ -11,12 +11,14 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from specchat.app.chat.exchange import as_json
+from specchat.app.chat.exchange import as_json, read_chats
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.settings.controls import BY_NAME, CONTROLS, Value, sampling_text
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
+from specchat.app.ui.screens.dialogs import SystemScreen
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
@@ -26,6 +28,7 @@ from tests.app.thinking import thinking_trace
 from tests.app.views import Replay
 
 SIZE = (140, 40)
+NAMES = [control.name for control in CONTROLS if not control.by_template]
 
 
 @pytest.fixture
@@ -122,8 +125,40 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
         await stage.send(pilot, "/temp 0.9")
         await stage.answer(pilot)
         assert stage.engine.submitted[-1].sampling == replace(own, temperature=0.9)
-        exported = json.loads(as_json(stage.app.chat_screen.conversation, ""))
-        assert exported["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
+        exported = as_json(stage.app.chat_screen.conversation, "")
+        assert json.loads(exported)["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
+        ((chat, messages),), _ = read_chats(exported)
+        imported = stored_conversation(chat, messages).turns[0].reply
+        assert imported is not None
+        assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.turns[0].reply.rounds)
+
+
+async def test_the_system_prompt_has_a_row_that_opens_its_form(stage: Stage) -> None:
+    async with stage.started(SIZE) as pilot:
+        await stage.send(pilot, "/system Be brief.")
+        await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("system"))
+        assert any("system prompt Be brief." in line for line in shown(stage))
+        await stage.press(pilot, "right", "enter")
+        assert isinstance(stage.app.screen, SystemScreen)
+        await stage.press(pilot, "escape")
+        assert isinstance(stage.app.screen, ChatScreen)
+
+
+async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -> None:
+    made: list[Settings] = []
+
+    def make(settings: Settings) -> RecordedEngine:
+        made.append(settings)
+        return RecordedEngine(trace())
+
+    stage.app.actions.make_source = make
+    async with stage.started(SIZE) as pilot:
+        await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("context"), "enter", *"800", "enter")
+        assert [each.context for each in made] == [800]
+        assert any(line.split() == ["▸", "context", "800"] for line in shown(stage))
+        await stage.press(pilot, "enter", *"few", "enter")
+        assert stage.said[-1] == "context 'few' is not understood: it takes a whole number of tokens"
+    assert "context" not in Presets(stage.database.parent).save("mine", settings(stage)).read_text()
 
 
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:

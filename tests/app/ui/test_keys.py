@@ -241,7 +241,7 @@ async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:
 async def test_pictures_are_never_overwritten(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "specchat-1.svg").write_text("mine")
     async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, "ctrl+s")
+        await stage.press(pilot, "alt+p")
         assert (tmp_path / "specchat-1.svg").read_text() == "mine"
         assert (tmp_path / "specchat-2.svg").read_text().startswith("<svg")
 

@@ -13,6 +13,7 @@ from textual.widgets import OptionList, Static
 
 from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings_file import load_settings
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.sources.source import NoSource
 from specchat.app.ui.actions import models as model_actions
@@ -99,11 +100,40 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
         assert [message.content for message in engine.submitted[0].messages][-1] == FOLLOW_UP
         assert len(engine.submitted[0].messages) == 3
         transcript = screen_of(stage).transcript
-        notes = [strip.text for strip in transcript.all_lines()[0] if "% accepted" in strip.text]
+        notes = [strip.text for strip in transcript.all_lines()[0] if "token limit" in strip.text]
         assert ["smollm2-135m · " in notes[0], "qwen3-1.7b · " in notes[1]] == [True, True]
     again = Stage(stage.database.parent)
     assert [m.model for m in again.store.messages(1) if m.role == "assistant"] == ["smollm2-135m", "qwen3-1.7b"]
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
+
+
+async def test_each_model_has_the_settings_that_it_had_last(models: Models, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "settings.toml"
+    file.parent.mkdir()
+    file.write_text("top_k = 5\n")
+    stage = models.stage
+    settings = replace(stage.settings, top_k=5)
+    stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, settings_file=file)
+    async with stage.started(WIDE) as pilot:
+        for line in ("/temp 0.3", "/max-tokens 99", "/system Be brief.", "/system-default", "/top-k 7", "/gamma 4"):
+            await stage.send(pilot, line)
+        for line, expected in (
+            ("/model qwen3-1.7b qwen3-0.6b", (None, 99, "", 5, None, "qwen3-0.6b", "auto")),
+            ("/drafter model", None),
+            ("/model smollm2-135m", (0.3, 99, "Be brief.", 7, 4, "", "auto")),
+            ("/model qwen3-1.7b", (None, 99, "", 5, None, "qwen3-0.6b", "model")),
+        ):
+            await stage.send(pilot, line)
+            stage.engine._ready = replace(stage.engine._ready, drafters=("model", "suffix"))
+            stage.engine.become_ready()
+            await stage.settle(pilot)
+            s = models.made[-1][0]
+            shown = (s.temperature, s.max_tokens, s.system, s.top_k, s.gamma, s.draft, s.drafter)
+            assert expected in (None, shown), line
+    again, _ = load_settings(file)
+    assert (again.target, again.drafter, again.temperature, again.max_tokens) == ("qwen3-1.7b", "model", None, 99)
+    again, _ = load_settings(file, {"target": "smollm2-135m", "gamma": 2})
+    assert (again.temperature, again.gamma, again.draft) == (0.3, 2, "")
 
 
 async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Static
 
+from specchat.app.ui.actions import views
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens import writing
 from specchat.app.ui.screens.writing import COUNT_S
@@ -52,13 +53,23 @@ async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -
         assert stage.app.screen.query_one(NoticeLine).region.y == field.region.bottom
 
 
-async def test_ctrl_c_says_what_stops_a_reply(stage: Stage) -> None:
+async def test_ctrl_c_says_what_stops_a_reply(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "QUIT_S", 0.0)
     async with stage.started(NARROW, events=40) as pilot:
         await stage.press(pilot, "ctrl+c")
-        assert notice(stage) == "· esc stops the reply · ^q quits"
+        assert notice(stage) == "· esc stops the reply · ^c again quits"
         await stage.give(pilot)
         await stage.press(pilot, "ctrl+c")
-        assert notice(stage) == "· ^q quits"
+        assert notice(stage) == "· ^c again quits"
+
+
+async def test_ctrl_c_twice_quits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "QUIT_S", 3600.0)
+    async with stage.started(NARROW, events=40) as pilot:
+        await stage.press(pilot, "ctrl+c")
+        assert stage.app.return_code is None
+        await pilot.press("ctrl+c")
+        assert stage.app.return_code == 0
 
 
 async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:

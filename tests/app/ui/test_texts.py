@@ -77,6 +77,26 @@ async def test_escape_keeps_the_system_prompt_as_it_was(stage: Stage) -> None:
         assert stage.engine.submitted[0].messages == (Message("user", QUESTION),)
 
 
+async def test_system_prompts_are_saved_taken_and_deleted_in_their_form(stage: Stage) -> None:
+    text, file = "Answer like a pirate, in two sentences.", stage.database.parent / "config" / "system" / "pirate.md"
+    async with stage.after(writing, NARROW) as pilot:
+        await stage.press(pilot, "tab", *"a/b", "enter")
+        assert "'a/b' is no name for a system prompt" in str(stage.app.screen.query_one("#form").border_subtitle)
+        stage.app.screen.query_one(Input).value = "pirate"
+        await stage.press(pilot, "enter")
+        assert file.read_text() == f"{text}\n"
+        area = stage.app.screen.query_one("#form-text", TextArea)
+        area.load_text("Something else.")
+        await stage.press(pilot, "shift+tab", "enter")
+        assert (area.text, area.has_focus) == (text, True)
+        await stage.press(pilot, "ctrl+z", "d")  # a letter of the text
+        assert "Something" in area.text
+        await stage.press(pilot, "tab", "d", "ctrl+s")
+        assert not file.exists()
+        await stage.send(pilot)
+        assert stage.engine.submitted[0].messages[0] == Message("system", text)
+
+
 async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
     async with stage.after(filling, NARROW) as pilot:
         assert isinstance(stage.app.screen, TemplateScreen)

@@ -32,11 +32,20 @@ def test_every_fate_can_be_read(theme: Theme) -> None:
     assert len({colours[f"fate-{fate.value}"] for fate in known}) == len(known)
 
 
-async def test_a_theme_chosen_in_the_palette_is_there_again(tmp_path: Path) -> None:
+async def test_themes_are_shown_while_one_is_chosen_and_only_that_one_is_stored(tmp_path: Path) -> None:
     stage = kept(tmp_path)
+    names = sorted(stage.app.available_themes)
     async with stage.started() as pilot:
-        stage.app.theme = "dracula"  # what the palette does
-        await stage.settle(pilot)
+        before, place = stage.app.theme, names.index(stage.app.theme)
+        await stage.send(pilot, "/theme")
+        await stage.press(pilot, "up")
+        assert stage.app.theme == names[place - 1] != before
+        await stage.press(pilot, "escape")
+        assert stage.app.theme == before
+        assert not (tmp_path / "settings.toml").exists()
+        await stage.send(pilot, "/theme")
+        await stage.press(pilot, *["up"] * (place - names.index("dracula")), "enter")
+        assert stage.app.theme == "dracula"
     assert load_settings(tmp_path / "settings.toml")[0].theme == "dracula"
 
 

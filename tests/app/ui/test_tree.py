@@ -182,6 +182,16 @@ async def test_a_reply_that_repeats_itself_is_continued_or_tried_again(stage: St
         assert first.message_id in again.not_drafted_from
 
 
+async def test_a_reply_that_is_cut_off_can_be_made_longer(stage: Stage) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        first = reply_of(screen_of(stage))
+        y, line = next((y, line) for y, line in enumerate(lines_of(stage)) if "… token limit" in line)
+        assert line.endswith("copy  longer")
+        await pilot.click(Transcript, offset=(line.index("longer") + 2, y))
+        await stage.settle(pilot)
+        assert stage.engine.submitted[-1].reply_ids == first.emitted
+
+
 async def test_a_finished_reply_goes_on_with_a_paragraph_of_its_own(tmp_path: Path) -> None:
     stage = Stage(tmp_path, name="sampled", temperature=0.7)
     async with stage.after(two_turns, WIDE) as pilot:

@@ -12,6 +12,7 @@ from specchat.app.chat.request_manager import Session
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
+from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
 from specchat.engine import FinishReason, Ready, Round, to_json
 from tests.app.recorded import RecordedEngine, trace
@@ -78,6 +79,19 @@ async def test_no_session(error: Exception) -> None:
         assert str(error) in reply.message
 
 
+async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: Stage) -> None:
+    async with stage.started(SIZE, events=None) as pilot:
+        await stage.send(pilot, "far too long")
+        stage.app.chat_screen.query_one(Composer).put("typed ahead")
+        stage.engine.fail("the prompt has 9 tokens and the context holds 4: shorten it")
+        await stage.settle(pilot)
+        assert stage.app.chat_screen.typed == "far too long\n\ntyped ahead"
+        assert stage.said[-1].startswith("the prompt has 9 tokens and the context holds 4")
+        assert len(stage.app.chat_screen.conversation.turns) == 1
+        assert [m.role for m in stage.store.messages(1)] == ["user", "assistant"]
+        assert stage.store.unsent.texts()[1] == "far too long\n\ntyped ahead"
+
+
 async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
         stage.store.close()
@@ -102,7 +116,7 @@ async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "nowhere").write_text("a file, no folder")
     stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
     async with stage.app.run_test(size=SIZE) as pilot:
-        await stage.press(pilot, "ctrl+s")
+        await stage.press(pilot, "alt+p")
         assert "no picture" in stage.said[0]
 
 

@@ -16,7 +16,7 @@ from tests.app.views import WIDE, answered, reply_of
 
 
 async def test_the_line_below_a_reply_and_the_panel_speak_plainly(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
+    async with stage.app.run_test(size=(150, 40)) as pilot:
         screen = await answered(stage, pilot, None)
         metrics = reply_of(screen).metrics
         (line,) = [line for line in lines_of(stage) if "tok/s" in line]
