@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
@@ -56,8 +57,8 @@ class EngineConfig:
     """Maximum number of concurrent requests; each uses one slot of the KV cache."""
     context: int = 4096
     """Tokens per slot, prompt and reply together; limited by the model's context length."""
-    cache_memory: int | None = None
-    """Bytes for what was read of all texts, so that it need not be read again; None for a quarter of what is free."""
+    cache_memory: float | None = None
+    """GB for what was read of all texts, so that it need not be read again; None for a quarter of what is free."""
     queue: int = 1024
     """Maximum number of waiting requests; further ones are refused."""
     prefill_chunk: int = 256
@@ -79,6 +80,9 @@ class EngineConfig:
         for name in ("slots", "context", "queue", "prefill_chunk"):
             if (value := getattr(self, name)) < 1:
                 raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")
+
+        if self.cache_memory is not None and not 0 < self.cache_memory < inf:
+            raise EngineError(f"cache memory is {self.cache_memory:g} GB: it must be more than 0")
 
     @property
     def drafts(self) -> tuple[str, ...]:

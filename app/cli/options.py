@@ -121,6 +121,7 @@ SETTINGS: Mapping[str, Any] = {
     **table(
         MACHINE,
         slots=(int, "N", "Maximum number of concurrent requests."),
+        cache_memory=(float, "GB", "Memory that keeps what was read of all chats; default: a quarter of what is free."),
         dtype=(str, "TYPE", "auto, float32, bfloat16 or float16."),
         quantize=(str, "auto|q8|q4|none", "8- or 4-bit weights; auto: as in a GGUF file, else 8 bits on the CPU."),
         device=(str, "DEVICE", "auto, cpu, cuda, cuda:1, …"),
@@ -254,7 +255,9 @@ def check(given: Given, attach: str | None = None) -> None:
                 raise UsageError(
                     f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one of them out"
                 )
-    for name in ("draft", "slots", "context", "dtype", "quantize", "device", "lenience") if attach else ():
+    for name in (
+        ("draft", "slots", "cache_memory", "context", "dtype", "quantize", "device", "lenience") if attach else ()
+    ):
         if name in given:
             raise UsageError(f"--{name} contradicts --attach: the server at {attach} was started with its own")
 

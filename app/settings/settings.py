@@ -95,6 +95,8 @@ class Settings:
     """Maximum number of concurrent replies; others wait."""
     context: int = 4096
     """Maximum number of tokens of a chat, prompt and reply together."""
+    cache_memory: float | None = None
+    """GB of memory that keeps what was read of all chats; None, written auto, is a quarter of what is free."""
     when_full: str = STOP
     """What happens to a chat that exceeds the context (`specchat.engine.WHEN_FULL`): it is not sent, or sent without
     the oldest turns, or without the middle ones."""

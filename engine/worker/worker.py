@@ -279,8 +279,8 @@ class Worker:
 
 def cache_memory(config: EngineConfig, made: Assembly) -> int:
     """Bytes for the blocks of all caches: as requested, else a part of what is free."""
-    if config.cache_memory:
-        return config.cache_memory
+    if config.cache_memory is not None:
+        return int(config.cache_memory * 1e9)
     free = available_memory(made.target.device)
     return made.target.cache.pool.bytes if free is None else int(free * _CACHE_SHARE)
 

@@ -85,7 +85,7 @@ def tiny_engine(
     assemble: Assemble | None = None,
     look_ahead: LookAhead | None = None,
     more: Sequence[LoadedModel] = (),
-    cache_memory: int | None = None,
+    cache_memory: float | None = None,
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 

@@ -55,9 +55,9 @@ def replies_alone(kind: Kind, asked: list[Request], monkeypatch: pytest.MonkeyPa
             return [ids_of(list(engine.stream(request))) for request in asked]
 
 
-@pytest.mark.parametrize("memory", [None, 1], ids=["everything", "one text"])
+@pytest.mark.parametrize("memory", [None, 1e-9], ids=["everything", "one text"])
 @pytest.mark.parametrize("kind", [dict, of_head, of_draft], ids=["none", "head", "draft"])
-def test_sharing_changes_no_reply(kind: Kind, memory: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, draw, suspended = requests(7), random.Random(3), []
     alone = replies_alone(kind, asked, monkeypatch)
     resume = OpenRequests._resume
@@ -99,7 +99,7 @@ def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> Non
 
 
 def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:
-    with tiny_engine(cache_memory=1) as engine:
+    with tiny_engine(cache_memory=1e-9) as engine:
         (end,) = engine.stream(Request("long", prompt_ids=(97,) * 300, max_tokens=2))
         assert isinstance(end, Finished)
         assert end.reason is FinishReason.ERROR
