@@ -30,7 +30,7 @@ from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64
-"""Recompilation limit per layer class and process: kinds of layers, times one or several rows and tokens."""
+"""Recompilation limit per layer class and process: kinds of layers, times numbers of rows, one or several tokens."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -45,11 +45,11 @@ def compile_layers(network: Any) -> bool:
     """
     if network in _marked:
         return True
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
     kinds = set(getattr(network, "_no_split_modules", None) or ())
     layers = [module for module in network.base_model.modules() if type(module).__name__ in kinds]
     if not layers or any(_indices(layer) != {i} for i, layer in enumerate(layers)):
         return False
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
     for i, layer in enumerate(layers):
         layer.forward = _either(layer, i)
     _marked.add(network)

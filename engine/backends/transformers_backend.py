@@ -177,18 +177,15 @@ class TransformersBackend(TensorBackend):
         Args:
             supports: what drafters draw trees from.
         """
-        for rows in {1, self.cache.slots if self.captured else 1}:
-            for length in (1, 5):
-                tokens = torch.zeros(rows, length, dtype=torch.long, device=self.device)
-                logits = self.forward(tokens, range(rows), [0] * rows)
-                logits.amax().item()
         if self.captured:
-            self._capture(logits, supports)
+            self._capture(supports)
+            return
+        for length in (1, 5):
+            self.forward(torch.zeros(1, length, dtype=torch.long, device=self.device), [0], [0])
 
-    def _capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
-        passes = self._invariant or self.captured
-        assert passes is not None
-        passes.capture()
+    def _capture(self, supports: Sequence[Support | None]) -> None:
+        (self._invariant or self.captured).capture()
+        logits = self.forward(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0], [0])
         self._acceptance.capture(logits, supports if self.capabilities.trees else ())
 
     def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
