@@ -87,7 +87,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: fl
     short = query.reshape(batch, groups, apart, -1, size).transpose(1, 2).reshape(batch * apart, groups, -1, size)
     torch._dynamo.mark_static(short, 0)  # the kernel for decoding is made for a number of rows
     kernel = flex_attention if torch.compiler.is_compiling() or query.device.type == "cpu" else _compiled()
-    attended = kernel(short, key, value, block_mask=mask, scale=scale)
+    attended: Tensor = kernel(short, key, value, block_mask=mask, scale=scale)
     return attended.reshape(batch, apart, groups, -1, value.shape[-1]).transpose(1, 2).reshape(batch, heads, length, -1)
 
 

@@ -184,7 +184,9 @@ class TransformersBackend(TensorBackend):
             self.forward(torch.zeros(1, length, dtype=torch.long, device=self.device), [0], [0])
 
     def _capture(self, supports: Sequence[Support | None]) -> None:
-        (self._invariant or self.captured).capture()
+        passes = self._invariant or self.captured
+        assert passes is not None
+        passes.capture()
         logits = self.forward(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0], [0])
         self._acceptance.capture(logits, supports if self.capabilities.trees else ())
 
