@@ -120,6 +120,8 @@ class Ready:
     are empty or 0: slots, context, bytes, device."""
     sampling: Sampling = field(default_factory=Sampling)
     """Sampling settings that the model's authors recommend; what they do not state is the default."""
+    device_uuid: str = ""
+    """Identifies the GPU, as NVML does without the prefix `GPU-`; empty on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -221,6 +222,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         "mem_get_info": lambda *_: (1 << 34, 1 << 34),
         **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved"), lambda *_: 0),
         "get_device_name": lambda *_: "pretended",
+        "get_device_properties": lambda *_: SimpleNamespace(uuid="pretended"),
         "synchronize": lambda *_: None,
         "set_device": lambda *_: None,
         "graph_pool_handle": lambda: (0, 0),

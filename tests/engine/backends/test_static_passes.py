@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch._inductor.kernel.flex import flex_attention as flex_lowering
 from torch._inductor.kernel.flex import flex_decoding
+from torch._inductor.runtime import cache_dir_utils
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
 
 from specchat.engine.backends import attention
@@ -192,6 +194,14 @@ def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.Mo
     fed = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
     assert steps.not_compiled == "Failed to find C compiler"
+
+
+def test_compiled_code_outlives_a_restart_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+    assert compile_layers(tiny_model(layers=1).model)
+    assert Path(cache_dir_utils.cache_dir()) == tmp_path / "compiled"
 
 
 def test_layers_whose_part_of_the_cache_is_not_plain_are_left_alone() -> None:
