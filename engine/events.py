@@ -103,6 +103,12 @@ class Ready:
     """Memory of the KV caches."""
     at: float
     """Time of this event."""
+    graphs: int = 0
+    """CUDA graphs captured at start."""
+    graph_bytes: int = 0
+    """Memory that was taken from the GPU for them."""
+    warm_up_s: float = 0.0
+    """Time of compiling, capturing and first passes."""
     plain_s: tuple[float, ...] = ()
     """Times of the target's passes over one token of one row, measured in the warm-up."""
     thinking_switch: bool = False

@@ -6,6 +6,7 @@ This is where torch comes in; `engine.engine` imports it inside the thread.
 from __future__ import annotations
 
 import queue
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -84,8 +85,8 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._graphs = 0
-        """Captured while the models were warmed up."""
+        self._graphs, self._graph_bytes, self._warm_up_s = 0, 0, 0.0
+        """Of the warm-up, as in `Ready`."""
         self._early: deque[Command] = deque()
         """Commands that came while the models were warmed up."""
 
@@ -148,6 +149,9 @@ class Worker:
                 cache_bytes=made.cache_bytes + made.graph_bytes,
                 slot_bytes=target.cache.bytes // target.cache.slots,
                 state_bytes=target.cache.state_bytes,
+                graphs=self._graphs,
+                graph_bytes=self._graph_bytes,
+                warm_up_s=self._warm_up_s,
                 at=self._clock(),
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,
@@ -188,11 +192,19 @@ class Worker:
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
         self._say_loading("warm-up", "warming up", None)
+        self._graphs, began, before = 0, time.monotonic(), self._reserved(made)
         try:
             made.warm_up()
         except torch.OutOfMemoryError:
             return False
+        self._warm_up_s, self._graph_bytes = time.monotonic() - began, self._reserved(made) - before
         return True
+
+    @staticmethod
+    def _reserved(made: Assembly) -> int:
+        """Bytes that torch has taken from the GPU."""
+        device = made.target.device
+        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))

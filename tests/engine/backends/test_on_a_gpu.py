@@ -30,6 +30,7 @@ from specchat.engine import (
     Loading,
     Notice,
     Outbox,
+    Ready,
     Request,
     Round,
     Sampling,
@@ -328,13 +329,22 @@ def test_an_engine_can_be_closed_while_it_captures(monkeypatch: pytest.MonkeyPat
 
 def test_a_start_says_how_many_graphs_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    readies: list[Ready] = []
+
+    def close(ready: Ready, _: Assembly) -> None:
+        readies.append(ready)
+        commands.put(Close())
+
     with pretended_gpu(monkeypatch, capture=True) as gpu:
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
         target = parts_to_gpu(tiny_model())[0]
         config, box = EngineConfig("tiny", Path(), slots=1, context=256), Outbox()
-        worker = Worker(config, commands, box, Clock(), lambda *_: commands.put(Close()), lambda _: None)
+        worker = Worker(config, commands, box, Clock(), close, lambda _: None)
         worker.run(lambda config, _: put_together(config, target))
     texts = [event.text for event in box.drain() if isinstance(event, Loading)]
     assert texts[-1].endswith(f": {gpu.graphs - 1} captured")
+    assert (readies[0].graphs, readies[0].graph_bytes) == (gpu.graphs, 1000 * gpu.graphs)
+    assert readies[0].warm_up_s > 0
 
 
 def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, Mis
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import GraphPool
@@ -143,6 +144,20 @@ def test_layers_get_the_kernel_for_decoding(ratio: int, monkeypatch: pytest.Monk
         passes.forward(drawn(rows, length), range(rows), [30] * rows)
         assert "asked" in str(passes.not_compiled)
         assert chosen.pop(), (rows, length)
+
+
+def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_needed() -> None:
+    cache = KVCache([(1, 1, 1, 1)], 64, 5000, torch.device("cpu"), torch.float32)
+    passes = CapturedPasses(
+        cache, lambda tokens, *_: (tokens[..., None].float(), None), GraphPool(torch.device("cpu"), capture=False)
+    )
+    passes.capture()
+    captured = passes.graphs.keys
+    assert len(captured) == 120
+    assert captured[0] == (64, 17, 4999)
+    assert all((1, width, columns) in captured for width in (1, 5, 9, 17) for columns in passes.column_counts)
+    passes.forward(drawn(64, 1), range(64), [2000] * 64)
+    assert set(passes.graphs.keys) - set(captured) == {(64, 1, 2048)}
 
 
 def test_where_blocks_fail_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
