@@ -29,7 +29,8 @@ from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.load import LoadedModel, fingerprint
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -71,6 +72,8 @@ class TransformersBackend(TensorBackend):
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
             torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, 0.4 s each time
+            fingerprint(model)  # of the weights by the names that they have now
+            join_layers(model)
         self.context = context
         self.short_context = fix_longrope(model, context, self)
         folds = _use_slot_attention(model, self.config)

@@ -11,7 +11,8 @@ the product is faster; how many is measured for each shape (`choose_products`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import lru_cache
 from typing import Any
 
@@ -67,6 +68,22 @@ class GpuQuantizedLinear(_Quantized):
             for name, value in zip(names, _packed(*part, device), strict=True):
                 self.register_buffer(name, value)
             self._matrices.append(names)
+
+    @classmethod
+    def joined(cls, parts: Sequence[GpuQuantizedLinear]) -> GpuQuantizedLinear | None:
+        """A layer with the outputs of all; None if their formats differ or the whole is too large to be dequantised."""
+        first = parts[0]
+        if any(part._matrices != first._matrices for part in parts):
+            return None
+        if sum(part.out_features * part.in_features for part in parts) > _LARGEST:
+            return None
+        made = copy(first)  # whose buffers are replaced
+        made._buffers = {}
+        made.out_features = sum(part.out_features for part in parts)
+        for name, own in first._buffers.items():
+            values = [] if own is None else [part.get_buffer(name) for part in parts]
+            made.register_buffer(name, torch.cat(values, dim=int(name.startswith("_scales"))) if values else None)
+        return made
 
     @property
     def weight(self) -> Tensor:
