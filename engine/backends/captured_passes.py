@@ -10,7 +10,6 @@ one layer instead of the whole network keeps the start short: it is done once fo
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
-from specchat.engine.config import models_folder
+from specchat.engine.config import keep_compiled_code
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
@@ -48,8 +47,7 @@ def compile_layers(network: Any) -> bool:
     """
     if network in _marked:
         return True
-    # Where a restart of the machine leaves it: the first compilation takes half a minute.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models_folder().parent / "compiled"))
+    keep_compiled_code()
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
     kinds = set(getattr(network, "_no_split_modules", None) or ())
     layers = [module for module in network.base_model.modules() if type(module).__name__ in kinds]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specchat.engine.config import keep_compiled_code
 from specchat.engine.device.device import Stopwatch
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
@@ -254,4 +255,5 @@ def _dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 @lru_cache
 def _compiled() -> Any:
+    keep_compiled_code()
     return torch.compile(_dequantized, dynamic=True)

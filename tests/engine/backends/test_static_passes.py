@@ -19,6 +19,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import GraphPool
+from specchat.engine.models.packed import gpu_layers
 from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -211,11 +212,16 @@ def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.Mo
     assert steps.not_compiled == "Failed to find C compiler"
 
 
-def test_compiled_code_outlives_a_restart_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "compiles", [lambda: compile_layers(tiny_model(layers=1).model), gpu_layers._compiled.__wrapped__]
+)
+def test_compiled_code_outlives_a_restart_of_the_machine(
+    compiles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
-    assert compile_layers(tiny_model(layers=1).model)
+    assert compiles()
     assert Path(cache_dir_utils.cache_dir()) == tmp_path / "compiled"
 
 
