@@ -29,6 +29,12 @@ def models_folder() -> Path:
     return platformdirs.user_cache_path("specchat", appauthor=False) / "models"
 
 
+def keep_compiled_code() -> None:
+    """Let torch's compiler keep its code where a restart of the machine leaves it: the first compilation takes half a
+    minute. It reads this when it compiles first."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models_folder().parent / "compiled"))
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Configuration of one engine.

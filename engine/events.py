@@ -103,6 +103,12 @@ class Ready:
     """Memory of the KV caches."""
     at: float
     """Time of this event."""
+    graphs: int = 0
+    """CUDA graphs captured at start."""
+    graph_bytes: int = 0
+    """Memory that was taken from the GPU for them."""
+    warm_up_s: float = 0.0
+    """Time of compiling, capturing and first passes."""
     plain_s: tuple[float, ...] = ()
     """Times of the target's passes over one token of one row, measured in the warm-up."""
     thinking_switch: bool = False
@@ -122,6 +128,8 @@ class Ready:
     are empty or 0: slots, context, bytes, device."""
     sampling: Sampling = field(default_factory=Sampling)
     """Sampling settings that the model's authors recommend; what they do not state is the default."""
+    device_uuid: str = ""
+    """Identifies the GPU, as NVML does without the prefix `GPU-`; empty on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)

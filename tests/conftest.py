@@ -10,13 +10,17 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from specchat.engine import models_folder
 
-# A busy machine is no reason to fail: examples may take as long as they take, and are the same in every run.
-settings.register_profile("specchat", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("specchat")
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # `benchmarks.gpu_day` runs tests of the engine where little is installed
+    pass
+else:
+    # A busy machine is no reason to fail: examples may take as long as they take, and are the same in every run.
+    settings.register_profile("specchat", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("specchat")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker is one of several on the same cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")

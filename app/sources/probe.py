@@ -22,14 +22,13 @@ class Probe:
             return None
         return (self._processor - before) / (self._wall - wall)
 
-    def find_gpu(self, name: str) -> None:
-        """Select the GPU of this name; none without NVML or without such a GPU."""
+    def find_gpu(self, uuid: str) -> None:
+        """Select the GPU of this UUID; none without NVML or without such a GPU."""
         try:
             import pynvml
 
             pynvml.nvmlInit()
-            handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-            self._gpu = next((h for h in handles if _text(pynvml.nvmlDeviceGetName(h)) == name), None)
+            self._gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         except Exception:  # no library, driver or permission
             self._gpu = None
 
@@ -45,7 +44,3 @@ class Probe:
         except pynvml.NVMLError:
             return ""
         return f"{busy} % · {memory.used / 1e9:.1f} of {memory.total / 1e9:.0f} GB"
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name

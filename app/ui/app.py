@@ -239,7 +239,7 @@ class SpecChat(App[None]):
         """Process a record about the engine; adapt to the device that it is ready on."""
         if isinstance(record, Ready) and record.conversations:
             if self._probe is not None and record.device == "cuda":
-                self._probe.find_gpu(record.device_name)
+                self._probe.find_gpu(record.device_uuid)
             if self._player is None:  # nothing is computed in a replay
                 self.pump.suit(record.device)
                 self.actions.draft_from_chats()

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +65,15 @@ def run(name: str, out: Path, seconds: float) -> str:
         return "no time left"
     command = [sys.executable, "-m", "benchmarks.gpu_day.section", name, str(file)]
     with (out / f"{name}.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            code = subprocess.run(command, timeout=seconds, stdout=log, stderr=log, check=False).returncode
+            code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             return f"stopped after {seconds:.0f} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it started, which would slow down later sections
+            process.wait()
     return "done" if code == 0 else f"failed with exit code {code}, see {name}.log"
 
 

@@ -17,7 +17,7 @@ from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import pick_device
 from specchat.engine.device.graphs import GraphPool
-from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear, check_kernel
+from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear, check_kernel, choose_products
 from specchat.engine.models.packed.quantize import quantize
 
 RATIOS = (3, 4, 7, 8)
@@ -124,6 +124,7 @@ def _quantise(layers: nn.Module, method: str, device: torch.device | None) -> No
                 part.weight.copy_(torch.from_numpy(arrays.values()))
             else:
                 layers.set_submodule(name, GpuQuantizedLinear(arrays, None, device))
+    choose_products(part for part in layers.modules() if isinstance(part, GpuQuantizedLinear))
 
 
 def _drawn(*shape: int, seed: int) -> Tensor:

@@ -15,7 +15,7 @@ from specchat.engine.engine import Engine
 from specchat.engine.request import Request
 from specchat.engine.tools.bench.synthetic import synthetic
 
-SHAPE = "llama-3.1-8b" if ON_GPU else "smollm2-135m"
+SHAPE = "llama-3.1-8b" if ON_GPU else "tiny"
 BATCHES = (1, 8, 32) if ON_GPU else (1, 4)
 _TOKENS = 64 if ON_GPU else 16
 _KERNELS = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.gpu_day.bench import ON_GPU, bench, cells, rounded
 from benchmarks.gpu_day.section import Row
 
-SHAPES = ("llama-3.1-8b/llama-3.2-1b", "llama-3.2-3b/llama-3.2-1b") if ON_GPU else ("smollm2-135m/smollm2-135m",)
+SHAPES = ("llama-3.1-8b/llama-3.2-1b", "llama-3.2-3b/llama-3.2-1b") if ON_GPU else ("tiny/tiny",)
 GAMMAS = (2, 4, 6, "auto") if ON_GPU else (4,)
 BATCHES = (1, 4, 16) if ON_GPU else (1,)
 _FIGURES = (

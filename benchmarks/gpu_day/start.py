@@ -13,7 +13,7 @@ from specchat.engine.device.device import held_memory, pick_device
 from specchat.engine.engine import Engine
 from specchat.engine.tools.bench.synthetic import synthetic
 
-SHAPE = "llama-3.1-8b" if ON_GPU else "smollm2-135m"
+SHAPE = "llama-3.1-8b" if ON_GPU else "tiny"
 
 
 def rows() -> Iterator[Row]:

@@ -28,6 +28,9 @@ BLOCK = 128
 """Columns that kernels read together."""
 _SMALLEST = 16
 """Head size that kernels take (`torch._inductor.kernel.flex.flex_attention`)."""
+_SHORT = 128
+"""Query length up to which the kernel for decoding is chosen, which shares a row's columns among several blocks of the
+device (`torch._inductor.kernel.flex.flex_decoding`)."""
 
 
 def has_block_kernels(device: torch.device, probe: CacheProbe) -> bool:
@@ -35,7 +38,7 @@ def has_block_kernels(device: torch.device, probe: CacheProbe) -> bool:
     return device.type == "cuda" and all(size >= _SMALLEST for _, size, _, _ in probe.shapes.values())
 
 
-def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int) -> BlockMask:
+def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: int, folded: int = 1) -> BlockMask:
     """An attention mask over the pages of a cache (`engine.cache.kv_cache.pages`), in the form that kernels take.
 
     The blocks of a row are those of its slot, as in a paged cache (Kwon et al. 2023, "PagedAttention") whose sequences
@@ -48,9 +51,13 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
         slots: [B], int64.
         columns: of a slot, a multiple of `BLOCK`.
         total: slots of the cache.
+        folded: H / G.
     """
     length, seen = mask.shape[2:]
-    blocks, tiles = -(-seen // BLOCK), -(-length // BLOCK)
+    apart = _heads_apart(folded, length)
+    ends, slots = (each.repeat_interleave(apart) for each in (ends, slots))
+    queries = folded // apart * length
+    blocks, tiles = -(-seen // BLOCK), -(-queries // BLOCK)
     count = torch.where(ends > seen, 1, (ends + BLOCK - 1) // BLOCK).clamp(1, blocks).to(torch.int32)
     own = slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)
     # Kernels want as many entries as the whole cache has blocks; entries after `count` are not read.
@@ -58,23 +65,35 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:  # noqa: ARG001
         place = column - slots[row] * columns
-        return mask[row, 0, query, place.clamp(0, seen - 1)] & (place >= 0) & (place < seen)
+        return mask[row // apart, 0, query % length, place.clamp(0, seen - 1)] & (place >= 0) & (place < seen)
 
     return BlockMask.from_kv_blocks(
         count[:, None, None].expand(-1, 1, tiles).contiguous(),
         index[:, None, None].expand(-1, 1, tiles, -1).contiguous(),
         BLOCK_SIZE=BLOCK,
         mask_mod=allowed,
-        seq_lengths=(length, total * columns),
+        seq_lengths=(queries, total * columns),
         compute_q_blocks=False,
     )
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
-    """[B, H, T, Dv] of queries [B, H, T, D], keys [1, G, n, D] and values [1, G, n, Dv], H a multiple of G."""
+    """[B, H, T, Dv] of queries [B, H, T, D], keys [1, G, n, D] and values [1, G, n, Dv], H a multiple of G.
+
+    Query heads are folded into the query length: kernels for decoding take no other H / G than powers of two.
+    """
+    (batch, heads, length, size), groups = query.shape, key.shape[1]
+    apart = _heads_apart(heads // groups, length)
+    short = query.reshape(batch, groups, apart, -1, size).transpose(1, 2).reshape(batch * apart, groups, -1, size)
+    torch._dynamo.mark_static(short, 0)  # the kernel for decoding is made for a number of rows
     kernel = flex_attention if torch.compiler.is_compiling() or query.device.type == "cpu" else _compiled()
-    attended: Tensor = kernel(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
-    return attended
+    attended: Tensor = kernel(short, key, value, block_mask=mask, scale=scale)
+    return attended.reshape(batch, apart, groups, -1, value.shape[-1]).transpose(1, 2).reshape(batch, heads, length, -1)
+
+
+def _heads_apart(folded: int, length: int) -> int:
+    """How many rows the H / G query heads of a key head become, so that the query length stays short."""
+    return next((n for n in range(1, folded) if folded % n == 0 and folded // n * length < _SHORT), folded)
 
 
 @lru_cache
@@ -208,10 +227,11 @@ class AttentionMasks:
             return before if window is None else before & (columns > written[:, None, :, None] - window)
 
         def shaped(window: int | None, kind: str = "") -> Mask:
+            folded = self._folded.get(kind) or max(self._folded.values(), default=1)
             if not (isinstance(view, StaticView) and view.paged):
-                return self._shaped(seen(window), self._folded.get(kind) or max(self._folded.values(), default=1))
+                return self._shaped(seen(window), folded)
             cache = view.cache
-            return block_mask(seen(window), written[:, -1] + 1, view.slots, cache.columns, cache.slots)
+            return block_mask(seen(window), written[:, -1] + 1, view.slots, cache.columns, cache.slots, folded)
 
         if not self._by_type or (self._window is None and not self._recurrent):
             return shaped(self._window)

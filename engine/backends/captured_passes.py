@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
+from specchat.engine.config import keep_compiled_code
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
@@ -30,7 +32,7 @@ from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64
-"""Recompilation limit per layer class and process: kinds of layers, times one or several rows and tokens."""
+"""Recompilation limit per layer class and process: kinds of layers, times numbers of rows, one or several tokens."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -45,11 +47,12 @@ def compile_layers(network: Any) -> bool:
     """
     if network in _marked:
         return True
+    keep_compiled_code()
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
     kinds = set(getattr(network, "_no_split_modules", None) or ())
     layers = [module for module in network.base_model.modules() if type(module).__name__ in kinds]
     if not layers or any(_indices(layer) != {i} for i, layer in enumerate(layers)):
         return False
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
     for i, layer in enumerate(layers):
         layer.forward = _either(layer, i)
     _marked.add(network)
@@ -98,8 +101,8 @@ def _no_hooks_within(layer: nn.Module) -> Iterator[None]:
 _FEWEST_COLUMNS = 256
 _FAR = 1.25
 """A larger bucket of columns is dropped if it is less than this factor larger than the one before."""
-_MOST = 256
-"""Buckets that are kept."""
+_MOST = 120
+"""Buckets captured at start, the likeliest; others are captured when they are first needed."""
 
 Scores = tuple[Tensor, Tensor | None]
 """Logits [B, T, V], and the tapped hidden states [B, T, taps x hidden size]."""
@@ -127,12 +130,12 @@ class CapturedPasses:
         self.cache = cache
         self.step = step
         self.pool = pool
-        self.graphs = Graphs(pool.device, cache.slots, pool, _MOST)
+        self.graphs = Graphs(pool.device, cache.slots, pool)
         self.not_compiled: str | None = None
         """Why layers do not run compiled although requested; None if they do."""
         self._trees = trees
         self._compiled = compiled
-        self.column_counts = _sizes(cache.columns - 1, _MOST // (len(CAPTURED) * len(self.graphs.counts)))
+        self.column_counts = _sizes(cache.columns - 1)
         """Columns that passes may attend over."""
 
     def forward(
@@ -176,12 +179,16 @@ class CapturedPasses:
             return run()
 
     @torch.inference_mode()
-    def capture(self, widths: Sequence[int] = CAPTURED) -> None:
-        """Capture all buckets of these widths, the largest first: the others then fit into its memory."""
-        for columns in reversed(self.column_counts):
-            for rows in reversed(self.graphs.counts):
-                for width in sorted(widths, reverse=True):
-                    self.graphs.capture(*self._bucket(rows, width, columns))
+    def capture(self) -> None:
+        """Capture the largest bucket, into whose memory the others fit, then the likeliest: few rows, few columns.
+
+        The widest comes first, since what is compiled for it serves the narrower ones.
+        """
+        widths = CAPTURED[::-1]
+        likeliest = list(product(self.graphs.counts, self.column_counts, widths))
+        largest = (self.graphs.counts[-1], self.column_counts[-1], widths[0])
+        for rows, columns, width in [largest, *likeliest][:_MOST]:
+            self.graphs.capture(*self._bucket(rows, width, columns))
 
     def _branches(self, width: int) -> bool:
         return self._trees and width > 1
@@ -219,18 +226,14 @@ class CapturedPasses:
         return (rows, width, columns), lambda inputs: self.compile_or_fall_back(lambda: run(inputs)), signature
 
 
-def _sizes(columns: int, most: int) -> list[int]:
-    """At most `most` numbers of columns, from few to all but one, each a power of two times the one before.
+def _sizes(columns: int) -> list[int]:
+    """Numbers of columns, each twice the one before, up to all but one.
 
     Never all: a view of a whole tensor would make the compiler compile again.
     """
-    factor = 2
-    while True:
-        sizes = [min(_FEWEST_COLUMNS, columns)]
-        while sizes[-1] < columns:
-            sizes.append(min(sizes[-1] * factor, columns))
-        if len(sizes) > 1 and sizes[-1] < _FAR * sizes[-2]:
-            del sizes[-2]
-        if len(sizes) <= max(most, 1) or len(sizes) <= 2:
-            return sizes
-        factor *= 2
+    sizes = [min(_FEWEST_COLUMNS, columns)]
+    while sizes[-1] < columns:
+        sizes.append(min(2 * sizes[-1], columns))
+    if len(sizes) > 1 and sizes[-1] < _FAR * sizes[-2]:
+        del sizes[-2]
+    return sizes

@@ -30,7 +30,8 @@ from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.load import LoadedModel, fingerprint
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -90,6 +91,8 @@ class TransformersBackend(TensorBackend):
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
             torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, 0.4 s each time
+            fingerprint(model)  # of the weights by the names that they have now
+            join_layers(model)
         self.context = context
         self.short_context = fix_longrope(model, context, self)
         folds = _use_slot_attention(model, self.config)
@@ -200,18 +203,17 @@ class TransformersBackend(TensorBackend):
         Args:
             supports: what drafters draw trees from.
         """
-        for rows in {1, self.cache.slots if self.captured else 1}:
-            for length in (1, 5):
-                tokens = torch.zeros(rows, length, dtype=torch.long, device=self.device)
-                logits = self.forward(tokens, range(rows), [0] * rows)
-                logits.amax().item()
         if self.captured:
-            self._capture(logits, supports)
+            self._capture(supports)
+            return
+        for length in (1, 5):
+            self.forward(torch.zeros(1, length, dtype=torch.long, device=self.device), [0], [0])
 
-    def _capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
+    def _capture(self, supports: Sequence[Support | None]) -> None:
         passes = self._invariant or self.captured
         assert passes is not None
         passes.capture()
+        logits = self.forward(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0], [0])
         self._acceptance.capture(logits, supports if self.capabilities.trees else ())
 
     def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:

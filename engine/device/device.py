@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, first_line
 from specchat.engine.progress import size_text
 
 try:
@@ -29,10 +30,10 @@ def pick_device(name: str) -> torch.device:
     """The device for `auto` (the GPU, otherwise the CPU), `cpu`, `cuda`, or a numbered GPU such as `cuda:1`.
 
     Raises:
-        EngineError: the name is unknown, or this machine has no such device.
+        EngineError: the name is unknown, this machine has no such device, or it cannot be used.
     """
     if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -42,12 +43,44 @@ def pick_device(name: str) -> torch.device:
     if device.type != "cuda":
         raise EngineError(f"device {name!r} is not supported: choose auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
-        reason = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no CUDA GPU"
-        raise EngineError(f"device {name!r} cannot be used because {reason}: choose auto or cpu")
+        raise EngineError(f"device {name!r} cannot be used because {_why_no_gpu()}: choose auto or cpu")
     count = torch.cuda.device_count()
     if device.index is not None and device.index >= count:
         raise EngineError(f"device {name!r} does not exist: this machine has cuda:0 to cuda:{count - 1}")
-    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    try:
+        torch.ones(1, device=device).add_(1)
+    except RuntimeError as error:  # another process uses it alone, its memory is full, or no kernel is made for it
+        raise EngineError(f"{device} cannot be used ({first_line(error)}): free it, or choose --device cpu") from error
+    return device
+
+
+def unused_gpu() -> str | None:
+    """Notice that this machine has a driver of NVIDIA and torch cannot use its GPU; None otherwise."""
+    if torch.cuda.is_available() or shutil.which("nvidia-smi") is None:
+        return None
+    return f"the GPU is not used because {_why_no_gpu()}: models run on the CPU"
+
+
+def _why_no_gpu() -> str:
+    if torch.version.cuda is None:
+        return "this torch is built without CUDA"
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return f"torch finds no CUDA GPU ({first_line(error).split('. ')[0]})"
+    return "torch finds no CUDA GPU"
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether memory was lacking: CUDA's libraries report it in errors of their own."""
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc_failed" in text
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Whether the GPU has failed; it then fails in all that this process asks of it."""
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)
 
 
 def computes_bfloat16(device: torch.device) -> bool:
@@ -70,10 +103,11 @@ def require_memory(device: torch.device, needed: int, purpose: str) -> None:
     """
     free = available_memory(device)
     if free is not None and free < needed:
-        where = "the GPU" if device.type == "cuda" else "this machine"
+        on_gpu = device.type == "cuda"
+        where, elsewhere = ("the GPU", ", --quantize q4 or --device cpu") if on_gpu else ("this machine", "")
         raise EngineError(
             f"{purpose} needs {size_text(needed)} of memory and {where} has {size_text(free)} free, "
-            f"{size_text(needed - free)} too little: close other programs, or choose a smaller model"
+            f"{size_text(needed - free)} too little: close other programs, or choose a smaller model{elsewhere}"
         )
 
 

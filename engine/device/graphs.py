@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.device.device import to_device
+from specchat.engine.device.device import is_shortage, to_device
 from specchat.engine.errors import first_line
 
 Shape = tuple[int, ...]
@@ -32,8 +33,9 @@ _CAPTURE = threading.Lock()
 """Held by the thread that captures: a process captures one graph at a time (an engine closes while the next loads)."""
 
 
-is_closing: ContextVar[Callable[[], bool]] = ContextVar("is_closing", default=lambda: False)
-"""Whether the engine of this thread is to close; asked before each capture, as hundreds may follow each other."""
+before_capture: ContextVar[Callable[[], None]] = ContextVar("before_capture", default=lambda: None)
+"""Called before each capture, as hundreds may follow each other; raises `ClosingError` if this thread's engine is to
+close."""
 
 
 class ClosingError(Exception):
@@ -55,8 +57,6 @@ class GraphPool:
         """Why some function runs eagerly although capture was requested; None if all are captured."""
         self._capture = capture
         self._pool = torch.cuda.graph_pool_handle() if capture else None
-        self._stream: torch.cuda.Stream | None = None
-        """Of warm-ups and captures. One for all, since each stream gets its own workspace of cuBLAS."""
 
     def graph(self, run: Callable[[], T]) -> Callable[[], T]:
         """`run` as a CUDA graph, or `run` itself where it cannot be captured.
@@ -70,8 +70,7 @@ class GraphPool:
         """
         if not self._capture:
             return run
-        if is_closing.get()():
-            raise ClosingError
+        before_capture.get()()
         with _CAPTURE:
             self._warm(run)
             try:
@@ -80,7 +79,7 @@ class GraphPool:
                 self._replace_pool()
                 # An error inside a capture makes the end of the capture fail too: the first error is the reason.
                 reasons = list(_causes(error))
-                if any(map(_is_shortage, reasons)):
+                if any(map(is_shortage, reasons)):
                     raise torch.OutOfMemoryError(first_line(reasons[-1])) from error
                 self.not_captured = first_line(reasons[-1])
                 return run
@@ -95,7 +94,7 @@ class GraphPool:
 
     def _warm(self, run: Callable[[], object]) -> None:
         """Call twice outside of a graph, so that libraries initialise themselves."""
-        stream = self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = _stream(self.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(2):
@@ -106,7 +105,9 @@ class GraphPool:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             # thread_local: other threads may allocate during the capture.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(
+                graph, pool=self._pool, stream=_stream(self.device), capture_error_mode="thread_local"
+            ):
                 made = run()
         finally:
             torch.cuda.set_stream(stream)  # a capture that fails leaves its own
@@ -116,6 +117,12 @@ class GraphPool:
             return made
 
         return replay
+
+
+@lru_cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """Stream of warm-ups and captures. One for all, since each stream gets its own workspace of cuBLAS."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,9 +317,3 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     while reason is not None:
         yield reason
         reason = reason.__cause__ or reason.__context__
-
-
-def _is_shortage(error: BaseException) -> bool:
-    """Whether memory was lacking: CUDA's libraries report it in errors of their own."""
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in text or "alloc_failed" in text

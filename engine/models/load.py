@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_OVERFLOWING = ("gemma", "t5")
+"""Kinds of models whose hidden states exceed the largest float16."""
 _ROOM = 1.05
 """Peak memory of loading over the size of the weights: a copy of the largest tensor, the tokenizer."""
 _FINGERPRINT_SAMPLES = 64
@@ -222,7 +224,8 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
     """The dtype for `auto`, `float32`, `bfloat16` or `float16`.
 
     `auto` is bfloat16 if the device supports it natively, else float32. On a GPU a model stored in float16 stays in
-    float16, which loses nothing and is as fast; encoder-decoders cannot compute in it.
+    float16, which loses nothing and is as fast; without bfloat16 others compute in it too, but for kinds of models
+    whose numbers overflow in it.
 
     Raises:
         EngineError: unknown name; or as for `Checkpoint.open`.
@@ -233,7 +236,9 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
         return _DTYPES[name]
     if device.type == "cuda":
         checkpoint = Checkpoint.open(folder)
-        if checkpoint.dtypes == {"F16"} and checkpoint.config.get("model_type") not in encoder_decoder.MODULES:
+        kind, half = str(checkpoint.config.get("model_type")), checkpoint.dtypes == {"F16"}
+        overflows = kind in encoder_decoder.MODULES or (kind.startswith(_OVERFLOWING) and not half)
+        if not overflows and (half or not computes_bfloat16(device)):
             return torch.float16
     return torch.bfloat16 if computes_bfloat16(device) else torch.float32
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from specchat.engine.sampling.mass_threshold import integer_weights, mass_threshold
 from specchat.engine.sampling.sampling_rows import SamplingRows
 
 _HEAD = 256
@@ -120,14 +120,21 @@ def _filtered_whole(scaled: Tensor, filters: _Filters) -> Tensor:
 
 
 def _whole_edge(scaled: Tensor, filters: _Filters) -> Tensor:
-    """`_edge` of whole positions [N, V]."""
-    if not scaled.is_cuda:  # numpy's sort is many times faster on a CPU
-        values = torch.from_numpy(np.sort(scaled.numpy())[:, ::-1].copy())
-    elif filters.all_top_k:
+    """`_edge` of whole positions [N, V]. Nothing is sorted: in a CUDA graph that is done whatever the nucleus."""
+    if scaled.is_cuda and filters.all_top_k:
         values = scaled.topk(min(filters.max_top_k, scaled.shape[-1])).values
-    else:
-        values = scaled.sort(-1, descending=True).values
-    return _edge(values, _shares(scaled, values, filters), filters)
+        return _edge(values, _shares(scaled, values, filters), filters)
+    edge = torch.full_like(scaled[:, :1], -torch.inf)
+    if filters.any_top_k:
+        one, most = torch.ones_like(filters.top_k), filters.top_k.clamp(1, scaled.shape[-1])
+        edge = mass_threshold(scaled, one, most).masked_fill_(filters.top_k == 0, -torch.inf)
+    if filters.any_top_p:
+        shares = (scaled - scaled.amax(-1, keepdim=True)).exp().masked_fill_(scaled < edge, 0.0)
+        weights = integer_weights(shares)
+        enough = (filters.top_p * weights.sum(-1, keepdim=True)).ceil().long().clamp_(min=1)
+        nucleus = mass_threshold(scaled, weights, enough).masked_fill_(filters.top_p >= 1, -torch.inf)
+        edge = torch.maximum(edge, nucleus)
+    return edge
 
 
 def _short(values: Tensor, filters: _Filters) -> Tensor:

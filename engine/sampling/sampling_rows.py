@@ -16,7 +16,7 @@ from specchat.engine.device.device import to_device
 from specchat.engine.request import COLDEST, Sampling
 
 _SMALL_TOP_K = 64
-"""Largest top-k for which a graph selects logits without sorting all."""
+"""Largest top-k for which a graph selects the largest logits first."""
 
 
 class SamplingFlags(NamedTuple):

@@ -13,7 +13,7 @@ import torch
 from specchat.engine.backends.batch_invariant import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.device.device import pick_device
+from specchat.engine.device.device import pick_device, unused_gpu
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
@@ -104,11 +104,13 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         EngineError: a model is unavailable, or cannot be loaded or run, or the draft does not fit the target.
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
+    unused = unused_gpu() if config.device == "auto" else None
     parts, more_notices = _load_parts(config, target.model, progress)
     if parts or not config.draft:
-        return put_together(config, target.model, notices=[*target.notices, *more_notices], **parts)
+        notices = [*([unused] if unused else []), *target.notices, *more_notices]
+        return put_together(config, target.model, notices=notices, **parts)
     draft, *more = obtain_drafts(config, target.model, progress)
-    notices = [notice for each in (target, draft, *more) for notice in each.notices]
+    notices = [*([unused] if unused else []), *(notice for each in (target, draft, *more) for notice in each.notices)]
     return put_together(config, target.model, draft.model, notices=notices, more=[each.model for each in more])
 
 

@@ -10,6 +10,7 @@ import torch
 from specchat.engine.commands import Adjust, Submit
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
+from specchat.engine.device.device import is_device_error, is_shortage
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import AUTO
@@ -238,13 +239,17 @@ class Faults:
 
         Raises:
             torch.OutOfMemoryError: no row is at fault.
+            EngineError: the GPU has failed.
             Exception: all rows failed, or no round succeeded since the last failure.
         """
         try:
             work(rows)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if is_shortage(error):
+                raise torch.OutOfMemoryError(first_line(error)) from error
+            if is_device_error(error):
+                message = f"the GPU has failed ({first_line(error)}): start again, or with --device cpu"
+                raise EngineError(message) from error
             self._blame(*_one_by_one(rows, error, work))
 
     def passed(self) -> None:

@@ -6,6 +6,7 @@ This is where torch comes in; `engine.engine` imports it inside the thread.
 from __future__ import annotations
 
 import queue
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -33,7 +34,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import available_memory
-from specchat.engine.device.graphs import ClosingError, is_closing
+from specchat.engine.device.graphs import ClosingError, before_capture
 from specchat.engine.errors import EngineError
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS
@@ -90,6 +91,8 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
+        self._graphs, self._graph_bytes, self._warm_up_s = 0, 0, 0.0
+        """Of the warm-up, as in `Ready`."""
         self._early: deque[Command] = deque()
         """Commands that came while the models were warmed up."""
 
@@ -99,13 +102,13 @@ class Worker:
         Raises:
             EngineError: the models cannot be loaded.
         """
-        asked = is_closing.set(self._is_closing)
+        asked = before_capture.set(self._before_capture)
         try:
             self._load(assemble)
         except ClosingError:
             return
         finally:
-            is_closing.reset(asked)
+            before_capture.reset(asked)
         while not self._closed:
             self._take_commands()
             self._requests.admit()
@@ -136,13 +139,15 @@ class Worker:
             made = smaller()
         self._put_to_work(made)
         target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
+        on_gpu = device.type == "cuda"
         self._on_ready(
             Ready(
                 target=made.model.name,
                 draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
                 drafters=tuple(made.drafters),
                 device=device.type,
-                device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+                device_name=torch.cuda.get_device_name(device) if on_gpu else "CPU",
+                device_uuid=str(torch.cuda.get_device_properties(device).uuid) if on_gpu else "",
                 dtype=made.model.format,
                 context=target.context,
                 slots=target.cache.slots,
@@ -151,6 +156,9 @@ class Worker:
                 slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
                 kept_bytes=target.cache.pool.bytes,
                 state_bytes=target.cache.state_bytes,
+                graphs=self._graphs,
+                graph_bytes=self._graph_bytes,
+                warm_up_s=self._warm_up_s,
                 at=self._clock(),
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,
@@ -191,25 +199,40 @@ class Worker:
 
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
-        on_gpu = made.target.device.type == "cuda"
-        self._say_loading("warm-up", "warming up, compiling what is not compiled yet" if on_gpu else "warming up", None)
+        self._say_loading("warm-up", "warming up", None)
+        self._graphs, began, before = 0, time.monotonic(), self._reserved(made)
         try:
             made.warm_up()
         except torch.OutOfMemoryError:
             return False
+        self._warm_up_s, self._graph_bytes = time.monotonic() - began, self._reserved(made) - before
         return True
+
+    @staticmethod
+    def _reserved(made: Assembly) -> int:
+        """Bytes that torch has taken from the GPU."""
+        device = made.target.device
+        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))
 
     # ---- commands
 
-    def _is_closing(self) -> bool:
-        """Whether a `Close` command has come; during the start, when commands are not obeyed yet."""
+    def _before_capture(self) -> None:
+        """Say how many graphs there are, and obey a `Close` command; during the start, when others wait.
+
+        Raises:
+            ClosingError: a `Close` command has come.
+        """
         with suppress(queue.Empty):
             while True:
                 self._early.append(self._commands.get_nowait())
-        return any(isinstance(command, Close) for command in self._early)
+        if any(isinstance(command, Close) for command in self._early):
+            raise ClosingError
+        text = "compiling and capturing CUDA graphs, the first start is the longest"
+        self._say_loading("warm-up", f"{text}: {self._graphs} captured", None)
+        self._graphs += 1
 
     def _take_commands(self) -> None:
         """Process all queued commands; wait for one if there is nothing else to do."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -25,6 +26,7 @@ from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed import gpu_layers
 from specchat.engine.research.tables import LoadedTables
 
 GPU = torch.device("cuda:0")
@@ -137,14 +139,35 @@ class PretendedGpu(TorchFunctionMode):
 
 
 def to_int4_layout(halves: Tensor, tiles: int) -> Tensor:
-    """CUDA's `_convert_weight_to_int4pack` takes two codes a byte, the one of the even column higher; the CPU's one."""
-    codes = torch.stack((halves >> 4, halves & 15), dim=-1).flatten(-2).to(torch.int32)
-    return torch._convert_weight_to_int4pack_for_cpu(codes, tiles)
+    """`_convert_weight_to_int4pack` as written for CUDA: int32 [N/8, K/(16 tiles), 32, tiles/2] of 8 codes each, from
+    two codes a byte, the one of the even column higher."""
+    row, column = _int4_places(tiles)
+    codes = torch.stack((halves >> 4, halves & 15), dim=-1).flatten(-2).long()
+    blocks = codes.view(len(codes) // 8, 8, -1, 16 * tiles).transpose(1, 2)
+    return (blocks[:, :, row, column] << 4 * torch.arange(8)).sum(-1).to(torch.int32)
+
+
+def int4_product(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+    """`_weight_int4pack_mm` of that layout."""
+    blocks, across, _, pairs = packed.shape
+    codes = torch.empty(blocks, across, 8, 32 * pairs, device=packed.device)
+    row, column = _int4_places(2 * pairs)
+    codes[:, :, row, column] = ((packed[..., None] >> 4 * torch.arange(8)) & 15).float()
+    rows = codes.transpose(1, 2).reshape(blocks * 8, -1)
+    scale, zero = (scales[..., i].T.float().repeat_interleave(group, 1) for i in (0, 1))
+    return (x.float() @ ((rows - 8) * scale + zero).T).to(torch.bfloat16)
+
+
+def _int4_places(tiles: int) -> tuple[Tensor, Tensor]:
+    """Row and column in a block of 8 x 16·tiles of each code, by thread, pair of tiles and place in the int32."""
+    thread, pair, place = torch.meshgrid(torch.arange(32), torch.arange(tiles // 2), torch.arange(8), indexing="ij")
+    byte = 16 * pair + thread % 4 + 4 * (place % 2) + 8 * (place // 2 % 2)
+    return thread // 4, 2 * byte + place // 4
 
 
 _ON_THE_CPU = {
     torch._convert_weight_to_int4pack: to_int4_layout,
-    torch._weight_int4pack_mm: torch._weight_int4pack_mm_for_cpu,
+    torch._weight_int4pack_mm: int4_product,
 }
 """Operations that have another name, or other arguments, there."""
 
@@ -221,6 +244,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         "mem_get_info": lambda *_: (1 << 34, 1 << 34),
         **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved"), lambda *_: 0),
         "get_device_name": lambda *_: "pretended",
+        "get_device_properties": lambda *_: SimpleNamespace(uuid="pretended"),
         "synchronize": lambda *_: None,
         "set_device": lambda *_: None,
         "graph_pool_handle": lambda: (0, 0),
@@ -230,6 +254,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
+    monkeypatch.setattr(gpu_layers, "_compiled", lambda: gpu_layers._dequantized)
     monkeypatch.setattr(attention, "has_block_kernels", lambda *_: False)
     if not capture:
         monkeypatch.setattr(TransformersBackend, "_capture", lambda *_: None)

@@ -19,6 +19,7 @@ from specchat.app.ui.rendering.figures import (
     cut,
     duration,
     emitted,
+    graphs,
     losses,
     measured,
     one_line,
@@ -193,6 +194,7 @@ class SetUpCard(ReplyCard):
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
             *([self.row("per slot", size(ready.slot_bytes))] if ready.slot_bytes else []),
+            *([self.row("graphs", graphs(ready))] if ready.graphs else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
 

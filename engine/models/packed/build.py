@@ -13,6 +13,7 @@ from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, model_config, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.packed.decoder_description import (
     DECAY_BIAS,
@@ -20,7 +21,6 @@ from specchat.engine.models.packed.decoder_description import (
     DELTA_NORM,
     EMBEDDING,
     FINAL_NORM,
-    FUSED,
     INPUTS_EMBEDDING,
     INPUTS_NORM,
     INPUTS_PROJECTION,

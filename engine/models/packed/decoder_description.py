@@ -107,8 +107,6 @@ UNQUANTIZED = (*ROUTER_NAMES, *(f"{_DELTA_NET[part]}.weight" for part in ("key",
 """Ends of the names of matrices with few weights that much depends on."""
 _CLAMPED_SWISH = (1.702, 7.0)
 """Gain of the sigmoid and limit of gate and up projection in gpt-oss, which the kernels have as constants."""
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""Fused matrices of some families, and the matrices that their rows consist of, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.models.packed.decoder_description import FUSED
+from specchat.engine.models.joined_linear import FUSED
 
 IN_TURN = ("gpt_oss",)
 """Families whose parameters are transposed, with rows of gate and up in turn."""

@@ -3,16 +3,24 @@
 `torch._weight_int4pack_mm` computes x Wᵀ in bfloat16 with W = (q - 8) · scale + zero, q 4 bits, scale and zero
 bfloat16 per group of 32 columns of a row. An 8-bit code c = 16 · high + low is the sum of two such matrices. Formats
 with scales per 16 columns (Q6_K, Q3_K) are first rounded to 8-bit codes with one scale per 32.
+
+The kernel reads the weight again for every 16 rows of x. From some number of rows on, a bfloat16 copy for the time of
+the product is faster; how many is measured for each shape (`choose_products`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from specchat.engine.config import keep_compiled_code
+from specchat.engine.device.device import Stopwatch
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.packed.quantize import quantize
@@ -21,6 +29,11 @@ _ROWS = 8
 """The kernel needs a multiple of this number of rows."""
 _INNER_TILES = (8, 4, 2)
 """Options for the number of adjacent tiles of 16 columns in the kernel's layout; the largest divisor is the fastest."""
+
+_TRIED = (32, 64, 128, 256, 512, 1024)
+"""Numbers of rows from which on dequantising may be faster; more than a round feeds for one sequence."""
+_LARGEST = 1 << 27
+"""Most weights of a matrix that is dequantised for a product: 256 MB."""
 
 
 class _Quantized(nn.Module):
@@ -46,6 +59,8 @@ class GpuQuantizedLinear(_Quantized):
     def __init__(self, arrays: MatrixArrays, bias: Tensor | None, device: torch.device) -> None:
         super().__init__()
         self.out_features, self.in_features = arrays.shape
+        self.dequantized_from = sys.maxsize
+        """Rows of x from which on the product dequantises the weight."""
         self._device = device
         self.register_buffer("bias", None if bias is None else bias.detach().to(device, torch.bfloat16))
         self._matrices: list[tuple[str, str]] = []
@@ -55,25 +70,47 @@ class GpuQuantizedLinear(_Quantized):
                 self.register_buffer(name, value)
             self._matrices.append(names)
 
+    @classmethod
+    def joined(cls, parts: Sequence[GpuQuantizedLinear]) -> GpuQuantizedLinear | None:
+        """A layer with the outputs of all; None if their formats differ or the whole is too large to be dequantised."""
+        first = parts[0]
+        if any(part._matrices != first._matrices for part in parts):
+            return None
+        if sum(part.out_features * part.in_features for part in parts) > _LARGEST:
+            return None
+        made = copy(first)  # whose buffers are replaced
+        made._buffers = {}
+        made.out_features = sum(part.out_features for part in parts)
+        for name, own in first._buffers.items():
+            values = [] if own is None else [part.get_buffer(name) for part in parts]
+            made.register_buffer(name, torch.cat(values, dim=int(name.startswith("_scales"))) if values else None)
+        return made
+
     @property
     def weight(self) -> Tensor:
         """Dequantised copy [out, in], computed at each access."""
-        return self._product(torch.eye(self.in_features, dtype=torch.bfloat16, device=self._device)).T
+        return self.product(torch.eye(self.in_features, dtype=torch.bfloat16, device=self._device)).T
 
     def forward(self, x: Tensor) -> Tensor:
         """x Wᵀ + b [..., out] of x [..., in]."""
-        y = self._product(x.to(torch.bfloat16).reshape(-1, self.in_features).contiguous())
+        rows = x.to(torch.bfloat16).reshape(-1, self.in_features).contiguous()
+        y = self.dequantized_product(rows) if len(rows) >= self.dequantized_from else self.product(rows)
         if self.bias is not None:
             y = y + self.bias
         return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
-    def _product(self, x: Tensor) -> Tensor:
-        """bfloat16 x Wᵀ [T, out] of x [T, in]."""
-        parts = [
-            torch._weight_int4pack_mm(x, getattr(self, codes), GROUP, getattr(self, scales))
-            for codes, scales in self._matrices
-        ]
+    def product(self, x: Tensor) -> Tensor:
+        """bfloat16 x Wᵀ [T, out] of x [T, in], by the kernel."""
+        parts = [torch._weight_int4pack_mm(x, codes, GROUP, scales) for codes, scales in self._parts()]
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+
+    def dequantized_product(self, x: Tensor) -> Tensor:
+        """The same by a bfloat16 copy of the weight."""
+        dequantize = _dequantized if torch.compiler.is_compiling() else _compiled()
+        return x @ dequantize(self._parts()).T
+
+    def _parts(self) -> list[tuple[Tensor, Tensor]]:
+        return [(getattr(self, codes), getattr(self, scales)) for codes, scales in self._matrices]
 
 
 class GpuQuantizedEmbedding(_Quantized):
@@ -121,6 +158,42 @@ def check_kernel(device: torch.device) -> None:
         raise EngineError(f"torch's int4 kernel gives wrong numbers on {device}")
 
 
+def choose_products(layers: Iterable[GpuQuantizedLinear]) -> None:
+    """Set the number of rows from which on each layer dequantises: measured once for the layers of a shape."""
+    found: dict[tuple[int, int, int], int] = {}
+    for layer in layers:
+        kind = (layer.out_features, layer.in_features, len(layer._matrices))
+        if kind not in found:
+            found[kind] = _dequantized_from(layer) if kind[0] * kind[1] <= _LARGEST else sys.maxsize
+        layer.dequantized_from = found[kind]
+
+
+@torch.inference_mode()
+def _dequantized_from(layer: GpuQuantizedLinear) -> int:
+    for count in _TRIED:
+        x = torch.ones(count, layer.in_features, dtype=torch.bfloat16, device=layer._device)
+        x[:, ::2] = -0.5
+        kernel, dequantized = layer.product, layer.dequantized_product
+        try:
+            gap, most = (kernel(x) - dequantized(x)).abs().max(), kernel(x).abs().max()
+            if not bool(gap <= 0.05 * most):
+                break
+            if _seconds(dequantized, x) < _seconds(kernel, x):
+                return count
+        except Exception:  # a compiler fails in many ways; the kernel computes all
+            break
+    return sys.maxsize
+
+
+def _seconds(product: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """Time of a product: the least of five."""
+    watch = Stopwatch(x.device)
+    for _ in range(5):
+        product(x)
+        watch.mark()
+    return min(watch.seconds())
+
+
 def fits(arrays: MatrixArrays) -> bool:
     """Whether torch's kernel supports a weight."""
     rows, columns = arrays.shape
@@ -161,3 +234,26 @@ def _packed(codes: Tensor, scale: Tensor, zero: Tensor, device: torch.device) ->
     packed = torch._convert_weight_to_int4pack(both.contiguous().to(device), tiles)
     scales = torch.stack((scale, zero), dim=-1).transpose(0, 1).contiguous()
     return packed, scales.to(device, torch.bfloat16)
+
+
+def _dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """bfloat16 [N, K], the sum of matrices in the kernel's layout.
+
+    An int32 has 8 codes of one row: those of two adjacent columns at each of four places, 8 columns apart (fragments of
+    `mma.m16n8k16`; `matrix_to_m16n8k16_Bint4_layout` in PyTorch's int4mm.cu).
+    """
+    values = []
+    for packed, scales in parts:
+        blocks, tiles, _, pairs = packed.shape
+        codes = (packed[..., None] >> torch.arange(0, 32, 4, device=packed.device, dtype=torch.int32)) & 15
+        apart = codes.view(blocks, tiles, 8, 4, pairs, 2, 2, 2)  # row, pair of columns, …, odd column, tile, half of it
+        groups = apart.permute(0, 2, 1, 4, 6, 7, 3, 5).reshape(blocks * 8, -1, GROUP)
+        scale, zero = scales.float().transpose(0, 1)[..., None].unbind(2)
+        values.append((groups - 8) * scale + zero)
+    return sum(values[1:], values[0]).flatten(1).to(torch.bfloat16)
+
+
+@lru_cache
+def _compiled() -> Any:
+    keep_compiled_code()
+    return torch.compile(_dequantized, dynamic=True)

@@ -14,6 +14,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
+from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import LoadedModel, display_name, load_model, shared
 from specchat.engine.models.packed.decoder_description import (
     DECAY_BIAS,
@@ -21,7 +22,6 @@ from specchat.engine.models.packed.decoder_description import (
     DELTA_NORM,
     EMBEDDING,
     FINAL_NORM,
-    FUSED,
     INPUTS,
     INPUTS_EMBEDDING,
     INPUTS_NORM,

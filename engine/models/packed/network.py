@@ -20,10 +20,17 @@ from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, most_common_type, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
+from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint, load_model
 from specchat.engine.models.packed.decoder_description import EMBEDDING
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
-from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, check_kernel, fits
+from specchat.engine.models.packed.gpu_layers import (
+    GpuQuantizedEmbedding,
+    GpuQuantizedLinear,
+    check_kernel,
+    choose_products,
+    fits,
+)
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
 
@@ -165,6 +172,9 @@ def load_quantized_network(
         for parameter in rest.parameters():  # buffers, such as rotary frequencies, stay in float32
             parameter.data = parameter.data.to(layers.dtype)
         rest.to(device)
+        if device.type == "cuda":
+            join_layers(rest)
+        choose_products(part for part in rest.modules() if isinstance(part, GpuQuantizedLinear))
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     trim_heap()

@@ -10,8 +10,8 @@ import pytest
 from specchat.app.sources.probe import Probe
 
 
-def nvml(*names: str | bytes, broken: bool = False) -> ModuleType:
-    """A stand-in for the NVML library with GPUs of these names."""
+def nvml(*uuids: str, broken: bool = False) -> ModuleType:
+    """A stand-in for the NVML library with these GPUs."""
 
     class NVMLError(Exception):
         pass
@@ -25,9 +25,7 @@ def nvml(*names: str | bytes, broken: bool = False) -> ModuleType:
     vars(module).update(
         NVMLError=NVMLError,
         nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: len(names),
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=lambda handle: names[handle],
+        nvmlDeviceGetHandleByUUID=uuids.index,
         nvmlDeviceGetUtilizationRates=utilization,
         nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=2.5e9, total=80e9),
     )
@@ -37,18 +35,17 @@ def nvml(*names: str | bytes, broken: bool = False) -> ModuleType:
 @pytest.mark.parametrize(
     ("library", "text"),
     [
-        (nvml("NVIDIA T4", "NVIDIA H100"), "41 % · 2.5 of 80 GB"),
-        (nvml("NVIDIA T4", b"NVIDIA H100"), "41 % · 2.5 of 80 GB"),
+        (nvml("GPU-1a", "GPU-2b"), "41 % · 2.5 of 80 GB"),
         (None, ""),
-        (nvml("NVIDIA T4"), ""),
-        (nvml("NVIDIA H100", broken=True), ""),
+        (nvml("GPU-1a"), ""),
+        (nvml("GPU-2b", broken=True), ""),
     ],
 )
-def test_the_gpu_is_found_by_its_name_if_there_is_one(
+def test_the_gpu_is_found_among_equal_ones_if_there_is_one(
     monkeypatch: pytest.MonkeyPatch, library: ModuleType | None, text: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library)
     probe = Probe()
     assert probe.gpu() == ""
-    probe.find_gpu("NVIDIA H100")
+    probe.find_gpu("2b")
     assert probe.gpu() == text

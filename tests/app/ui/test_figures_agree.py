@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,12 @@ async def test_the_set_up_of_a_reply_of_another_model_names_that(stage: Stage) -
         assert re.search(
             r"model +qwen3-0.6b", "\n".join(row.plain for row in stage.app.screen.query_one(PlaceCard).rows())
         )
+
+
+async def test_the_set_up_on_a_gpu_states_number_memory_and_time_of_graphs(stage: Stage) -> None:
+    async with stage.started(WIDE, events=40):
+        card = stage.app.screen.query_one(SetUpCard)
+        assert card.ready is not None
+        assert not any("graphs" in row.plain for row in card.rows())
+        card.ready = replace(card.ready, graphs=96, graph_bytes=410_000_000, warm_up_s=52.3)
+        assert re.search(r"graphs +96 · 0.41 GB · 0:52", "\n".join(row.plain for row in card.rows()))

@@ -8,12 +8,15 @@ gpu tests/engine/backends`) the same is asked of it, with graphs, compiled layer
 from __future__ import annotations
 
 import queue
+import re
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,21 +27,25 @@ from specchat.engine import (
     EngineError,
     Finished,
     FinishReason,
+    Loading,
     Notice,
     Outbox,
+    Ready,
     Request,
     Round,
     Sampling,
 )
 from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
+from specchat.engine.device import graphs
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, moved, parts, parts_to_cuda
-from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
+from tests.engine.pretend_cuda import GPU, OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
 
@@ -318,6 +325,64 @@ def test_an_engine_can_be_closed_while_it_captures(monkeypatch: pytest.MonkeyPat
         worker.run(lambda config, _: put_together(config, target))
     assert gpu.graphs == most
     assert not readies
+
+
+def test_a_start_says_how_many_graphs_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    readies: list[Ready] = []
+
+    def close(ready: Ready, _: Assembly) -> None:
+        readies.append(ready)
+        commands.put(Close())
+
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
+        target = parts_to_gpu(tiny_model())[0]
+        config, box = EngineConfig("tiny", Path(), slots=1, context=256), Outbox()
+        worker = Worker(config, commands, box, Clock(), close, lambda _: None)
+        worker.run(lambda config, _: put_together(config, target))
+    texts = [event.text for event in box.drain() if isinstance(event, Loading)]
+    assert texts[-1].endswith(f": {gpu.graphs - 1} captured")
+    assert (readies[0].graphs, readies[0].graph_bytes) == (gpu.graphs, 1000 * gpu.graphs)
+    assert readies[0].warm_up_s > 0
+
+
+def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream gets a workspace of cuBLAS, of 32 MiB on large GPUs."""
+    made: list[object] = []
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: made.append(stream) or stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(GraphPool, "_captured", lambda _, run: run)
+    graphs._stream.cache_clear()
+    for pool in [GraphPool(GPU, capture=True) for _ in range(2)]:
+        pool.graph(lambda: None)
+    graphs._stream.cache_clear()
+    assert len(made) == 1
+
+
+def test_a_gpu_that_fails_within_a_reply_ends_the_engine_in_a_sentence_and_keeps_the_reply() -> None:
+    target = tiny_model()
+    with tiny_engine(target) as engine:
+        events = engine.stream(ask("on and on", max_tokens=200))
+        kept = next(event for event in events if isinstance(event, Round))
+
+        def fail(*_: object, **__: object) -> None:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCompile with")
+
+        target.model.forward = fail  # type: ignore[method-assign]
+        end = list(events)[-1]
+        sentence = (
+            r"^the GPU has failed \(CUDA error: an illegal memory access .*\): start again, or with --device cpu$"
+        )
+        assert kept.pieces or kept.last_piece
+        assert isinstance(end, Finished)
+        assert end.reason is FinishReason.ERROR
+        assert re.search(sentence, end.message)
+        with pytest.raises(EngineError, match=sentence):
+            engine.wait_ready(60)
 
 
 def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

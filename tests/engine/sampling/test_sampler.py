@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from math import inf, nan
 
@@ -16,9 +17,11 @@ from transformers import (
 )
 
 from specchat.engine.request import Sampling
+from specchat.engine.sampling.mass_threshold import mass_threshold
 from specchat.engine.sampling.sampler import broken, draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampling_rows import ANY, SamplingRows
 from tests.engine.chi_square import z_score
+from tests.engine.pretend_cuda import GPU, pretended_gpu
 from tests.engine.sampling.plainly import without_top_choices
 
 CPU = torch.device("cpu")
@@ -44,18 +47,40 @@ def by_transformers(logits: torch.Tensor, settings: Sampling) -> torch.Tensor:
 
 @pytest.mark.parametrize("spread", [4.0, 1.0, 0.01], ids=["peaked", "wide", "flat"])
 @pytest.mark.parametrize("vocabulary", [50, 5000, 16_411], ids=["small", "beyond the head", "large and odd"])
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_it_is_what_transformers_samples_from(settings: Sampling, vocabulary: int, spread: float) -> None:
+@pytest.mark.parametrize("settings", [*SETTINGS, Sampling(temperature=1.0, top_k=3000, top_p=0.99)], ids=str)
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+def test_it_is_what_transformers_samples_from(
+    settings: Sampling, vocabulary: int, spread: float, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The spreads give nuclei of a few tokens, of hundreds, and of most of the vocabulary."""
     torch.manual_seed(1)
     logits = torch.randn(3, 2, vocabulary) * spread
-    ours = standardise(logits, SamplingRows.of([settings] * 3, CPU))
+    with pretended_gpu(monkeypatch) if device.type == "cuda" else nullcontext():
+        ours = standardise(logits.to(device), SamplingRows.of([settings] * 3, device)).cpu()
     theirs = by_transformers(logits.reshape(6, vocabulary), settings).reshape(3, 2, vocabulary)
     kept, theirs_kept = ours > 0, theirs > 0
     # Theirs sums a whole vocabulary in float32, which puts the edge of a wide nucleus a token or two off.
     assert (kept != theirs_kept).sum(-1).max() <= (2 if vocabulary > 5000 and settings.top_p < 1 else 0)
     both = kept & theirs_kept
     torch.testing.assert_close(ours[both], theirs[both], rtol=1e-3 if vocabulary > 5000 else 1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("settings", [Sampling(temperature=1.0, top_p=0.8), Sampling(top_k=300, top_p=0.8)], ids=str)
+def test_no_vocabulary_is_sorted_on_a_gpu(settings: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a CUDA graph that is done in every round, however few tokens the nucleus has."""
+    monkeypatch.setattr(torch.Tensor, "sort", lambda *_, **__: pytest.fail("a sort"))
+    with pretended_gpu(monkeypatch):
+        rows = replace(SamplingRows.of([settings], GPU), flags=ANY)
+        p = standardise(torch.randn(1, 2, 5000).to(GPU), rows).cpu()
+    torch.testing.assert_close(p.sum(-1), torch.ones(1, 2))
+
+
+def test_a_threshold_divides_numbers_of_any_sign_and_size() -> None:
+    values = torch.tensor([[0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, -inf, 2.5, 2.5, -7.0]])
+    order = values[0].sort(descending=True).values
+    for count in range(1, 11):
+        found = mass_threshold(values, torch.ones(1, 1, dtype=torch.long), torch.tensor([[count]]))
+        assert found.item() == order[count - 1].item()
 
 
 @pytest.mark.parametrize(

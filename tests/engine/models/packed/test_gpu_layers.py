@@ -1,9 +1,10 @@
-"""Layers of a GPU whose weights stay codes, on the pretended device, where torch's int4 kernel for the CPU computes."""
+"""Layers of a GPU whose weights stay codes, on the pretended device."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,15 +16,20 @@ from specchat.engine.device.graphs import GraphPool
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.load import LoadedModel, load_model
-from specchat.engine.models.packed import network
-from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, fits
+from specchat.engine.models.packed import gpu_layers, network
+from specchat.engine.models.packed.gpu_layers import (
+    GpuQuantizedEmbedding,
+    GpuQuantizedLinear,
+    choose_products,
+    fits,
+)
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.kernels.matrices import QUANTISED, random_arrays
-from tests.engine.pretend_cuda import GPU, pretended_gpu, to_int4_layout
+from tests.engine.pretend_cuda import GPU, int4_product, pretended_gpu, to_int4_layout
 from tests.engine.tiny import tiny_model
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -59,7 +65,9 @@ def compare(kind: Format, device: torch.device) -> None:
     assert (weight - wanted).abs().max() < 0.012 * wanted.abs().max()
     assert (rows - wanted[tokens]).abs().max() < 0.012 * wanted.abs().max()
     expected = x.float() @ wanted.T + bias
-    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+    layer.dequantized_from = len(x)
+    for result in (found, layer(x.to(device)).cpu()):
+        assert (result - expected).abs().max() < 0.02 * expected.abs().max()
 
 
 @pytest.mark.parametrize("kind", ["gpt_neox", "olmo2", "gpt2"])
@@ -84,17 +92,67 @@ def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, mon
     assert gap.mean() < (0.03 if method == "q8" else 0.3) * expected.std()
 
 
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_layers_dequantise_from_the_number_of_rows_on_where_that_is_faster(
+    kind: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times are injected: the kernel takes a unit for each 16 rows, a copy of the weight takes five."""
+
+    def seconds(product: Any, x: torch.Tensor) -> float:
+        return 5 if product.__name__ == "dequantized_product" else len(x) / 16
+
+    monkeypatch.setattr(gpu_layers, "_seconds", seconds)
+    with pretended_gpu(monkeypatch):
+        arrays = random_arrays(kind, ROWS, COLUMNS)[0]
+        layer, same, wide = (GpuQuantizedLinear(arrays, None, GPU) for _ in range(3))
+        wide.out_features = 1 << 27
+        choose_products([layer, same, wide])
+        assert (layer.dequantized_from, same.dequantized_from) == (128, 128)
+        assert wide.dequantized_from > 1 << 30
+        by_kernel: list[int] = []
+        monkeypatch.setattr(layer, "product", lambda x: by_kernel.append(len(x)) or x[:, :ROWS])
+        for count in (127, 128):
+            layer(torch.ones(count, COLUMNS).to(GPU))
+        assert by_kernel == [127]
+
+
+def test_layers_whose_copy_is_wrong_or_fails_keep_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> torch.Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gpu_layers, "_seconds", lambda product, _: len(product.__name__) == len("product"))
+    with pretended_gpu(monkeypatch):
+        for copied, dequantizes in (
+            (gpu_layers._dequantized, True),
+            (lambda p: -gpu_layers._dequantized(p), False),
+            (fails, False),
+        ):
+            monkeypatch.setattr(gpu_layers, "_compiled", lambda copied=copied: copied)
+            layer = GpuQuantizedLinear(random_arrays(Format.Q4, ROWS, COLUMNS)[0], None, GPU)
+            choose_products([layer])
+            assert (layer.dequantized_from < 1 << 20) is dequantizes
+
+
+def cpu_layout(halves: torch.Tensor, tiles: int) -> torch.Tensor:
+    """Codes of CUDA's `_convert_weight_to_int4pack` in the layout of the CPU's."""
+    codes = torch.stack((halves >> 4, halves & 15), dim=-1).flatten(-2).to(torch.int32)
+    return torch._convert_weight_to_int4pack_for_cpu(codes, tiles)
+
+
 @pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
+@pytest.mark.parametrize("dequantizes", [False, True])
 @torch.inference_mode()
-def test_compiled_layers_compute_with_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, whose own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
-    monkeypatch.setattr(torch, "_weight_int4pack_mm", torch._weight_int4pack_mm_for_cpu)
-    monkeypatch.setattr(torch, "_convert_weight_to_int4pack", to_int4_layout)
+    kernel, layout = (int4_product, to_int4_layout) if dequantizes else (torch._weight_int4pack_mm_for_cpu, cpu_layout)
+    monkeypatch.setattr(torch, "_weight_int4pack_mm", kernel)
+    monkeypatch.setattr(torch, "_convert_weight_to_int4pack", layout)
     models = [tiny_model(layers=2, hidden=64).model.bfloat16() for _ in range(2)]
     for model in models:
         for name, part in list(model.model.layers.named_modules()):
             if isinstance(part, torch.nn.Linear):
                 layer = GpuQuantizedLinear(quantize(part.weight.float(), "q8"), None, CPU)
+                layer.dequantized_from = 5 if dequantizes else layer.dequantized_from
                 model.model.layers.set_submodule(name, layer)
     plain, fast = (TransformersBackend(model, 2, 200, 17) for model in models)
     assert compile_layers(fast.model)
@@ -105,6 +163,18 @@ def test_compiled_layers_compute_with_codes(monkeypatch: pytest.MonkeyPatch) -> 
     found, expected = (backend.forward(TOKENS[:, :5], [1], [0]).float() for backend in (fast, plain))
     assert fast.performance_warnings == []
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())
+
+
+def test_a_file_that_cannot_be_read_as_codes_runs_dequantised_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_other("olmo2", tmp_path / "model")
+    monkeypatch.setattr(obtain, "missing", lambda: "the quantised kernels are not built")
+    monkeypatch.setattr(obtain, "shared_model", lambda folder, *_: load_model(folder, CPU, *_[1:]))
+    with pretended_gpu(monkeypatch):
+        config = EngineConfig(str(folder), tmp_path / "store", quantize="q8")
+        found = obtain_model(str(folder), config, GPU, ignore_progress)
+    assert "runs in bfloat16, slower than it could: the quantised kernels are not built" in found.notices[0]
 
 
 def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
