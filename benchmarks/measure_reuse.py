@@ -1,0 +1,115 @@
+"""What the cache of all chats saves: times to the first token of chats, candidates and clients that share text.
+
+Run from the repository, on a quiet machine: python -m benchmarks.measure_reuse
+
+Prompts are random tokens, so that nothing is known by chance. "First token" is from the submission of a request to the
+end of its first round, the median over requests. The engine drafts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from statistics import median
+
+from specchat.engine import Engine, EngineConfig, Finished, Outbox, Request, Round
+from specchat.engine.cache.prefix_tree import BLOCK
+
+CHATS, CHAT_TOKENS = 50, 1000
+SHORT_TOKENS = 60
+"""Tokens of a chat of two messages."""
+CANDIDATES, PROMPT_TOKENS = 4, 2000
+CLIENTS, SYSTEM_TOKENS, QUESTION_TOKENS = 64, 1000, 20
+_WORDS = range(1000, 20_000)
+
+
+class Asker:
+    """Sends prompts of random tokens to an engine.
+
+    Args:
+        engine: that runs.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._draw, self._count = engine, random.Random(0), 0
+
+    def text(self, length: int) -> list[int]:
+        """Random tokens."""
+        return self._draw.choices(_WORDS, k=length)
+
+    def first_tokens(self, prompts: Sequence[Sequence[int]], most: int = 1) -> list[float]:
+        """Send all prompts at once; seconds to the first token of each."""
+        boxes, started = [Outbox() for _ in prompts], time.perf_counter()
+        for prompt, box in zip(prompts, boxes, strict=True):
+            self._count += 1
+            request = Request(str(self._count), prompt_ids=tuple(prompt), max_tokens=most, drafter="none")
+            self._engine.submit(request, box)
+        firsts, left = [0.0] * len(boxes), set(range(len(boxes)))
+        while left:
+            for n in list(left):
+                for event in boxes[n].drain():
+                    if isinstance(event, Round) and not firsts[n]:
+                        firsts[n] = time.perf_counter() - started
+                    elif isinstance(event, Finished):
+                        assert not event.message, event.message
+                        left.discard(n)
+            time.sleep(0.0005)
+        return firsts
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="what the cache of all chats saves")
+    parser.add_argument("--target", default="smollm2-135m")
+    target = parser.parse_args().target
+    with started(target, slots=4) as engine:
+        ask = Asker(engine)
+        chats = [ask.text(CHAT_TOKENS) for _ in range(CHATS)]
+        read = [ask.first_tokens([chat])[0] for chat in chats]
+        again = [ask.first_tokens([[*chat, *ask.text(QUESTION_TOKENS)]])[0] for chat in chats]
+        short = [ask.text(SHORT_TOKENS) for _ in range(CHATS)]
+        for each in short:
+            ask.first_tokens([each])
+        second = [ask.first_tokens([[*each, *ask.text(QUESTION_TOKENS)]])[0] for each in short]
+        print(
+            f"{CHATS} chats of {CHAT_TOKENS} tokens: first token when new {median(read):.3f} s, asked again "
+            f"{median(again):.3f} s; chats of {SHORT_TOKENS} tokens asked again {median(second):.3f} s; "
+            f"ratio {median(again) / median(second):.2f}"
+        )
+        one, four = [], []
+        for _ in range(3):
+            one.append(max(ask.first_tokens([ask.text(PROMPT_TOKENS)])))
+            four.append(max(ask.first_tokens([ask.text(PROMPT_TOKENS)] * CANDIDATES)))
+        print(
+            f"{CANDIDATES} candidates of a prompt of {PROMPT_TOKENS} tokens: all first tokens after "
+            f"{median(four):.3f} s, one candidate {median(one):.3f} s, ratio {median(four) / median(one):.3f}"
+        )
+        ready = engine.wait_ready()
+        tokens = ready.kept_bytes / (ready.slot_bytes / (ready.context + BLOCK))
+        print(f"cache: {ready.kept_bytes / 1e9:.2f} GB, about {tokens:,.0f} tokens")
+    with started(target, slots=CLIENTS) as engine:
+        ask = Asker(engine)
+        system = ask.text(SYSTEM_TOKENS)
+        waits = ask.first_tokens([[*system, *ask.text(QUESTION_TOKENS)] for _ in range(CLIENTS)], most=16)
+        print(f"{CLIENTS} clients with one system prompt of {SYSTEM_TOKENS} tokens: median wait {median(waits):.3f} s")
+        waits = ask.first_tokens([[*system, *ask.text(QUESTION_TOKENS)] for _ in range(CLIENTS)], most=16)
+        print(f"the same again: median wait {median(waits):.3f} s")
+
+
+@contextmanager
+def started(target: str, slots: int) -> Iterator[Engine]:
+    """An engine with so many slots."""
+    engine = Engine(EngineConfig(target, slots=slots))
+    engine.start()
+    engine.wait_ready()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()
