@@ -205,7 +205,7 @@ class CachedText:
     blocks: int
     """All of them, `shared` ones included."""
     shared: int
-    """Those that are also the beginning of other texts."""
+    """Blocks of them that are also the beginning of other texts."""
     running: bool
     """Whether the request is running."""
 

@@ -229,7 +229,7 @@ class BlockPool:
         return found, length, {n: state for n, state in known.items() if n <= length}
 
     def filled_by(self) -> tuple[Counter[str], Counter[str]]:
-        """Blocks of known texts, by who filled them, the latest last; and those that several texts begin with."""
+        """Numbers of known blocks, by the request that filled them, the latest last; and of those that texts share."""
         texts = sorted(self._tree.texts().items(), key=lambda item: item[0].used)
         shared = (node.filled_by for node, count in texts if count > 1)
         return Counter(node.filled_by for node, _ in texts), Counter(shared)

@@ -1,4 +1,4 @@
-"""KV cache of a backend that reads rows: keys and values of a slot lie in consecutive columns.
+"""KV cache of a backend that reads rows: keys and values of a slot are in consecutive columns.
 
 The valid length of a slot is kept in `engine.sequence.sequence.SequenceState.cached`. A pass writes at given positions
 and attends to positions up to its own, so entries beyond a sequence's length are masked, and later overwritten: rolling

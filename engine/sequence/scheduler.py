@@ -56,7 +56,7 @@ class Scheduler(Generic[Waiting]):
         return [slot for slot, row in enumerate(self._rows) if row is None and slot not in self._reserved]
 
     def reserve(self) -> int | None:
-        """A slot with blocks for all of its columns for other work, until `release`; None if there is none."""
+        """A slot with blocks for all of its columns for other work, until `release`; None if all are in use."""
         for slot in self._free_slots()[:1]:
             if self.pool.reserve(slot, self.pool.columns):
                 self._reserved.add(slot)
@@ -109,7 +109,11 @@ class Scheduler(Generic[Waiting]):
         row.waits, row.cached = True, 0
 
     def resume(self, row: SequenceState) -> bool:
-        """Give a row without blocks those that its text needs, and what is known of it; whether there are enough."""
+        """Give a suspended row the blocks that its text needs, those of its longest known prefix first.
+
+        Returns:
+            Whether there are enough.
+        """
         length = self._take_prefix(row.slot, row.tokens)
         row.waits, row.cached = length is None, length or 0
         return not row.waits
