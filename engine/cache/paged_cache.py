@@ -94,9 +94,7 @@ class PagedCache(BlockStore):
             array[:, target, :, :count] = array[:, source, :, :count]
 
     def clear(self, slot: int) -> None:
-        """Zero the blocks of a slot, which may hold values that are no numbers."""
-        for blocks in self._blocks:
-            blocks.numpy()[:, self.pool.tables[slot]] = 0
+        """Forget a slot. Kernels read no column that a token does not see, so what is no number may stay."""
         if self.states:
             self.states.give(slot, {})
 
