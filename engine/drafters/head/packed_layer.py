@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, tree_from
@@ -36,6 +37,7 @@ from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream
 
+_CPU = torch.device("cpu")
 _MOST_UNFUSED = 64
 """Tokens whose hidden states are kept until they are needed: rounds that do not draft need not wait for the head."""
 _TIMED = 3
@@ -87,9 +89,9 @@ class PackedLayer(HeadLayer):
     def allocate(self, blocks: int) -> None:
         """Have memory for so many blocks, which takes it when they are first written to."""
         shape = self._shape
-        self.states = torch.empty(blocks, BLOCK, shape.hidden)
-        self._keys = torch.empty(blocks, shape.key_heads, BLOCK, shape.head_size, dtype=torch.float16)
-        self._values = torch.empty_like(self._keys)
+        cached = (blocks, shape.key_heads, BLOCK, shape.head_size)
+        self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
+        self._keys, self._values = (lazy_zeros(cached, _CPU, torch.float16) for _ in range(2))
         self._head.attach(self._tables, self.states, self._keys, self._values)
 
     def time_step(self) -> float:
