@@ -140,10 +140,12 @@ class Panes:
         return not self._screen.has_class("-pane-chat") or self._chats.has_focus
 
     def select(self, pane: str) -> None:
-        """On a narrow screen: show this pane; the focus stays."""
+        """On a narrow screen: show this pane; the focus stays, unless what had it was hidden."""
         for name in PANES:
             self._screen.set_class(name == pane, f"-pane-{name}")
         self._tabs.show(pane)
+        if pane == "chat" and self._screen.focused is None:
+            self.go_home()
 
     def show(self, pane: str) -> None:
         """Show and focus this pane."""
@@ -183,11 +185,15 @@ class Panes:
 class ChatBase(Screen[None]):
     """A screen with the widgets of a chat, and what their parts share.
 
+    Textual would focus the first widget when a dialog closes and the composer is hidden: the list of chats, hidden too.
+
     Args:
         requests: Sends prompts and stops replies.
         redraw: Processes new records, and draws.
         player: Plays a trace; None in a chat.
     """
+
+    AUTO_FOCUS = ""
 
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
         # Classes are set before mounting, so that the first frame is styled only once.
