@@ -15,7 +15,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Computed
 from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.observed import drawn_text
-from specchat.app.ui.rendering.figures import cut, duration
+from specchat.app.ui.rendering.figures import cut, duration, reading
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import (
@@ -188,6 +188,7 @@ class PlaceCard(SpotCard):
             self.row("drafter", f"{record.drafter} · γ {record.gamma}"),
             *([self.row("model", Path(reply.model).name)] if reply.model else []),
             *([self.row("sampling", sampling_text(reply.sampling))] if reply.sampling is not None else []),
+            *(self.row(*each) for each in reading(reply)),
             *(self.row("proposed by", name) for name in record.proposed_by(token)),
         ]
         if token.place < record.tested and not record.observed:
