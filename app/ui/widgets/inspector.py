@@ -188,7 +188,6 @@ class PlaceCard(SpotCard):
             self.row("drafter", f"{record.drafter} · γ {record.gamma}"),
             *([self.row("model", Path(reply.model).name)] if reply.model else []),
             *([self.row("sampling", sampling_text(reply.sampling))] if reply.sampling is not None else []),
-            *(self.row(*each) for each in reading(reply)),
             *(self.row("proposed by", name) for name in record.proposed_by(token)),
         ]
         if token.place < record.tested and not record.observed:
@@ -199,6 +198,7 @@ class PlaceCard(SpotCard):
             self.row("verify", duration(record.verify_s)),
             self.row("rest", f"{duration(record.rest_s)} · batch of {record.rows}"),
             self.row("round ended", f"{duration(record.at - began)} into the reply"),
+            *(self.row(*each) for each in reading(reply) if reply.figures.metrics.reused_tokens),
         ]
 
 
