@@ -48,7 +48,7 @@ class CacheScreen(ModalScreen[None]):
 
     Args:
         ask: requests a `CacheUse`, to be passed to `take`.
-        chat_of: id and title of the chat of a request; the title is empty if there is none.
+        chat_of: id and title of the chat of a request; the title is empty for a request of no chat.
     """
 
     BINDINGS = named("cache", Binding("escape,alt+k,q", "dismiss", "close", key_display="esc"))

@@ -169,7 +169,7 @@ class SetUpCard(ReplyCard):
         ready = self.ready
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
-        rows = [self.row("drafter", drafting or NOTHING)]
+        rows = [self.row("drafter", drafting or NOTHING), *(self.row(*each) for each in reading(self.reply))]
         if self.reply.model not in ("", self.loaded):
             rows.append(self.row("target", Path(self.reply.model).name))
             rows += self.sentence(f"loaded now: {ready.target}") if ready else []
@@ -182,7 +182,6 @@ class SetUpCard(ReplyCard):
                 *self._machine(ready),
                 *([self.row("GPU", self.gpu)] if self.gpu else []),
             ]
-        rows += [self.row(*each) for each in reading(self.reply)]
         if self.interface is not None:
             rows.append(self.row("interface", f"{percent(self.interface)} of a core"))
         return rows
