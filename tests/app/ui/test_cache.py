@@ -8,9 +8,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from specchat.app.sources.attached import AttachedEngine
 from specchat.app.sources.source import NO_CACHE
 from specchat.app.ui.screens.cache import CELLS, OTHERS, CacheScreen
-from specchat.engine import CachedText, CacheUse, EngineError
+from specchat.engine import CachedText, CacheUse
 from tests.app.stage import Stage, run
 
 pytestmark = pytest.mark.slow
@@ -89,10 +90,7 @@ async def test_chats_have_their_present_titles_and_the_picture_follows(stage: St
 
 
 async def test_another_source_says_that_it_has_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise EngineError(NO_CACHE)
-
-    monkeypatch.setattr(stage.engine, "show_cache", refuse)
+    monkeypatch.setattr(stage.engine, "show_cache", AttachedEngine("http://127.0.0.1:9", None).show_cache)
     async with stage.started() as pilot:
         await stage.press(pilot, "alt+k")
         assert stage.app.screen is stage.app.chat_screen
