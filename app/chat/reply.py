@@ -216,6 +216,11 @@ class Reply:
         return [*model, *([sampling_text(self.sampling)] if self.sampling else [])]
 
     @property
+    def saved_s(self) -> float:
+        """Least time that reading the reused tokens of the prompt would have taken; 0 if unknown."""
+        return self.figures.metrics.reused_tokens * self._baseline.read_s
+
+    @property
     def running(self) -> bool:
         """Whether more rounds may follow."""
         return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
@@ -242,6 +247,7 @@ class Reply:
                 self._left_out, self._sampling = record.left_out, record.sampling
                 self._rounds.begin(self.request_id, record)
             case Prefilled():
+                self._baseline.add_read(record.done - self.prefilled[0], record.seconds)
                 self.prefilled = (record.done, record.total)
             case Round():
                 self.stage, self.stepping, self.drafter = Stage.ANSWERING, None, record.drafter

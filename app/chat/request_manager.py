@@ -74,6 +74,8 @@ class RequestManager:
         self._own = Sampling()
         self._failure = ""
         self.questions = Questions()
+        self._chats: dict[str, tuple[int, str]] = {}
+        """Id and title of the chat of each ended reply, see `chat_of`."""
         self._arrivals = Arrivals()
         self._observe = observe
 
@@ -95,6 +97,7 @@ class RequestManager:
         self.questions.end("another model has been loaded since")
         self._ready, self._failure, self._own = False, "", Sampling()
         self.running.forget()
+        self._chats.clear()
         self.running.source = source or NoSource()
         self.session = replace(self.session, source=self.running.source)
         self.settings = settings
@@ -183,10 +186,30 @@ class RequestManager:
         conversation.drop_waiting()
         self.running.cancel(conversation.busy)
 
+    def chat_of(self, request_id: str) -> tuple[int, str]:
+        """The chat that a reply of this model belongs to: its id, 0 if it is not stored, and its title at that time.
+
+        The title of requests that no reply came from is empty.
+        """
+        if request_id not in self.replies:
+            return self._chats.get(request_id, (0, ""))
+        conversation, _turn = self.replies[request_id]
+        return conversation.chat.id if conversation.chat is not None else 0, conversation.title
+
     def count(self, messages: tuple[Message, ...], key: str) -> None:
         """Request the number of tokens of these messages as a prompt; the answer is a `Counted` with this key."""
         if (source := self.source) is not None:
             source.count(messages, key)
+
+    def show_cache(self) -> bool:
+        """Request a `CacheUse` if the models are loaded; return whether they are.
+
+        Raises:
+            EngineError: the source cannot tell.
+        """
+        if (source := self.source) is not None:
+            source.show_cache()
+        return source is not None
 
     def set_tokens(self, conversation: Conversation, one: Attachment, tokens: int) -> None:
         """Store the counted length of an attachment of prompts of the path."""
@@ -302,6 +325,7 @@ class RequestManager:
             self._next(conversation)
 
     def _end(self, request_id: str) -> None:
+        self._chats[request_id] = self.chat_of(request_id)
         conversation, _turn = self.replies.pop(request_id)
         if not conversation.busy and conversation.chat is not None:
             self.active.ended.add(conversation.chat.id)

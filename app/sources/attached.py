@@ -12,6 +12,7 @@ from typing import Any
 
 from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
 from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
+from specchat.app.sources.source import NO_CACHE
 from specchat.engine import (
     Admitted,
     Counted,
@@ -111,6 +112,14 @@ class AttachedEngine:
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
         threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
+
+    def show_cache(self) -> None:
+        """Refuse: servers do not report it.
+
+        Raises:
+            EngineError: always.
+        """
+        raise EngineError(NO_CACHE)
 
     def pause(self) -> None:
         """Hold events back; the server continues."""

@@ -13,6 +13,7 @@ from typing import Protocol
 from specchat.engine import EngineError, Message, Record, Request, Round
 
 NOTHING = "no model is loaded: /model loads one"
+NO_CACHE = "only specchat's own engine shows what its cache holds"
 
 
 class Source(Protocol):
@@ -58,6 +59,14 @@ class Source(Protocol):
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:  # noqa: ARG002
         """Report with a `Counted` how many tokens these messages take as a prompt, if there is a tokenizer."""
         return
+
+    def show_cache(self) -> None:
+        """Report with a `CacheUse` what the cache holds.
+
+        Raises:
+            EngineError: the source cannot tell.
+        """
+        raise EngineError(NO_CACHE)
 
     def pause(self) -> None:
         """Run no further round after the current one."""
@@ -227,6 +236,14 @@ class Stepper:
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Count the tokens of a prompt."""
         self._source.count(messages, key)
+
+    def show_cache(self) -> None:
+        """Report what the cache of the source holds.
+
+        Raises:
+            EngineError: the source cannot tell.
+        """
+        self._source.show_cache()
 
     def close(self) -> None:
         """Close the source; held records are released."""

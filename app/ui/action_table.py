@@ -93,6 +93,8 @@ _SETTINGS = (
            place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
     Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
            keys="ctrl+backslash,alt+m", footer=14, title="Models", slash="model", takes="TARGET DRAFT"),
+    Action(name="cache", run="views.cache", about="what the cache holds, by chat",
+           place=CHAT, priority="alt+k", title="Cache", slash="cache"),
     Action(name="draft-model", run="models.load_draft", about="load another draft model, or none",
            slash="draft", takes="NAME|none", needs=True),
     Action(name="unload", run="models.unload", about="free the memory of the models; the next prompt loads them again",

@@ -19,17 +19,18 @@ from specchat.app.chat.request_manager import Session
 from specchat.app.paths import database_file
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.probe import Probe
+from specchat.app.sources.source import Source
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import FRAME_S
-from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Record, Request, Round, read_trace
+from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Request, Round, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 WARM_UP = 60
 """Frames before anything is measured."""
 
 
-class PacedSource:
+class PacedSource(Source):
     """Answers every request without end. All open ones share each round; together they get `rate` tokens a second.
 
     Its time goes by frames and stands still between them: a busy machine draws fewer of them, but each has the same
@@ -91,24 +92,6 @@ class PacedSource:
 
     def close(self) -> None:
         self._open.clear()
-
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
-        """Drafts as recorded."""
-
-    def set_detail(self, request_id: str, detail: int) -> None:
-        """Has the recorded detail only."""
-
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Does nothing: there is no tokenizer."""
-
-    def pause(self) -> None:
-        """Is never paused."""
-
-    def step(self) -> None:
-        """Is never paused."""
-
-    def resume(self) -> None:
-        """Is never paused."""
 
     def _batch(self) -> None:
         """One round of every open reply, as long as its tokens take."""

@@ -25,10 +25,11 @@ _MEDIAN = 1.2533 * 1.4826
 
 
 class Baseline:
-    """Measured cost of plain decoding per batch size B. Pass `Ready` and every round of the run to `add`, in order.
+    """Measured cost of reading, and of plain decoding per batch size B.
 
-    A round counts if no row of its batch drafted, or if a plain pass was timed before it (`Round.plain_s`). First
-    rounds, which may include prefill, and rounds with `Detail`, which takes time, do not count.
+    Pass `Ready` and every round of the run to `add`, in order. A round counts if no row of its batch drafted, or if a
+    plain pass was timed before it (`Round.plain_s`). First rounds, which may include prefill, and rounds with `Detail`,
+    which takes time, do not count.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,13 @@ class Baseline:
         """Time outside pass and draft, of plain rounds."""
         self._any_rests: dict[int, deque[float]] = {}
         """The same, of all rounds."""
+        self.read_s = 0.0
+        """Seconds to read a token of a prompt, in the fastest chunk; 0 until one was read."""
+
+    def add_read(self, tokens: int, seconds: float) -> None:
+        """Add a chunk of a prompt."""
+        if tokens > 0:
+            self.read_s = min(self.read_s or seconds, seconds / tokens)
 
     def add(self, record: Ready | Round) -> None:
         """Add the warm-up measurements, or one request's record of a round."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specchat.engine import (
+    CacheUse,
     Counted,
     Died,
     EngineError,
@@ -50,6 +51,7 @@ class RecordedEngine:
         self.details: list[tuple[str, int]] = []
         self.examined: list[tuple[Request, tuple[int, ...]]] = []
         self.refuse: str | None = None
+        self.cache: CacheUse | None = None
         self._ready = next(r for r in records if isinstance(r, Ready))
         self._replies = _replies(records)
         self._out: list[Record] = []
@@ -86,6 +88,10 @@ class RecordedEngine:
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """A token for each word."""
         self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0, key))
+
+    def show_cache(self) -> None:
+        """What the test says that the cache holds."""
+        self._out += [] if self.cache is None else [self.cache]
 
     def pause(self) -> None:
         self.paused = True

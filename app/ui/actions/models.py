@@ -13,8 +13,10 @@ from specchat.app.sources.source import NOTHING, NoSource, Source
 from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
+from specchat.app.ui.screens.cache import CacheScreen
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.engine import (
+    CacheUse,
     Counted,
     Died,
     EngineConfig,
@@ -282,6 +284,9 @@ class ModelActions(ActionGroup):
                 self.fail(NO_CHAT.format(record.target))
             case Ready():
                 self._become_ready(record)
+            case CacheUse():
+                if isinstance(screen := self._scope.app.screen, CacheScreen) and screen.is_mounted:
+                    screen.take(record)
             case Counted():
                 self._scope.screen.writing.gauge.take(record)
             case Notice():

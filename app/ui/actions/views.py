@@ -24,6 +24,7 @@ from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.alignment import AlignmentScreen
+from specchat.app.ui.screens.cache import CacheScreen
 from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
@@ -65,6 +66,18 @@ class Views(ActionGroup):
     def tour(self) -> None:
         """Speculative decoding explained on a recorded reply."""
         self._scope.app.push_screen(TourScreen(lessons(read_trace(TOUR))))
+
+    def cache(self) -> None:
+        """What the cache holds, by chat."""
+        if not self._scope.requests.show_cache():
+            raise UnavailableError("the cache is empty: no model is loaded yet")
+        self._scope.app.push_screen(CacheScreen(self._scope.requests.show_cache, self._chat_of))
+
+    def _chat_of(self, request_id: str) -> tuple[int, str]:
+        """Id and present title of the chat of a request."""
+        row, title = self._scope.requests.chat_of(request_id)
+        chats = self._scope.screen.widgets.chats.chats
+        return row, next((chat.title for chat in chats if chat.id == row), title)
 
     def definitions(self) -> None:
         """The meaning of each figure."""

@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from specchat.app.chat.context_meter import Usage
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import ReplyFigures
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
@@ -215,6 +216,13 @@ def change(factor: float) -> str:
     """0.92 as −8 %."""
     share = round((factor - 1) * 100)
     return f"{'−' if share < 0 else '+'}{abs(share)} %" if share else "±0 %"
+
+
+def reading(reply: Reply) -> list[tuple[str, str]]:
+    """How much of the prompt was in the cache, and the time that this saved, by their labels."""
+    tokens, reused = reply.figures.metrics.prompt_tokens, reply.figures.metrics.reused_tokens
+    rows = [("prompt", f"{reused:,} of {tokens:,} reused" if tokens else NOTHING)]
+    return [*rows, ("time saved", f"at least {duration(reply.saved_s)}")] if reply.saved_s else rows
 
 
 class Figure(NamedTuple):

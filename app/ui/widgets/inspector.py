@@ -15,7 +15,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Computed
 from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.observed import drawn_text
-from specchat.app.ui.rendering.figures import cut, duration
+from specchat.app.ui.rendering.figures import cut, duration, reading
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import (
@@ -198,6 +198,7 @@ class PlaceCard(SpotCard):
             self.row("verify", duration(record.verify_s)),
             self.row("rest", f"{duration(record.rest_s)} · batch of {record.rows}"),
             self.row("round ended", f"{duration(record.at - began)} into the reply"),
+            *(self.row(*each) for each in reading(reply) if reply.figures.metrics.reused_tokens),
         ]
 
 

@@ -25,6 +25,7 @@ from specchat.app.ui.rendering.figures import (
     one_line,
     percent,
     rate,
+    reading,
     size,
     sparkline,
     times,
@@ -165,11 +166,10 @@ class SetUpCard(ReplyCard):
 
     def rows(self) -> list[Text]:
         """The set-up of the reply."""
-        s, ready = self.metrics, self.ready
+        ready = self.ready
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
-        prompt = f"{s.prompt_tokens} tok, {s.reused_tokens} reused" if s.prompt_tokens else NOTHING
-        rows = [self.row("drafter", drafting or NOTHING)]
+        rows = [self.row("drafter", drafting or NOTHING), *(self.row(*each) for each in reading(self.reply))]
         if self.reply.model not in ("", self.loaded):
             rows.append(self.row("target", Path(self.reply.model).name))
             rows += self.sentence(f"loaded now: {ready.target}") if ready else []
@@ -182,7 +182,6 @@ class SetUpCard(ReplyCard):
                 *self._machine(ready),
                 *([self.row("GPU", self.gpu)] if self.gpu else []),
             ]
-        rows.append(self.row("prompt", prompt))
         if self.interface is not None:
             rows.append(self.row("interface", f"{percent(self.interface)} of a core"))
         return rows
@@ -195,6 +194,7 @@ class SetUpCard(ReplyCard):
             self.row("memory", f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
             *([self.row("per slot", size(ready.slot_bytes))] if ready.slot_bytes else []),
             *([self.row("graphs", graphs(ready))] if ready.graphs else []),
+            *([self.row("kept texts", f"up to {size(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
 

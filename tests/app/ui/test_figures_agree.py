@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Round
+from specchat.engine import Admitted, Event, Prefilled, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay
@@ -158,3 +158,27 @@ async def test_the_set_up_on_a_gpu_states_number_memory_and_time_of_graphs(stage
         assert not any("graphs" in row.plain for row in card.rows())
         card.ready = replace(card.ready, graphs=96, graph_bytes=410_000_000, warm_up_s=52.3)
         assert re.search(r"graphs +96 · 0.41 GB · 0:52", "\n".join(row.plain for row in card.rows()))
+
+
+async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for_it(stage: Stage) -> None:
+    def read(event: Event, reused: int) -> Event:
+        if isinstance(event, Admitted):
+            return replace(event, prompt_tokens=1260, reused_tokens=reused)
+        if isinstance(event, Prefilled):
+            return replace(event, done=1260, total=1260, seconds=(1260 - reused) / 100)
+        return event
+
+    stage.engine._ready = replace(stage.engine._ready, kept_bytes=3_400_000_000)
+    async with stage.started(WIDE) as pilot:
+        shown = []
+        for reused in (0, 1204):
+            await stage.send(pilot)
+            for events in stage.engine._open.values():
+                events[:] = [read(event, reused) for event in events]
+            await stage.give(pilot)
+            shown.append("\n".join(row.plain for row in stage.app.screen.query_one(SetUpCard).rows()))
+        assert re.search(r"kept texts +up to 3.40 GB", shown[0])
+        assert re.search(r"prompt +0 of 1,260 reused\n", shown[0])
+        assert re.search(r"prompt +1,204 of 1,260 reused\ntime saved +at least 12.0 s\n", shown[1])
+        await stage.press(pilot, "ctrl+l")
+        assert "1,204 of 1,260 reused" in "\n".join(row.plain for row in stage.app.screen.query_one(PlaceCard).rows())
