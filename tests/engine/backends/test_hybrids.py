@@ -18,6 +18,7 @@ from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, text_of, tiny_engine
 
 ALL = pytest.mark.parametrize("kind", HYBRIDS)
+EVERYDAY = ("qwen3_5_text", "lfm2", "nemotron_h")
 LENGTHS, SLOTS = (40, 13, 27), (3, 0, 2)
 TEXTS = ("one two one two one", "a b a b a b a b", "speculative decoding")
 
@@ -75,7 +76,9 @@ def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None
         torch.testing.assert_close(known[0][key], known[1][key], rtol=off, atol=off)
 
 
-@ALL
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in EVERYDAY else pytest.mark.slow) for kind in HYBRIDS]
+)
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(kind: str) -> None:
     target = hybrid(kind)
     with tiny_engine(target, hybrid(kind, seed=1), slots=4, chunk=8) as engine:

@@ -118,7 +118,8 @@ def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: p
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("ratio", [7, *(pytest.param(each, marks=pytest.mark.slow) for each in (3, 4, 8))])
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [3, 4, 7, 8])
 @torch.inference_mode()
 def test_layers_get_the_kernel_for_decoding(ratio: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of rows and tokens: torch's compiler is asked where it would choose for a GPU."""

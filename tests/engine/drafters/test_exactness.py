@@ -187,6 +187,7 @@ def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int)
         assert check_distribution(events, PROMPT, setup.p, least=50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [

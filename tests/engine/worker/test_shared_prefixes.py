@@ -58,6 +58,11 @@ KINDS = {
 }
 
 
+ONE_TEXT = 1e-9
+"""GB of a cache that has room for one text."""
+EVERYDAY = {("none", None), ("head", ONE_TEXT), ("packed", None), ("packed hybrid", ONE_TEXT)}
+
+
 def requests(seed: int) -> list[Request]:
     """Turns of chats that branch, are edited and asked again, in random order."""
     draw = random.Random(seed)
@@ -86,8 +91,14 @@ def replies_alone(kind: Kind, asked: list[Request], monkeypatch: pytest.MonkeyPa
             return [ids_of(list(engine.stream(request))) for request in asked]
 
 
-@pytest.mark.parametrize("memory", [None, 1e-9], ids=["everything", "one text"])
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize(
+    ("kind", "memory"),
+    [
+        pytest.param(kind, memory, marks=() if (name, memory) in EVERYDAY else pytest.mark.slow, id=f"{name}-{memory}")
+        for name, kind in KINDS.items()
+        for memory in (None, ONE_TEXT)
+    ],
+)
 def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, draw, suspended = requests(7), random.Random(3), []
     alone = replies_alone(kind, asked, monkeypatch)
