@@ -101,21 +101,6 @@ class BlockPool:
         """Most columns of a slot."""
         return self.width * BLOCK
 
-    @property
-    def used(self) -> int:
-        """Blocks that slots use."""
-        return len({block for held in self._held for block in held})
-
-    @property
-    def cached(self) -> int:
-        """Blocks in the prefix tree."""
-        return len(self._tree.nodes)
-
-    @property
-    def free(self) -> int:
-        """Blocks that hold nothing."""
-        return len(self._free)
-
     def is_shared(self, block: int) -> bool:
         """Whether a block has several users."""
         return self._users[block] > 1
@@ -157,10 +142,8 @@ class BlockPool:
 
     def has_room(self, columns: int) -> bool:
         """Whether a text of so many columns fits, if all texts that no slot uses are evicted."""
-        wanted = min(-(-columns // BLOCK), self.width)
-        if wanted <= len(self._free):
-            return True
-        return wanted <= len(self._free) + sum(self._users[node.block] == 1 for node in self._tree.nodes)
+        in_use = {block for held in self._held for block in held}
+        return min(-(-columns // BLOCK), self.width) <= self.blocks - 1 - len(in_use)
 
     def reserve(self, slot: int, columns: int) -> bool:
         """Let a slot have blocks for so many columns, evicting texts that no slot uses; whether it has them now."""
@@ -173,16 +156,12 @@ class BlockPool:
             held.append(block)
         return True
 
-    def trim(self, slot: int, columns: int) -> None:
-        """Free a slot's blocks after so many columns."""
-        held, kept = self._held[slot], -(-columns // BLOCK)
-        while len(held) > kept:
-            self._drop(held.pop())
-            self.tables[slot, len(held)] = 0
-
     def clear(self, slot: int) -> None:
         """Free all blocks of a slot."""
-        self.trim(slot, 0)
+        for block in self._held[slot]:
+            self._drop(block)
+        self._held[slot] = []
+        self.tables[slot] = 0
 
     def commit(self, slot: int, tokens: Sequence[int], *, final: bool, by: str = "") -> None:
         """Let later prompts use the blocks of a slot that hold these tokens; if `final`, also a partly filled one.
@@ -229,7 +208,7 @@ class BlockPool:
         return found, length, {n: state for n, state in known.items() if n <= length}
 
     def filled_by(self) -> tuple[Counter[str], Counter[str]]:
-        """Numbers of known blocks, by the request that filled them, the latest last; and of those that texts share."""
+        """Number of known blocks by the request that filled them, the latest last; number of them in several texts."""
         texts = sorted(self._tree.texts().items(), key=lambda item: item[0].used)
         shared = (node.filled_by for node, count in texts if count > 1)
         return Counter(node.filled_by for node, _ in texts), Counter(shared)
@@ -237,10 +216,6 @@ class BlockPool:
     def unshared(self, slot: int) -> int:
         """Blocks of a slot that are in no known text."""
         return sum(self._users[block] == 1 for block in self._held[slot])
-
-    def forget(self) -> None:
-        """Remove all texts that no slot uses."""
-        self._evict(self.blocks)
 
     def _is_better(self, block: int, other: int) -> bool:
         """Whether more caches know a block than another one with the same tokens."""

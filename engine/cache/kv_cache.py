@@ -59,13 +59,8 @@ def grouped(shapes: Shapes, make: Callable[[int, int, int], Tensor]) -> tuple[li
     return made, layers[: len(shapes)], layers[len(shapes) :]
 
 
-def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
-    """Memory of one column of all layers."""
-    return sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
-
-
-class KVCache(BlockStore):
-    """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
+class LayerCache(BlockStore):
+    """Keys and values of all layers of a model: sizes, and memory by block.
 
     Args:
         shapes: of the layers.
@@ -73,9 +68,54 @@ class KVCache(BlockStore):
         columns: positions per slot.
         device: of the tensors.
         dtype: of keys and values.
-        paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
         states: of recurrent layers, if any.
-        pool: of the blocks for later prompts; its own if None.
+        pool: its blocks are those of the cache; a new one if None.
+
+    Raises:
+        EngineError: there is too little memory.
+    """
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        slots: int,
+        columns: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        states: States | None,
+        pool: BlockPool | None,
+    ) -> None:
+        self.slots, self.columns, self.states = slots, columns, states
+        self._shapes, self._device, self._dtype = shapes, device, dtype
+        self.column_bytes = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
+        require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
+        super().__init__(pool or BlockPool(slots, columns))
+        if pool is None:
+            self.pool.states = states
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
+        return self.states.bytes if self.states else 0
+
+    def _by_block(self, blocks: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Tensors [layers, blocks, G, BLOCK, D], as `grouped` returns them."""
+        return grouped(
+            self._shapes,
+            lambda layers, heads, size: lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, self._dtype),
+        )
+
+    def _shortage(self) -> EngineError:
+        size, what = self.slots * self.columns * self.column_bytes, f"a cache of {self.slots} x {self.columns} tokens"
+        return EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context")
+
+
+class KVCache(LayerCache):
+    """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
+
+    Args:
+        paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
+            Others as for `LayerCache`.
 
     Raises:
         EngineError: it does not fit into memory.
@@ -93,48 +133,29 @@ class KVCache(BlockStore):
         states: States | None = None,
         pool: BlockPool | None = None,
     ) -> None:
-        self.slots, self.columns, self.states = slots, columns, states
-        self._shapes, self._device, self._dtype = shapes, device, dtype
-
         def rows(layers: int, heads: int, size: int) -> Tensor:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
             first, second = (heads, slots) if paged else (slots, heads)
             block = lazy_zeros((layers, first, second, columns, size), device, dtype)
             return block.transpose(1, 2) if paged else block
 
-        self.column_bytes = column_bytes(shapes, dtype)
-        size = slots * columns * self.column_bytes
-        require_memory(device, size, f"a cache of {slots} x {columns} tokens")
+        super().__init__(shapes, slots, columns, device, dtype, states, pool)
         try:
             self._rows, self.keys, self.values = grouped(shapes, rows)
         except (RuntimeError, MemoryError):
-            raise EngineError(
-                f"a cache of {slots} x {columns} tokens needs {size / 1e9:.1f} GB and does not fit: lower --context"
-            ) from None
+            raise self._shortage() from None
         self._saved: list[Tensor] = []
         """[layers, blocks, G, BLOCK, D] as `_rows`, once there are blocks."""
-        super().__init__(pool or BlockPool(slots, columns))
-        if pool is None:
-            self.pool.states = states
 
     @property
     def bytes(self) -> int:
         """Memory of all slots, each with one recurrent state."""
         return sum(rows.nbytes for rows in self._rows) + self.slots * self.state_bytes
 
-    @property
-    def state_bytes(self) -> int:
-        """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
-        return self.states.bytes if self.states else 0
-
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to on a CPU."""
-
-        def made(layers: int, heads: int, size: int) -> Tensor:
-            return lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, self._dtype)
-
         self._saved = []
-        self._saved = grouped(self._shapes, made)[0]
+        self._saved = self._by_block(blocks)[0]
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first columns of a block."""

@@ -10,58 +10,36 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, BlockStore, States
-from specchat.engine.cache.kv_cache import Shapes, column_bytes, grouped, lazy_zeros
+from specchat.engine.cache.block_pool import BlockPool, States
+from specchat.engine.cache.kv_cache import LayerCache, Shapes
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.device.device import require_memory
-from specchat.engine.errors import EngineError
 
 Attach = Callable[[NDArray[np.int32], Sequence[Tensor], Sequence[Tensor]], None]
 """Called with the tables of the pool [slots, width], keys and values."""
-_CPU = torch.device("cpu")
 
 
 def _nowhere(*_: object) -> None:
     """Before a decoder is connected."""
 
 
-class PagedCache(BlockStore):
-    """Tensors [blocks, G, BLOCK, D], float16, of keys and of values, one pair per layer.
+class PagedCache(LayerCache):
+    """Tensors [blocks, G, BLOCK, D], float16, of keys and of values, one pair per layer; arguments as for `LayerCache`.
 
     Rolling back shortens a length (`SequenceState.cached`) and moves no data.
-
-    Args:
-        shapes: of the layers.
-        slots: sequences that fit at once.
-        columns: positions per slot.
-        states: of recurrent layers, if any.
-        pool: blocks of the cache; its own if None.
 
     Raises:
         EngineError: it does not fit into memory.
     """
 
     def __init__(
-        self,
-        shapes: Shapes,
-        slots: int,
-        columns: int,
-        states: States | None,
-        pool: BlockPool | None = None,
+        self, shapes: Shapes, slots: int, columns: int, states: States | None, pool: BlockPool | None = None
     ) -> None:
-        self.slots, self.columns, self.states = slots, columns, states
-        self._shapes = shapes
+        super().__init__(shapes, slots, columns, torch.device("cpu"), torch.float16, states, pool)
         self._attach: Attach = _nowhere
-        self.column_bytes = column_bytes(shapes, torch.float16)
-        size, what = slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens"
-        require_memory(_CPU, size, what)
-        super().__init__(pool or BlockPool(slots, columns))
-        if pool is None:
-            self.pool.states = states
         try:
             self.allocate(self.pool.blocks)
         except MemoryError:
-            raise EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context") from None
+            raise self._shortage() from None
 
     def connect(self, attach: Attach) -> None:
         """Call `attach` now and whenever the memory changes."""
@@ -73,18 +51,9 @@ class PagedCache(BlockStore):
         """Memory of all blocks, and of one recurrent state per slot."""
         return sum(blocks.nbytes for blocks in self._blocks) + self.slots * self.state_bytes
 
-    @property
-    def state_bytes(self) -> int:
-        """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
-        return self.states.bytes if self.states else 0
-
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
-
-        def made(layers: int, heads: int, size: int) -> Tensor:
-            return lazy_zeros((layers, blocks, heads, BLOCK, size), _CPU, torch.float16)
-
-        self._blocks, self.keys, self.values = grouped(self._shapes, made)
+        self._blocks, self.keys, self.values = self._by_block(blocks)
         self._attach(self.pool.tables, self.keys, self.values)
 
     def copy(self, source: int, target: int, count: int) -> None:
