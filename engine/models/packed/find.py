@@ -14,7 +14,7 @@ from specchat.engine.device.device import require_memory
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
-from specchat.engine.models.packed.file import PackedFileError, PackedWeights
+from specchat.engine.models.packed.file import PackedFileError, read_index
 from specchat.engine.models.resolve import GgufFile, described, empty_folder, gguf_of, is_gguf, resolve
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.progress import Progress
@@ -110,7 +110,7 @@ def _packed(
 
     def is_valid(folder: Path) -> bool:
         try:
-            return bool(PackedWeights.open(folder).index.get("source") == identity)
+            return bool(read_index(folder).get("source") == identity)
         except PackedFileError:
             return False
 

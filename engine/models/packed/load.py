@@ -1,4 +1,4 @@
-"""Loading of a packed model, without transformers: weights are mapped into memory."""
+"""Loading of a packed model, without transformers: weights stay as they are in the file."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PackedModel:
     context: int
     vocab_size: int
     weight_bytes: int
-    """Size of the mapped file."""
+    """Size of the file."""
     has_chat_template: bool
     format: str
     """Display name of the format of the weights."""
