@@ -24,6 +24,8 @@ class DrafterProfile:
     """Confidence buckets of its tokens; empty if it gives none."""
     expected_rates: Mapping[int, float] = field(default_factory=dict)
     """Prior acceptance rate by bucket."""
+    methods: Sequence[int] = (0,)
+    """The first bucket of each method of drafting, for drafters that combine several."""
     default_gamma: int = DEFAULT_GAMMA
     """γ of requests that name none and may not adapt it (sampled with a seed)."""
     proposes_at_zero: bool = False

@@ -61,7 +61,7 @@ class Planner:
         for width, seconds in passes:
             self._costs.observe_pass(1, width, seconds)
         for name, seconds in steps.items():
-            self._costs.observe_part(name, 1, seconds)
+            self._costs.observe_draft(name, 1, 1, seconds)
 
     def named(self, name: str, gamma: int | None) -> str:
         """The drafter that a request gets: the best one for auto, none where γ is 0.
@@ -89,6 +89,7 @@ class Planner:
                 drafter.profile.buckets,
                 drafter.profile.expected_rates,
                 about.offers,
+                methods=drafter.profile.methods,
                 growing=about.grows,
                 sampled=not row.request.sampling.greedy,
             )
@@ -240,7 +241,7 @@ class Planner:
 
     def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
         """What the round of so many rows took next to drafting and verification."""
-        self._costs.observe_part(any(plan.proposal.lengths), rows, seconds)
+        self._costs.observe_rest(rows, seconds, drafted=any(plan.proposal.lengths))
 
     def _propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]

@@ -41,6 +41,7 @@ class CombinedDrafter(Drafter):
             of_head,
             buckets=(*of_head.buckets, *self._shifted(of_suffix.buckets)),
             expected_rates={**of_head.expected_rates, **rates},
+            methods=(0, self._first),
             proposes_at_zero=True,
         )
 

@@ -6,6 +6,7 @@ distribution over a grid of rates, updated by Bayes' rule. Its prior is what ear
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -29,7 +30,7 @@ _UNLEARNED = 0.1
 """Share of the first prior that no experience removes, so that better text is recognised."""
 _LEARN = 1 / 20, 1 / 400
 """Weight of a test of a bucket in its prior: of the first one, and of late ones."""
-_RECENT, _TRUST = 1 / 24, 2.0
+_RECENT, _TRUST = 1 / 40, 2.0
 """Weight of a draft in the ratio of accepted to expected tokens, and tokens that its start value of 1 counts for."""
 
 
@@ -58,23 +59,25 @@ class Experience:
     Args:
         buckets: confidence buckets; all tokens are in bucket 0 if the drafter gives none.
         expected: expected acceptance rates, by bucket.
+        methods: the first bucket of each method of drafting; each has its own calibration.
     """
 
-    def __init__(self, buckets: Sequence[int], expected: Mapping[int, float]) -> None:
+    def __init__(self, buckets: Sequence[int], expected: Mapping[int, float], methods: Sequence[int] = (0,)) -> None:
         self._first = {bucket: _around(expected.get(bucket)) for bucket in buckets or (0,)}
         self.priors = dict(self._first)
         self._tests = dict.fromkeys(self.priors, 0)
         self._calibrated = bool(expected)
-        self._accepted = self._expected = _TRUST
-        self.factor = 1.0
-        """Accepted / expected tokens, at most 1: buckets are tested rarely, so each learns slowly by itself."""
+        self._methods = methods
+        self._counts = [(_TRUST, _TRUST)] * len(methods)
+        """Accepted and expected tokens, by method."""
         self.gain: dict[int, float] = {}
-        """Of growing drafts, by batch size: average of accepted tokens minus the price of the draft."""
+        """Of growing drafts, by batch size: average of the tokens expected to be accepted minus the price of the draft.
+        What is accepted would vary so much that a few misses end drafts that pay."""
 
     def state(self) -> dict[str, Any]:
         """What has been learnt, as JSON can have it."""
         priors = [[bucket, self._tests[bucket], belief] for bucket, belief in self.priors.items()]
-        return {"priors": priors, "counts": [self._accepted, self._expected], "gain": list(self.gain.items())}
+        return {"priors": priors, "counts": self._counts, "gain": list(self.gain.items())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with the `state` of another session.
@@ -82,16 +85,15 @@ class Experience:
         Raises:
             KeyError, TypeError, ValueError: it is not one for these buckets; nothing was changed.
         """
-        accepted, expected = state["counts"]
+        counts = [(float(accepted), float(expected)) for accepted, expected in state["counts"]]
         gain = {int(rows): float(value) for rows, value in state["gain"]}
         tests = {bucket: int(count) for bucket, count, _ in state["priors"]}
         priors = {bucket: [float(weight) for weight in belief] for bucket, _, belief in state["priors"]}
         valid = all(len(belief) == len(_RATES) and 0.99 < sum(belief) < 1.01 for belief in priors.values())
-        if priors.keys() != self._first.keys() or not valid or not (0 < accepted < inf and 0 < expected < inf):
+        valid = valid and len(counts) == len(self._counts) and all(0 < each < inf for pair in counts for each in pair)
+        if priors.keys() != self._first.keys() or not valid:
             raise ValueError("not an experience with these buckets")
-        self.priors, self._tests, self.gain = priors, tests, gain
-        self._accepted, self._expected = accepted, expected
-        self.calibrate(0, 0.0)
+        self.priors, self._tests, self.gain, self._counts = priors, tests, gain, counts
 
     def learn(self, bucket: int, belief: Sequence[float]) -> None:
         """Move a bucket's prior towards the belief of a row that has just been updated."""
@@ -100,12 +102,26 @@ class Experience:
         target = _mixed(belief, self._first[bucket], _UNLEARNED)
         self.priors[bucket] = _mixed(self.priors[bucket], target, max(late, first / (1 + first * self._tests[bucket])))
 
-    def calibrate(self, accepted: int, expected: float) -> None:
-        """Learn how many tested tokens of a draft were accepted, and how many were expected to be."""
+    def factor(self, bucket: int) -> float:
+        """Accepted / expected tokens of the bucket's method, at most 1: each bucket by itself is tested rarely."""
+        accepted, expected = self._counts[self._method(bucket)]
+        return min(1.0, accepted / expected)
+
+    def calibrate(self, bucket: int, accepted: int, expected: float) -> None:
+        """Learn how many tested tokens of a draft were accepted, and how many were expected to be.
+
+        Args:
+            bucket: of one of the tokens.
+            accepted: of the tested tokens.
+            expected: of them.
+        """
         if self._calibrated:
-            self._accepted += accepted - _RECENT * (self._accepted - _TRUST)
-            self._expected += expected - _RECENT * (self._expected - _TRUST)
-            self.factor = min(1.0, self._accepted / self._expected)
+            method = self._method(bucket)
+            old_accepted, old_expected = self._counts[method]
+            self._counts[method] = (_fading(old_accepted) + accepted, _fading(old_expected) + expected)
+
+    def _method(self, bucket: int) -> int:
+        return bisect_right(self._methods, bucket) - 1
 
 
 class AcceptanceModel:
@@ -122,8 +138,8 @@ class AcceptanceModel:
         self, drafter: str, experience: Experience, offers: Offers | None = None, *, growing: bool = False
     ) -> None:
         self.drafter, self.experience, self.growing = drafter, experience, growing
-        self.price: float | None = None
-        """Accepted tokens that a growing draft of the current round has to gain."""
+        self.gain: float | None = None
+        """Of the growing draft of the current round: the tokens expected to be accepted minus its price."""
         self.longest = LONGEST if offers else MAX_GAMMA
         self._offers = offers
         self._beliefs = dict(experience.priors)
@@ -135,7 +151,7 @@ class AcceptanceModel:
 
     def rate(self, bucket: int) -> float:
         """Probability that a token of the bucket is accepted if its parent was."""
-        return self._mean_power(bucket, 1) * self.experience.factor
+        return self._mean_power(bucket, 1) * self.experience.factor(bucket)
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """Probability that each token is accepted, and with it all that it follows.
@@ -146,7 +162,7 @@ class AcceptanceModel:
             buckets: of the tokens.
             tree: None for a chain.
         """
-        factor, chances, runs = self.experience.factor, [1.0], [0]
+        factor, chances, runs = self.experience.factor(buckets[0]) if buckets else 1.0, [1.0], [0]
         for i, parent in enumerate(range(len(buckets)) if tree is None else tree.parents):
             bucket = buckets[i]
             run = runs[parent] if parent and buckets[parent - 1] == bucket else 0
@@ -173,7 +189,9 @@ class AcceptanceModel:
             return
         accepted, rejected = verified.tested()
         tested = (*accepted, *rejected)
-        self.experience.calibrate(len(accepted), sum(self._mean_power(bucket, 1) for bucket in tested))
+        self.experience.calibrate(
+            verified.buckets[0], len(accepted), sum(self._mean_power(bucket, 1) for bucket in tested)
+        )
         for bucket in set(tested):
             hits, misses = accepted.count(bucket), rejected.count(bucket)
             weights = [b * r**hits * (1 - r) ** misses for b, r in zip(self._beliefs[bucket], _RATES, strict=True)]
@@ -190,6 +208,11 @@ class AcceptanceModel:
         while len(means) <= n:
             means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
         return means[n]
+
+
+def _fading(count: float) -> float:
+    """A count of tokens on its way back to that before any test."""
+    return count - _RECENT * (count - _TRUST)
 
 
 def _around(rate: float | None) -> list[float]:

@@ -34,9 +34,9 @@ _MOST_SAVED = 0.75
 """Maximum of the time saved for trials, in plain rounds; also its initial value."""
 _HELD = 4
 """Rounds for which the choice not to draft holds: choosing takes some hundredths of a short pass."""
-_GAIN = 1 / 12
+_GAIN = 1 / 24
 """Weight of a round in the gain of growing drafts."""
-_FIRST_GAIN = 0.35
+_FIRST_GAIN = 0.45
 """Accepted tokens that a growing draft of one step is first expected to have."""
 
 
@@ -66,11 +66,12 @@ class GammaController:
         expected: Mapping[int, float] = MappingProxyType({}),
         offers: Offers | None = None,
         *,
+        methods: Sequence[int] = (0,),
         growing: bool = False,
         sampled: bool = False,
     ) -> AcceptanceModel:
         """Acceptance model of a new row; the arguments describe its drafter (`engine.decoding.drafter`)."""
-        experience = self._experiences.of(drafter, sampled, buckets, expected)
+        experience = self._experiences.of(drafter, sampled, buckets, expected, methods)
         return AcceptanceModel(drafter, experience, offers, growing=growing)
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
@@ -79,7 +80,8 @@ class GammaController:
         sharing, tokens = (growing, growing) if costs.ragged else (rows, 1)
         price = max(1.0, self._speed) * rows / sharing
         passes = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
-        return Budget(passes, price * costs.step(acceptance.drafter), acceptance.rate)
+        step = costs.drafting(acceptance.drafter, 2) - costs.drafting(acceptance.drafter, 1)
+        return Budget(passes, price * step, acceptance.rate)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to draft for, per row; 0 for no draft.
@@ -106,7 +108,7 @@ class GammaController:
     def _longest(self, models: Sequence[AcceptanceModel], rooms: Sequence[int], costs: RoundCosts) -> int:
         """The γ of most value for one drafter's rows."""
         first, best, longest = models[0], 0.0, 0
-        step = costs.step(first.drafter)
+        step = costs.drafting(first.drafter, 1)
         price = step + costs.verifying(costs.size([1] * len(models)))
         if first.growing:
             usual = _FIRST_GAIN - max(1.0, self._speed) * costs.rows / len(models) * price
@@ -116,7 +118,7 @@ class GammaController:
                 if gamma > first.longest or (longest and gamma > max(rooms)):
                     break
                 offered = [model.offered(min(gamma, room)) for model, room in zip(models, rooms, strict=True)]
-                value = self._best(_in_order(offered, costs), costs, drafting=step * gamma)[1]
+                value = self._best(_in_order(offered, costs), costs, drafting=costs.drafting(first.drafter, gamma))[1]
                 if value > best:
                     best, longest = value, gamma
                 elif longest:
@@ -154,13 +156,14 @@ class GammaController:
             taken = [token.row for token in tokens[:size]]
             for place, i in enumerate(trimmed):
                 kept[i] = min(kept[i], taken.count(place) + taken.count(None))
-        drafting = {model.drafter: costs.step(model.drafter) * max(steps) for model in acceptances}
+        drafting = {model.drafter: costs.drafting(model.drafter, max(steps)) for model in acceptances}
         self._round = 1 + sum(drafting.values()) + costs.verifying(costs.size(kept))
         drawn = [i for i, model in enumerate(acceptances) if model.growing and steps[i]]
         for i in drawn:
             size = costs.size([kept[each] for each in drawn])
             time = costs.verifying(size) + drafting[acceptances[i].drafter]
-            acceptances[i].price = self._speed * rows * time / len(drawn)
+            expected = sum(acceptances[i].survival(proposed[i], shapes[i]))
+            acceptances[i].gain = expected - self._speed * rows * time / len(drawn)
         return kept
 
     def observe(self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft] = ()) -> None:
@@ -168,10 +171,10 @@ class GammaController:
         for model, draft in zip_longest(acceptances, verified):
             model.observe(draft)
             gain = model.experience.gain
-            if model.price is not None and draft is not None:
+            if model.gain is not None and draft is not None:
                 # A delayed measurement must not outweigh all others.
-                gain[self._rows] += _GAIN * (max(draft.accepted - model.price, -1.0) - gain[self._rows])
-            model.price = None
+                gain[self._rows] += _GAIN * (max(model.gain, -1.0) - gain[self._rows])
+            model.gain = None
         tokens = 1 + sum(draft.accepted for draft in verified) / max(1, len(verified))
         self._speed += _SPEED * (tokens / self._round - self._speed)
         # A trial that succeeds pays for later ones, by half: some succeed by chance.

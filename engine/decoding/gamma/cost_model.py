@@ -1,7 +1,8 @@
 """Cost model: what rounds cost on this machine, learned from the rounds that it runs.
 
 A round consists of draft steps, one verification pass, and the rest (work on the host). Passes have a curve of time
-against width; draft steps and the rest have medians. Times are in seconds, in `RoundCosts` in plain rounds (γ = 0).
+against width, drafts a line of time against steps, the rest a median. Times are in seconds, in `RoundCosts` in plain
+rounds (γ = 0).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from statistics import median_low
@@ -42,6 +43,8 @@ _REFRESH = 1 / 32, 48
 """Measurements after which `RoundCosts` are computed again: a share of all so far, and the maximum."""
 _RARITY = 6
 """Of n passes √(n / this) have to be plain: seldom enough to cost little, and ever more seldom."""
+_PROPORTION = 0.5
+"""Weight of the assumption that the time of a draft is proportional to its steps, in measurements of a single step."""
 _TOKENS = 64
 """Drafted tokens of a batch up to which costs are computed; costs of more are extrapolated."""
 
@@ -114,8 +117,10 @@ class CostModel:
         self._passes: dict[int, int] = defaultdict(int)
         self._plain: dict[int, int] = defaultdict(int)
         """Passes by batch size: all, and those without drafts."""
-        self._windows: dict[Hashable, dict[int, deque[float]]] = defaultdict(_windows)
-        """Latest times of a drafter's steps, and of the rest of rounds with drafts (True) or without, by batch size."""
+        self._drafts: dict[str, dict[int, dict[int, deque[float]]]] = defaultdict(lambda: defaultdict(_windows))
+        """Latest times of a drafter's drafts, by batch size and number of steps."""
+        self._rests: dict[bool, dict[int, deque[float]]] = defaultdict(_windows)
+        """Latest times of the rest of rounds with drafts (True) or without, by batch size."""
         self._costs: tuple[int, RoundCosts] | None = None
 
     def observe(self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float) -> None:
@@ -131,7 +136,7 @@ class CostModel:
         """
         self.observe_pass(rows, width, verify_s)
         if drafter is not None and steps:
-            self.observe_part(drafter, rows, draft_s / steps)
+            self.observe_draft(drafter, rows, steps, draft_s)
 
     def observe_pass(self, rows: int, width: int, seconds: float) -> None:
         """Learn from one pass."""
@@ -142,10 +147,15 @@ class CostModel:
         if self._measurements % _WAITING == 0:
             self._update_curves()
 
-    def observe_part(self, part: str | bool, rows: int, seconds: float) -> None:
-        """Learn from a draft step (`part`: the drafter) or the rest of a round (`part`: whether it had drafts)."""
+    def observe_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
+        """Learn from a draft."""
         self._measurements += 1
-        self._windows[part][rows].append(seconds)
+        self._drafts[drafter][rows][steps].append(seconds)
+
+    def observe_rest(self, rows: int, seconds: float, *, drafted: bool) -> None:
+        """Learn from the rest of a round with drafts, or without."""
+        self._measurements += 1
+        self._rests[drafted][rows].append(seconds)
 
     def plain_width(self, rows: int) -> int:
         """Width of a pass without drafts."""
@@ -161,10 +171,15 @@ class CostModel:
         seconds = (_nearest(self._curves, rows) or PassCurve()).seconds_up_to(self.padded(width))
         return seconds if self.ragged else [seconds[self.padded(each) - 1] for each in range(1, width + 1)]
 
-    def part(self, part: str | bool, rows: int) -> float | None:
-        """Time of a draft step or of the rest of a round, if known."""
-        window = _nearest(self._windows[part], rows)
+    def rest(self, rows: int, *, drafted: bool) -> float | None:
+        """Time of the rest of a round, if known."""
+        window = _nearest(self._rests[drafted], rows)
         return median_low(window) if window else None
+
+    def drafts(self, drafter: str, rows: int) -> list[tuple[int, float, float]]:
+        """By number of steps: times of a drafter's drafts, with their weights, as errors are shares of them."""
+        windows = _nearest(self._drafts[drafter], rows) or {}
+        return [(steps, median_low(window), len(window) / steps**2) for steps, window in windows.items()]
 
     def of_batch(self, rows: int) -> RoundCosts:
         """Costs of rounds with this batch size, computed again when noticeably more is known."""
@@ -195,12 +210,13 @@ class RoundCosts:
         plain = model.plain_width(rows)
         most = max(MAX_GAMMA, min(MAX_GAMMA * rows, _TOKENS)) if model.ragged else MAX_GAMMA
         seconds = model.verify_up_to(rows, plain + most)[plain - 1 :]
-        drafted = model.part(True, rows) or 0.0
-        rest = model.part(False, rows) or drafted
+        drafted = model.rest(rows, drafted=True) or 0.0
+        rest = model.rest(rows, drafted=False) or drafted
         self.plain_s = seconds[0] + rest
         more = max(0.0, drafted - rest) - seconds[0]
         self._added = [0.0, *((each + more) / self.plain_s for each in seconds[1:])]
-        self._steps: dict[str, float] = {}
+        self._steps: dict[str, tuple[float, float]] = {}
+        """By drafter, of its first step and of a further one."""
 
     def size(self, lengths: Sequence[int]) -> int:
         """Size of drafts of these lengths."""
@@ -211,12 +227,28 @@ class RoundCosts:
         beyond = max(0, size - len(self._added) + 1)
         return self._added[size - beyond] + beyond * (self._added[-1] - self._added[-2])
 
-    def step(self, drafter: str) -> float:
-        """What a draft step for all rows adds to a round."""
+    def drafting(self, drafter: str, steps: int) -> float:
+        """What so many draft steps for all rows add to a round; the first one has more to do than the others."""
         if drafter not in self._steps:
-            known = self._model.part(drafter, self.rows)
-            self._steps[drafter] = _UNKNOWN_STEP if known is None else known / self.plain_s
-        return self._steps[drafter]
+            measured = self._model.drafts(drafter, self.rows) or [(1, _UNKNOWN_STEP * self.plain_s, 1.0)]
+            first, more = _line([(0, 0.0, _PROPORTION), *measured])
+            self._steps[drafter] = first / self.plain_s, more / self.plain_s
+        first, more = self._steps[drafter]
+        return first + more * (steps - 1) if steps else 0.0
+
+
+def _line(drafts: Sequence[tuple[int, float, float]]) -> tuple[float, float]:
+    """Least-squares line through drafts: seconds of the first step and of each further one.
+
+    Args:
+        drafts: at least two numbers of steps, with their seconds and weights.
+    """
+    weight = sum(w for _, _, w in drafts)
+    steps, seconds = sum(w * n for n, _, w in drafts) / weight, sum(w * s for _, s, w in drafts) / weight
+    spread = sum(w * (n - steps) ** 2 for n, _, w in drafts)
+    more = sum(w * (n - steps) * (s - seconds) for n, s, w in drafts) / spread
+    more = min(max(more, 0.0), seconds / steps)
+    return seconds - more * (steps - 1), more
 
 
 def _windows() -> dict[int, deque[float]]:

@@ -30,11 +30,18 @@ class Experiences:
         self._known: dict[str, Experience] = {}
         self._stored = self._read().get(models, {})
 
-    def of(self, drafter: str, sampled: bool, buckets: Sequence[int], expected: Mapping[int, float]) -> Experience:
-        """The experience with a drafter; buckets and expected rates are those of its first one."""
+    def of(
+        self,
+        drafter: str,
+        sampled: bool,
+        buckets: Sequence[int],
+        expected: Mapping[int, float],
+        methods: Sequence[int] = (0,),
+    ) -> Experience:
+        """The experience with a drafter; the other arguments are those of its first one, as in `DrafterProfile`."""
         name = f"{drafter}, {'sampled' if sampled else 'greedy'}"
         if name not in self._known:
-            experience = self._known[name] = Experience(buckets, expected)
+            experience = self._known[name] = Experience(buckets, expected, methods)
             with suppress(KeyError, TypeError, ValueError):
                 experience.restore(self._stored[name])
         return self._known[name]

@@ -87,7 +87,7 @@ def trees(world: World, rates: Sequence[float]) -> float:
         world.costs.observe(
             1, kept + 1, "tree", asked, world.noisy(asked * STEP * PLAIN_S), world.noisy(world.verify(kept + 1))
         )
-        world.costs.observe_part(kept > 0, 1, world.noisy(REST_S))
+        world.costs.observe_rest(1, world.noisy(REST_S), drafted=kept > 0)
         if number >= COLD:
             worth = tree_tokens(rates, tree)
             tokens += worth
@@ -125,6 +125,6 @@ def test_the_first_reply_of_a_start_gains_by_drafts(verify: Pass) -> None:
     """Costs are known from the warm-up, acceptance is what the head shows: nothing has to be found out first."""
     machines = [machine_of(verify, seed) for seed in range(6)]
     for machine in machines:
-        machine.costs.observe_part("drafter", 1, machine.noisy(STEP * PLAIN_S))
+        machine.costs.observe_draft("drafter", 1, 1, machine.noisy(STEP * PLAIN_S))
         growing(machine, 0.5, 1)
     assert mean(machine.all.tokens / machine.all.seconds for machine in machines) > 1.3 / round_s(verify, STEP, 0, 0)
