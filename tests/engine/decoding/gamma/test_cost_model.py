@@ -72,5 +72,5 @@ def test_a_further_step_costs_less_than_the_first_one_of_a_draft() -> None:
         for steps in (1, 2, 3):
             costs.observe(1, 2, "head", steps, 0.0006 + 0.0001 * (steps - 1), 0.004)
     batch = costs.of_batch(1)
-    assert batch.drafting("head", 1) * batch.plain_s == pytest.approx(0.0006, rel=0.1)
-    assert batch.drafting("head", 4) * batch.plain_s == pytest.approx(0.0009, rel=0.1)
+    assert batch.drafting("head", 1) * batch.plain_s == pytest.approx(0.0006, rel=0.2)
+    assert batch.drafting("head", 4) * batch.plain_s == pytest.approx(0.0009, rel=0.2)
