@@ -125,7 +125,7 @@ class Round:
     drafter: str
     """Name of the drafter."""
     gamma: int
-    """Requested draft length; the drafter may have drafted fewer tokens."""
+    """Requested draft length, of a tree its depth; of a chain fewer tokens may have been drafted."""
     drafted: tuple[int, ...]
     """Drafted token ids."""
     p: tuple[float, ...]

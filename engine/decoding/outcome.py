@@ -94,7 +94,7 @@ def outcome_of(
     if len(decided) > len(path):
         line = tree.line(tree.candidates[path[-1] if path else 0][0].node)
     return Outcome(
-        gamma=gamma,
+        gamma=tree.depth if tree.branches else gamma,
         drafted=[drafted[node - 1] for node in (*path, *line)],
         accepted=len(path),
         last=last,
