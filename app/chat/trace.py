@@ -91,7 +91,7 @@ def _round(record: Round, track: int) -> list[dict[str, Any]]:
     about = {
         "round": record.number,
         "drafter": record.drafter,
-        "gamma": record.gamma,
+        "gamma": record.steps,
         "drafted": len(record.drafted),
         "tested": record.tested,
         "accepted": record.accepted,

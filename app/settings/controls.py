@@ -92,7 +92,7 @@ class Control:
 
 CONTROLS: tuple[Control, ...] = (
     Control(
-        "gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto", "tokens to draft each round",
+        "gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto", "the most tokens to draft each round",
         int, (None, *range(17)), ((None, AUTO),), live=True,
     ),
     Control(
@@ -160,7 +160,7 @@ CONTROLS: tuple[Control, ...] = (
         int, (), loads=True,
     ),
     Control(
-        "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "drafts that a finished reply is without",
+        "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "how finished replies show rejected drafts",
         str, REJECTED, look=True,
     ),
 )  # fmt: skip
@@ -168,6 +168,11 @@ BY_NAME = {control.name: control for control in CONTROLS}
 BY_COMMAND = {control.command: control for control in CONTROLS if not control.by_template} | {
     "temperature": BY_NAME["temperature"]
 }
+
+
+def gamma_limit(gamma: str) -> str:
+    """What a setting of γ, as `gamma_text` names it, allows in each round: γ auto or γ ≤ 4."""
+    return f"γ {gamma}" if gamma == AUTO else f"γ ≤ {gamma}"
 
 
 def sampling_text(sampling: Sampling) -> str:

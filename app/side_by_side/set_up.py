@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from specchat.app.errors import SettingsError, UsageError
+from specchat.app.settings.controls import gamma_limit
 from specchat.app.settings.settings import AUTO, DRAFTERS, Settings
 from specchat.engine import EngineConfig, gamma_text, models_folder
 from specchat.engine.tools.lane_figures import WITHOUT_MODEL
@@ -53,7 +54,7 @@ def label(settings: Settings, offered: Sequence[str] = ()) -> str:
         return "no drafts"
     drafter = offered[0] if offered and settings.drafter == AUTO else settings.drafter
     name = "best drafter" if drafter == AUTO else drafter
-    return f"{name} γ {gamma_text(settings.gamma)}"
+    return f"{name} {gamma_limit(gamma_text(settings.gamma))}"
 
 
 def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settings, Settings]:

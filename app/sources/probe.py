@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from specchat.engine import size_text
+
 
 class Probe:
     """Samples of the interface's CPU time and, through NVML, of a GPU."""
@@ -43,4 +45,4 @@ class Probe:
             memory = pynvml.nvmlDeviceGetMemoryInfo(self._gpu)
         except pynvml.NVMLError:
             return ""
-        return f"{busy} % · {memory.used / 1e9:.1f} of {memory.total / 1e9:.0f} GB"
+        return f"{busy} % · {size_text(memory.used)} of {size_text(memory.total)}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Protocol
 
-from specchat.engine import EngineError, Message, Record, Request, Round
+from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round
 
 NOTHING = "no model is loaded: /model loads one"
 NO_CACHE = "only specchat's own engine shows what its cache holds"
@@ -176,10 +176,11 @@ class Stepper:
         self._part, self._requested, self._passing = None, False, True
 
     def drain(self) -> list[Record]:
-        """Records since the last call, up to the held round."""
+        """Records since the last call, up to the held round; answers about prompts and the cache are not held."""
         new = self._source.drain()
-        self._held.extend(new)
         out, self._released = self._released, []
+        for record in new:
+            (out if isinstance(record, Counted | CacheUse) else self._held).append(record)
         if not self.paused or self._passing:
             out += self._held
             self._held.clear()

@@ -131,7 +131,7 @@ def _round(record: Round, metrics: Metrics, due: float) -> Data:
         "t": _s(due),
         "n": record.number + 1,
         "drafter": record.drafter,
-        "gamma": record.gamma,
+        "gamma": record.steps,
         "rows": record.rows,
         "ms": [round(1000 * s, 2) for s in (record.draft_s, record.verify_s, record.rest_s)],
         "tokens": [

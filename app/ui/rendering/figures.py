@@ -16,7 +16,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import ReplyFigures
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
-from specchat.engine import CLOCKS, WINDOW_S, Fate, Metrics, Ready, Round, Speedup
+from specchat.engine import CLOCKS, WINDOW_S, Fate, Metrics, Ready, Round, Speedup, size_text
 from specchat.engine.tools.lane_figures import SAMPLED
 
 NOTHING = "–"
@@ -67,11 +67,6 @@ def duration(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
 
 
-def size(count: int) -> str:
-    """Bytes as 0.27 GB or 94 MB."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
-
-
 def clock_time(seconds: float, whole: float = 60.0) -> str:
     """75.3 as 1:15; of a `whole` of a few seconds, 2.31 as 2.3 s."""
     if whole < 10:
@@ -80,8 +75,8 @@ def clock_time(seconds: float, whole: float = 60.0) -> str:
 
 
 def graphs(ready: Ready) -> str:
-    """CUDA graphs captured at start: 96 · 0.41 GB · 0:52."""
-    return f"{ready.graphs} · {size(ready.graph_bytes)} · {clock_time(ready.warm_up_s)}"
+    """CUDA graphs captured at start: 96 · 0.4 GB · 0:52."""
+    return f"{ready.graphs} · {size_text(ready.graph_bytes)} · {clock_time(ready.warm_up_s)}"
 
 
 def meter(share: float | None, width: int) -> tuple[str, str]:
@@ -147,7 +142,7 @@ def machine(ready: Ready) -> list[str]:
     """Device, number format and memory, the most important first."""
     if ready.observed:
         return [f"observed · {ready.observed}"]
-    return [ready.device, ready.dtype, size(ready.weight_bytes + ready.cache_bytes)]
+    return [ready.device, ready.dtype, size_text(ready.weight_bytes + ready.cache_bytes)]
 
 
 CELLS = 5

@@ -156,7 +156,7 @@ SIGNS = {
 PARTS = ("draft", "verify", "rest", "lane", "picked")
 """Component classes of a timeline, besides those of tokens."""
 DRAFT, VERIFY, REST = "▓", "█", "░"
-PAUSED, CUT = "┊", "//"
+PAUSED, CUT = "‖", "//"
 SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
 LEGENDS = (
     "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),

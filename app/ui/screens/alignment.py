@@ -15,6 +15,7 @@ from textual.screen import Screen
 
 from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.controls import gamma_limit
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import ChoiceScreen, framed
 from specchat.app.ui.widgets.alignment import LETTERS, AlignedTokens, AlignmentCard, AlignmentLegend
@@ -129,7 +130,7 @@ class AlignmentScreen(Screen[None]):
         self._legend.show(self.chosen, aligned, escape_controls(instead))
         self._card.show(aligned, self._tokens.place)
         frame = self.query_one("#alignment-text")
-        says = [f"γ {self._gamma}", "read again afterwards"]
+        says = [gamma_limit(str(self._gamma)), "read again afterwards"]
         if aligned is not None:
             at = aligned.alignment.temperature
             says.insert(1, f"expected at temperature {at:g}" if at else "greedy")

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.keys import named
-from specchat.app.ui.rendering.figures import one_line, size
+from specchat.app.ui.rendering.figures import one_line
 from specchat.app.ui.screens.dialogs import framed
 from specchat.engine import CacheUse
 
@@ -83,7 +83,7 @@ class CacheScreen(ModalScreen[None]):
 def _picture(use: CacheUse, parts: list[tuple[str, Part]]) -> Content:
     """How much is used, a cell for some blocks each, and a line for each chat."""
     used, cells = sum(part.blocks for _, part in parts), min(CELLS, use.blocks)
-    memory = f"{size(used * use.block_bytes)} of {size(use.blocks * use.block_bytes)}"
+    memory = f"{size_text(used * use.block_bytes)} of {size_text(use.blocks * use.block_bytes)}"
     head = f"{used:,} of {use.blocks:,} blocks of {use.block_tokens} tokens used · {memory}\n\n"
     bar, rows = Content(), [Content.styled(f"{'chat':<{TITLE + 2}}{'tokens':>{NUMBER}}{'shared':>{NUMBER}}", "$quiet")]
     for (title, part), letter, colour in zip(parts, cycle(ascii_lowercase), cycle(_COLOURS)):

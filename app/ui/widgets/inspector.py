@@ -185,7 +185,7 @@ class PlaceCard(SpotCard):
         rows = [
             self.row("round", f"{record.number + 1} · {place}"),
             self.row("position", f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
-            self.row("drafter", f"{record.drafter} · γ {record.gamma}"),
+            self.row("drafter", f"{record.drafter} · γ {record.steps}"),
             *([self.row("model", Path(reply.model).name)] if reply.model else []),
             *([self.row("sampling", sampling_text(reply.sampling))] if reply.sampling is not None else []),
             *(self.row("proposed by", name) for name in record.proposed_by(token)),

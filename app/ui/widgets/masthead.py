@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
+from specchat.app.settings.controls import gamma_limit
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.rendering.figures import FATES, machine, meter
@@ -54,9 +55,9 @@ class Masthead(Horizontal):
         self._show()
 
     def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:
-        """Show target, drafter, γ (None where it adapts), and the temperature if replies are sampled."""
+        """Show target, drafter, the setting of γ (None where it adapts), and the temperature if replies are sampled."""
         drafts = drafter not in ("", "none") and gamma != 0
-        length = ("" if drafter == OBSERVED else f"  γ {gamma_text(gamma)}", "dim")
+        length = ("" if drafter == OBSERVED else f"  {gamma_limit(gamma_text(gamma))}", "dim")
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
         drawn = Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("dim")
         warning = Content("") if sampling.lossless else Content.assemble("  ", (" lossy ", "reverse"))

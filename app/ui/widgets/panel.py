@@ -12,6 +12,7 @@ from textual.containers import Container
 from textual.events import Click
 
 from specchat.app.chat.reply import Reply
+from specchat.app.settings.controls import gamma_limit
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import (
     NOTHING,
@@ -26,13 +27,12 @@ from specchat.app.ui.rendering.figures import (
     percent,
     rate,
     reading,
-    size,
     sparkline,
     times,
     what_became_of_drafts,
 )
 from specchat.app.ui.widgets.card import LABEL, NONE, ReplyCard
-from specchat.engine import Ready, Speedup
+from specchat.engine import Ready, Speedup, size_text
 
 POSITIONS = 6
 """Bars beyond this draft position are left out."""
@@ -168,7 +168,7 @@ class SetUpCard(ReplyCard):
         """The set-up of the reply."""
         ready = self.ready
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
-        drafting = f"{self.reply.drafter} · γ {asked}" if asked else self.reply.drafter
+        drafting = f"{self.reply.drafter} · {gamma_limit(asked)}" if asked else self.reply.drafter
         rows = [self.row("drafter", drafting or NOTHING), *(self.row(*each) for each in reading(self.reply))]
         if self.reply.model not in ("", self.loaded):
             rows.append(self.row("target", Path(self.reply.model).name))
@@ -191,10 +191,10 @@ class SetUpCard(ReplyCard):
             return [self.row("server", ready.observed)]
         return [
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
-            self.row("memory", f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
-            *([self.row("per slot", size(ready.slot_bytes))] if ready.slot_bytes else []),
+            self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
+            *([self.row("per slot", size_text(ready.slot_bytes))] if ready.slot_bytes else []),
             *([self.row("graphs", graphs(ready))] if ready.graphs else []),
-            *([self.row("kept texts", f"up to {size(ready.kept_bytes)}")] if ready.kept_bytes else []),
+            *([self.row("kept texts", f"up to {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from specchat.app.sources.player import IDLE_S, Player
 from specchat.app.sources.source import Part, Stepper
-from specchat.engine import Admitted, EngineError, Finished, Message, Record, Request, Round
+from specchat.engine import Admitted, CacheUse, Counted, EngineError, Finished, Message, Record, Request, Round
 from tests.app.recorded import Clock, trace
 
 
@@ -111,6 +111,18 @@ def test_parts_come_one_after_the_other() -> None:
     stepper.step()
     assert stepper.drain() == [record]
     assert stepper.shown == []
+
+
+def test_answers_about_prompts_and_the_cache_pass_a_held_round() -> None:
+    stepper, player, _clock = stepper_of("detail")
+    answers = [CacheUse(32, 1, 64, (), 0.0), Counted(3, 0.0)]
+    stepper.pause()
+    stepper.step()
+    stepper.drain()
+    ((record, _part),) = stepper.shown
+    player.drain = lambda: list(answers)  # type: ignore[method-assign]
+    assert stepper.drain() == answers
+    assert stepper.shown == [(record, Part.DRAFTED)]
 
 
 @pytest.mark.parametrize("end", [Stepper.resume, Stepper.close])
