@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Turn, title_of
@@ -18,7 +18,7 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, StoredMessage
-from specchat.engine import Admitted, FinishReason, Record, Round, from_json, to_json
+from specchat.engine import Admitted, FinishReason, Round, from_json, to_json
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -32,6 +32,10 @@ _END = object()
 _TIMES = ("updated_at", "update_time", "created_at", "create_time")
 """Keys of the last change of a chat, in seconds since 1970, the most exact first."""
 _LATEST = 1e11
+_OPEN_WEBUI = {"repeat_penalty": "repetition_penalty"} | {
+    name: name for name in ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty")
+}
+"""Our names of the sampling settings of Open WebUI."""
 
 
 def as_markdown(conversation: Conversation, model: str, *, thinking: bool = False) -> str:
@@ -208,7 +212,9 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             text = _text(reply["text"])
             if "".join(record.text for record in rounds if isinstance(record, Round)) != text:
                 lines = ()
-            lines = (*_admitted(reply, rounds), *lines)
+            known = {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}
+            tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
+            lines = (*_admitted(known, tokens), *lines)
             chosen = place == (turn["chosen"] or 0)
             reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:
@@ -218,10 +224,14 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
     return _whole(exported.get("title"), messages, _text(exported.get("system") or ""))
 
 
-def _admitted(reply: Mapping[str, Any], rounds: Sequence[Record]) -> Iterator[str]:
-    """The trace line with the sampling settings of a reply, and with what was left out of its prompt; if exported."""
-    if known := {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}:
-        tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
+def _admitted(known: Mapping[str, Any], tokens: int = 0) -> Iterator[str]:
+    """The trace line with what is known of a reply's request: its sampling settings, and what was left out of it.
+
+    Args:
+        known: fields of `Admitted`.
+        tokens: of its prompt.
+    """
+    if known:
         values = json.loads(to_json(Admitted("", tokens, 0, 0.0, 0.0)))
         yield to_json(from_json(json.dumps(values | known)))
 
@@ -233,53 +243,74 @@ def _attachment(exported: Mapping[str, Any]) -> Attachment:
     return Attachment(kind, _text(exported["name"]), _text(exported["text"]), tokens)
 
 
+class _Node(NamedTuple):
+    """A message of another program's tree."""
+
+    parent: str | None
+    role: str
+    text: str
+    model: str = ""
+    """Of a reply; empty if the file does not state it."""
+
+
 def _chatgpt(exported: Mapping[str, Any]) -> ImportedChat:
-    nodes: dict[str, tuple[str | None, str, str]] = {}
-    for name, node in exported["mapping"].items():
-        message = node.get("message") or {}
-        role = (message.get("author") or {}).get("role", "")
-        parts = (message.get("content") or {}).get("parts") or []
-        text = "\n\n".join(part for part in parts if isinstance(part, str) and part.strip())
-        nodes[name] = node.get("parent"), role, text
+    nodes = {
+        name: _chatgpt_node(node.get("parent"), node.get("message") or {}) for name, node in exported["mapping"].items()
+    }
     return _tree(exported.get("title"), nodes, exported.get("current_node"))
 
 
+def _chatgpt_node(parent: str | None, message: Mapping[str, Any]) -> _Node:
+    content = message.get("content") or {}
+    parts, role = content.get("parts") or [], (message.get("author") or {}).get("role", "")
+    if content.get("content_type") == "user_editable_context":  # the user's custom instructions
+        parts, role = [content.get("user_profile"), content.get("user_instructions")], "system"
+    text = "\n\n".join(part for part in parts if isinstance(part, str) and part.strip())
+    return _Node(parent, role, text, _text((message.get("metadata") or {}).get("model_slug") or ""))
+
+
 def _open_webui(chat: Mapping[str, Any], title: Any) -> ImportedChat:
-    history = chat.get("history") or {}
-    if history.get("messages"):
-        nodes = {
-            name: (message.get("parentId"), message["role"], _text(message["content"]))
-            for name, message in history["messages"].items()
-        }
-        return _tree(chat.get("title") or title, nodes, history.get("currentId"))
-    listed = chat["messages"]
+    history, params = chat.get("history") or {}, chat.get("params") or {}
+    messages, current = history.get("messages"), history.get("currentId")
+    if not messages:
+        listed = chat["messages"]
+        messages = {str(n): {**each, "parentId": str(n - 1) if n else None} for n, each in enumerate(listed)}
+        current = str(len(listed) - 1)
     nodes = {
-        str(n): (str(n - 1) if n else None, message["role"], _text(message["content"]))
-        for n, message in enumerate(listed)
+        name: _Node(each.get("parentId"), each["role"], _text(each["content"]), _text(each.get("model") or ""))
+        for name, each in messages.items()
     }
-    return _tree(chat.get("title") or title, nodes, str(len(listed) - 1))
+    stated = {ours: params[theirs] for theirs, ours in _OPEN_WEBUI.items() if params.get(theirs) is not None}
+    known = {"sampling": stated} if "temperature" in stated else {}  # without one, the others do not say how it drew
+    try:
+        request = tuple(_admitted(known))
+    except ValueError:  # a value that no sampler of specchat takes
+        request = ()
+    system = _text(params.get("system") or chat.get("system") or "")
+    return _tree(chat.get("title") or title, nodes, current, system, request)
 
 
-def _tree(title: Any, nodes: Mapping[str, tuple[str | None, str, str]], current: str | None) -> ImportedChat:
-    """A chat from its nodes: parent, role and text of each. Nodes of other roles are skipped.
+def _tree(
+    title: Any, nodes: Mapping[str, _Node], current: str | None, system: str = "", request: tuple[str, ...] = ()
+) -> ImportedChat:
+    """A chat from its nodes; those of other roles are skipped.
 
-    Several replies in a row (of a model that used tools) become one.
+    Several replies in a row (of a model that used tools) become one. `request` has the trace lines of every reply.
     """
     children: dict[str | None, list[str]] = {}
     for name, node in nodes.items():
-        children.setdefault(node[0] if node[0] in nodes else None, []).append(name)
+        children.setdefault(node.parent if node.parent in nodes else None, []).append(name)
     path = set[str]()
     while current is not None and current in nodes and current not in path:
         path.add(current)
-        current = nodes[current][0]
+        current = nodes[current].parent
     messages: list[StoredMessage] = []
-    system = ""
     waiting: list[tuple[str, int | None]] = [(name, None) for name in reversed(children.get(None, ()))]
     seen = 0
     while waiting:
         name, parent = waiting.pop()
         seen += 1
-        _, role, text = nodes[name]
+        _, role, text, model = nodes[name]
         if role == "system" and not system:
             system = text
         if role in ROLES and text.strip():
@@ -287,10 +318,11 @@ def _tree(title: Any, nodes: Mapping[str, tuple[str | None, str, str]], current:
             if role == "assistant" and above is None:
                 raise ValueError("it begins with a reply")
             if above is not None and above.role == role == "assistant":
-                messages[above.id] = replace(above, content=f"{above.content}\n\n{text}")
+                messages[above.id] = replace(above, content=f"{above.content}\n\n{text}", model=above.model or model)
             else:
-                reason = "eos" if role == "assistant" else None
-                messages.append(StoredMessage(len(messages), role, text, reason, parent, name in path))
+                told = ("eos", model, request) if role == "assistant" else (None, "", ())
+                reason, model, lines = told
+                messages.append(StoredMessage(len(messages), role, text, reason, parent, name in path, model, lines))
                 parent = len(messages) - 1
         waiting += [(child, parent) for child in reversed(children.get(name, ()))]
     if seen < len(nodes):

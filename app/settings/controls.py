@@ -92,7 +92,7 @@ class Control:
 
 CONTROLS: tuple[Control, ...] = (
     Control(
-        "gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto", "the most tokens to draft each round",
+        "gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto", "most tokens to draft each round",
         int, (None, *range(17)), ((None, AUTO),), live=True,
     ),
     Control(
@@ -160,8 +160,8 @@ CONTROLS: tuple[Control, ...] = (
         int, (), loads=True,
     ),
     Control(
-        "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "how finished replies show rejected drafts",
-        str, REJECTED, look=True,
+        "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}",
+        "how finished replies show rejected drafts", str, REJECTED, look=True,
     ),
 )  # fmt: skip
 BY_NAME = {control.name: control for control in CONTROLS}

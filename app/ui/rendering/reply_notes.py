@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from rich.segment import Segment
 from rich.style import Style
 
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
-from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
@@ -44,8 +42,10 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
     figures = summary(reply.figures)
-    if reply.names_model:
-        figures.insert(0, escape_controls(Path(reply.model).name))
+    if not figures and reply.stage is Stage.ENDED and reply.has_text:  # of another program
+        figures = reply.origin
+    elif reply.names_model:
+        figures = [*reply.origin[:1], *figures]
     if reply.running and reply.stopping:
         yield [STOPPING, *figures], False
         return

@@ -11,13 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import one_line
-from specchat.app.ui.screens.dialogs import framed
-from specchat.engine import CacheUse
+from specchat.app.ui.screens.dialogs import Dialog, framed
+from specchat.engine import CacheUse, size_text
 
 REFRESH_S = 1.0
 CELLS = 400
@@ -43,7 +42,7 @@ class Part:
     running: bool = False
 
 
-class CacheScreen(ModalScreen[None]):
+class CacheScreen(Dialog[None]):
     """Shows what the cache holds, and asks for it again while it is open.
 
     Args:

@@ -8,13 +8,12 @@ from typing import Protocol
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
-from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.control_list import ControlList
 from specchat.engine import Sampling
@@ -52,7 +51,7 @@ class Controlled(Protocol):
         """Save all controls as a preset; returns whether that succeeded."""
 
 
-class ControlsScreen(ModalScreen[None]):
+class ControlsScreen(Dialog[None]):
     """A list of controls and presets, and a field for a value or a name."""
 
     BINDINGS = named(

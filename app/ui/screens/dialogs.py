@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Key
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
@@ -23,6 +23,7 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
+from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.engine import WHEN_FULL
 
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
@@ -38,7 +39,15 @@ def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
     return frame
 
 
-class ChoiceScreen(ModalScreen[int | None]):
+class Dialog(ModalScreen[ScreenResultType]):
+    """A modal screen; its keys cover those of the screen below."""
+
+    def on_mount(self) -> None:
+        """Show the keys."""
+        self.mount(KeyBar())
+
+
+class ChoiceScreen(Dialog[int | None]):
     """Returns the index of the chosen option, or None.
 
     Args:
@@ -127,7 +136,7 @@ class ThemeScreen(ChoiceScreen):
         self.app.theme = self._options[event.option_index][0]
 
 
-class RenameScreen(ModalScreen[str | None]):
+class RenameScreen(Dialog[str | None]):
     """Returns the new title of a chat, or None."""
 
     BINDINGS = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
@@ -146,7 +155,7 @@ class RenameScreen(ModalScreen[str | None]):
         self.dismiss(" ".join(clean_prompt(event.value).split()) or None)
 
 
-class SystemScreen(ModalScreen[str | None]):
+class SystemScreen(Dialog[str | None]):
     """Returns the new system prompt of a chat, or None. Prompts are saved, chosen and deleted below it.
 
     Args:
@@ -158,7 +167,7 @@ class SystemScreen(ModalScreen[str | None]):
         "form",
         Binding("escape", "dismiss", "cancel", key_display="esc"),
         Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
-        Binding("d,delete", "remove", "delete"),
+        Binding("d,delete", "remove", "delete", show=False),
     )
 
     def __init__(self, text: str, saved: NamedTexts | None) -> None:
@@ -224,7 +233,7 @@ class SystemScreen(ModalScreen[str | None]):
         return True
 
 
-class TemplateScreen(ModalScreen[dict[str, str] | None]):
+class TemplateScreen(Dialog[dict[str, str] | None]):
     """Returns a value for each variable of a template, or None."""
 
     BINDINGS = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
@@ -252,7 +261,7 @@ class TemplateScreen(ModalScreen[dict[str, str] | None]):
             empty.focus()
 
 
-class JumpScreen(ModalScreen[str | None]):
+class JumpScreen(Dialog[str | None]):
     """Returns the letter that was pressed, or None for any other key; the chat below it stays visible."""
 
     def on_key(self, event: Key) -> None:

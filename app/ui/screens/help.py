@@ -12,7 +12,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, DETAILS, KEYS, REPLAY, SLASH_COMMANDS
@@ -20,7 +19,7 @@ from specchat.app.ui.keys import key_names, named
 from specchat.app.ui.rendering.figures import FATES, Figure, definitions
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
-from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.dialogs import Dialog, framed
 
 THEORY_KEYS = named("theory", Binding("escape,h,q", "dismiss", "close", key_display="esc"))
 """Defined here because the theory screen and its plotting library are imported late."""
@@ -89,7 +88,7 @@ def _action_rows(section: str, *, replaying: bool) -> list[Row]:
     ]
 
 
-class TableScreen(ModalScreen[None]):
+class TableScreen(Dialog[None]):
     """Tables in a scrolling frame, in two columns where there is room."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {

@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
@@ -22,7 +21,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
 from specchat.app.ui.keys import named
-from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.chat_list import KeyList
 
 PADDING = 4
@@ -31,7 +30,7 @@ HIT_SIGNS = {"user": "▌ ", "assistant": "  ", ATTACHED: "▤ ", "": "# "}
 """Before a hit in a prompt, a reply, an attachment, or a title."""
 
 
-class ItemsScreen(ModalScreen[tuple[str, int] | None]):
+class ItemsScreen(Dialog[tuple[str, int] | None]):
     """A list with its keys below it. Returns what to do with which item, by its index, or None."""
 
     TITLE = ""
@@ -182,7 +181,7 @@ class AttachmentsScreen(ItemsScreen):
         return action == "open" or place < len(self._unsent)
 
 
-class AttachmentScreen(ModalScreen[None]):
+class AttachmentScreen(Dialog[None]):
     """The text of an attachment, to be read and copied."""
 
     BINDINGS = [Binding("escape,q", "dismiss", "close", key_display="esc")]  # noqa: RUF012
@@ -199,7 +198,7 @@ class AttachmentScreen(ModalScreen[None]):
             yield TextArea(text, read_only=True, soft_wrap=False, show_line_numbers=True, compact=True)
 
 
-class SearchScreen(ModalScreen[Hit | None]):
+class SearchScreen(Dialog[Hit | None]):
     """Searches all chats while the user types; returns the chosen hit, or None."""
 
     BINDINGS = named(

@@ -11,13 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.keys import named
-from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
@@ -67,7 +66,7 @@ SPEED = 5
 LOOKING = "looking for models …"
 
 
-class ModelsScreen(ModalScreen[None]):
+class ModelsScreen(Dialog[None]):
     """A list of models, and below it details of the highlighted one."""
 
     BINDINGS = named(

@@ -14,13 +14,12 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.color import Color
 from textual.containers import Container, Horizontal
-from textual.screen import ModalScreen
 from textual.widgets import Static, TabbedContent, TabPane
 from textual_plotext import PlotextPlot
 
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.figures import losses, measured, rate, times
-from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.screens.help import THEORY_KEYS
 from specchat.engine import MAX_GAMMA, expected_tokens, operations, optimal_gamma, speedup
 
@@ -37,7 +36,7 @@ _CURVES = ("fate-accepted", "fate-bonus", "fate-correction", "fate-rejected", "p
 """Colours of curves, by the names of the theme's variables."""
 
 
-class TheoryScreen(ModalScreen[None]):
+class TheoryScreen(Dialog[None]):
     """The theory, with the measured α and c of a reply.
 
     Args:

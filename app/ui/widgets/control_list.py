@@ -41,8 +41,8 @@ class ControlList(Widget, can_focus=True):
         "control-list",
         Binding("up,k", "move(-1)", "up", show=False),
         Binding("down,j", "move(1)", "down", show=False),
-        Binding("left,h,minus", "step(-1)", "less", show=False),
-        Binding("right,l,plus,equals_sign", "step(1)", "more", show=False),
+        Binding("left,h,minus", "step(-1)", "less"),
+        Binding("right,l,plus,equals_sign", "step(1)", "more"),
         Binding("enter", "enter", "type a value"),
         Binding("s", "save", "save as preset"),
     )

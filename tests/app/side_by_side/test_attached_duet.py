@@ -82,7 +82,7 @@ def test_a_server_of_ours_says_the_same(
     with Served(*options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
         duet = duet_of(server.url, server.key)
         left, right = ask(duet)
-        assert duet.labels == ("ngram γ 3", "specchat serve")
+        assert duet.labels == ("ngram γ ≤ 3", "specchat serve")
         assert left.text == right.text
         assert right.reason is FinishReason.LENGTH
         assert right.model == model.name

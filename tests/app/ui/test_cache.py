@@ -55,7 +55,7 @@ async def test_it_has_the_blocks_of_each_chat(stage: Stage) -> None:
         await stage.press(pilot, "alt+k")
         assert isinstance(stage.app.screen, CacheScreen)
         lines = text_of(stage).splitlines()
-        assert lines[0] == "812 of 4,096 blocks of 32 tokens used · 0.65 GB of 3.28 GB"
+        assert lines[0] == "812 of 4,096 blocks of 32 tokens used · 650 MB of 3.3 GB"
         picture = lines[2]
         assert len(picture) == CELLS
         assert picture.strip("·") == "a" * 40 + "b" * 27 + "B" * 12 + "c"

@@ -20,6 +20,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.dialogs import SystemScreen
 from specchat.app.ui.widgets.control_list import ControlList
+from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
 from tests.app.recorded import RecordedEngine, trace
@@ -50,6 +51,18 @@ def shown(stage: Stage) -> list[str]:
     return stage.app.screen.query_one(ControlList).render().plain.split("\n")
 
 
+async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage: Stage) -> None:
+    async with stage.started(SIZE, events=10) as pilot:
+        await stage.press(pilot, "ctrl+o")
+        bar = stage.app.screen.query_one(KeyBar)
+        assert [key.description for key in bar.keys] == ["less", "more", "type a value", "save as preset", "close"]
+        await stage.press(pilot, "s")
+        assert [key.description for key in bar.keys] == ["close"]
+        await stage.press(pilot, "escape", "escape")
+        bar = stage.app.screen.query_one(KeyBar)
+        assert "search" in [key.description for key in bar.keys]
+
+
 async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
     async with stage.started(SIZE, events=10) as pilot:
         for key in ("ctrl+o", "f9"):
@@ -63,7 +76,7 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
         assert {i for i, _, _ in stage.engine.adjusted} == {request.request_id}
         assert settings(stage).gamma == 1
         masthead = stage.app.chat_screen.query_one(Masthead)
-        assert "γ 1" in str(masthead.query_one("#models").render())
+        assert "γ ≤ 1" in str(masthead.query_one("#models").render())
         tokens = stage.app.chat_screen.reply.tokens
         await stage.give(pilot, 20)
         assert stage.app.chat_screen.reply.tokens > tokens

@@ -133,7 +133,7 @@ async def test_the_set_up_says_what_was_asked_for(stage: Stage) -> None:
         stage.app.screen.query_one("TextArea").load_text("/gamma 6")  # type: ignore[attr-defined]
         await stage.press(pilot, "enter")
         await stage.give(pilot, 8)
-        assert card._shown[0].plain.endswith("· γ 6")
+        assert card._shown[0].plain.endswith("· γ ≤ 6")
 
 
 async def test_the_set_up_of_a_reply_of_another_model_names_that(stage: Stage) -> None:

@@ -36,7 +36,7 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
     assert done.err == ""
     assert "both texts are identical, token for token (2 of 2 runs)" in done.out
     assert "no dra" in done.out
-    assert "ngram γ 3" in done.out
+    assert "ngram γ ≤ 3" in done.out
     for words in ("Theorem 3.8", "Theorem 3.11", "A lane's clock runs while the lane works"):
         assert words in done.out
 
@@ -168,8 +168,8 @@ def test_set_ups() -> None:
 
 def test_lanes_default_to_no_drafts_and_the_best_drafter() -> None:
     left, right = lanes(None, None, Settings(gamma=5))
-    assert (label(left), label(right)) == ("no drafts", "best drafter γ 5")
-    assert label(right, ("combined", "ngram", "none")) == "combined γ 5"
+    assert (label(left), label(right)) == ("no drafts", "best drafter γ ≤ 5")
+    assert label(right, ("combined", "ngram", "none")) == "combined γ ≤ 5"
     left, right = lanes(None, "model:draft=small,gamma=auto", Settings())
     assert (left.draft, right.draft, label(right)) == ("", "small", "model γ auto")
     assert label(lanes(None, None, Settings(temperature=0.7, seed=3))[1]) == "best drafter γ auto"

@@ -14,14 +14,16 @@ from specchat.app.chat.exchange import as_json, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
+from specchat.app.ui.rendering.reply_notes import note_lines
 from tests.app.cli.commands.command import command
 from tests.app.storage.helpers import child
 from tests.app.storage.test_migrations import VERSION_2
 
 
-def node(role: str, parent: str, *parts: Any) -> dict[str, Any]:
+def node(role: str, parent: str, *parts: Any, model: str | None = None) -> dict[str, Any]:
     """A node of ChatGPT's tree."""
-    return {"message": {"author": {"role": role}, "content": {"parts": parts}}, "parent": parent}
+    about = {"model_slug": model} if model else {}
+    return {"message": {"author": {"role": role}, "content": {"parts": parts}, "metadata": about}, "parent": parent}
 
 
 CHATGPT = {
@@ -35,7 +37,7 @@ CHATGPT = {
         "u": node("user", "s", "Where to?"),
         "a1": node("assistant", "u", "Porto"),
         "t": node("tool", "u", "…"),
-        "a2": node("assistant", "t", "Lisbon", {"image": 1}),
+        "a2": node("assistant", "t", "Lisbon", {"image": 1}, model="gpt-4o"),
         "u2": node("user", "a1", "Why?"),
     },
 }
@@ -45,11 +47,18 @@ OPEN_WEBUI = {
     "created_at": float("nan"),
     "chat": {
         "title": "Sort",
+        "params": {"temperature": 0.7, "top_p": 0.9, "top_k": None, "system": "Be exact.", "num_ctx": 4096},
         "history": {
             "currentId": "2",
             "messages": {
                 "1": {"id": "1", "parentId": None, "role": "user", "content": "Sort a list"},
-                "2": {"id": "2", "parentId": "1", "role": "assistant", "content": "Use sorted()."},
+                "2": {
+                    "id": "2",
+                    "parentId": "1",
+                    "role": "assistant",
+                    "content": "Use sorted().",
+                    "model": "llama3:8b",
+                },
             },
         },
     },
@@ -79,11 +88,32 @@ def test_a_tree_of_chatgpt_comes_in_whole(tmp_path: Path) -> None:
     assert shown(trip) == [("Where to?", "Lisbon")]
     assert [reply.text for reply in trip.turns[0].replies] == ["Porto", "Lisbon"]
     assert [turn.prompt for turn in trip.every] == ["Where to?", "Why?"]
+    assert [reply.origin for reply in trip.turns[0].replies] == [[], ["gpt-4o"]]
 
 
 def test_chats_of_open_webui_come_in(tmp_path: Path) -> None:
     assert command("import", write(tmp_path, [OPEN_WEBUI])).code == 0
-    assert shown(stored()["Sort"]) == [("Sort a list", "Use sorted().")]
+    sort = stored()["Sort"]
+    assert (shown(sort), sort.system) == ([("Sort a list", "Use sorted().")], "Be exact.")
+    (reply,) = sort.turns[0].replies
+    assert reply.origin == ["llama3:8b", "temperature 0.7 · top-p 0.9"]
+    assert note_lines(reply, 80) == [("llama3:8b · temperature 0.7 · top-p 0.9", False)]
+
+
+@pytest.mark.parametrize("params", [None, {}, {"top_p": 0.9}, {"temperature": "hot"}, {"temperature": 0.7, "top_p": 3}])
+def test_sampling_that_a_file_does_not_state_is_not_invented(tmp_path: Path, params: dict[str, Any] | None) -> None:
+    chat = {**OPEN_WEBUI["chat"], "params": params}
+    assert command("import", write(tmp_path, [{**OPEN_WEBUI, "chat": chat}])).code == 0
+    (reply,) = stored()["Sort"].turns[0].replies
+    assert (reply.text, reply.origin) == ("Use sorted().", ["llama3:8b"])
+
+
+def test_custom_instructions_of_chatgpt_are_the_system_prompt(tmp_path: Path) -> None:
+    context = {"content_type": "user_editable_context", "user_profile": "I sail.", "user_instructions": "Be brief."}
+    about = {"message": {"author": {"role": "user"}, "content": context}, "parent": "root"}
+    write(tmp_path, [{**CHATGPT, "mapping": {**CHATGPT["mapping"], "s": about}}])
+    assert command("import", tmp_path / "export.json").code == 0
+    assert stored()["Trip"].system == "I sail.\n\nBe brief."
 
 
 def test_our_own_export_comes_back_with_its_rounds(tmp_path: Path) -> None:
