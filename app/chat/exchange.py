@@ -114,15 +114,8 @@ def _reply(reply: Reply) -> dict[str, Any]:
         **({"model": reply.model} if reply.model else {}),
         **({"sampling": asdict(reply.sampling)} if reply.sampling else {}),
         **({"left_out": list(reply.left_out)} if reply.left_out else {}),
-        "figures": {
-            "rounds": s.rounds,
-            "tokens": s.emitted,
-            "tested": s.tested,
-            "accepted": s.accepted,
-            "acceptance": s.acceptance,
-            "tau": s.mean_emitted_length,
-            "tokens_per_second": s.tokens_per_second,
-        },
+        "figures": {"rounds": s.rounds, "tokens": s.emitted, "tau": s.mean_emitted_length}
+        | {name: getattr(s, name) for name in ("tested", "accepted", "acceptance", "tokens_per_second")},
         "rounds": [json.loads(to_json(record)) for record in reply.rounds],
     }
 

@@ -88,17 +88,9 @@ def as_perfetto(records: Iterable[Record], name: str) -> str:
 
 def _round(record: Round, track: int) -> list[dict[str, Any]]:
     start = record.at - record.seconds
-    about = {
-        "round": record.number,
-        "drafter": record.drafter,
-        "gamma": record.steps,
-        "drafted": len(record.drafted),
-        "tested": record.tested,
-        "accepted": record.accepted,
-        "emitted": len(record.emitted),
-        "rows": record.rows,
-        "text": escape_controls(record.text),
-    }
+    counts = {"drafted": len(record.drafted), "tested": record.tested, "accepted": record.accepted}
+    about = {"round": record.number, "drafter": record.drafter, "gamma": record.steps, **counts}
+    about |= {"emitted": len(record.emitted), "rows": record.rows, "text": escape_controls(record.text)}
     spans = [_span(f"round {record.number}", track, start, record.seconds, about)]
     for name, seconds in (("draft", record.draft_s), ("verify", record.verify_s), ("rest", record.rest_s)):
         spans.append(_span(name, track, start, seconds, {}))
@@ -107,16 +99,9 @@ def _round(record: Round, track: int) -> list[dict[str, Any]]:
 
 
 def _span(name: str, track: int, start: float, seconds: float, about: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "cat": "round" if name.startswith("round") else name,
-        "ph": "X",
-        "ts": round(start * 1e6, 3),
-        "dur": round(seconds * 1e6, 3),
-        "pid": 1,
-        "tid": track,
-        "args": about,
-    }
+    category = "round" if name.startswith("round") else name
+    times = {"ts": round(start * 1e6, 3), "dur": round(seconds * 1e6, 3)}
+    return {"name": name, "cat": category, "ph": "X", **times, "pid": 1, "tid": track, "args": about}
 
 
 def _named(kind: str, track: int, name: str) -> dict[str, Any]:

@@ -91,78 +91,44 @@ class Control:
 
 
 CONTROLS: tuple[Control, ...] = (
-    Control(
-        "gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto", "most tokens to draft each round",
-        int, (None, *range(17)), ((None, AUTO),), live=True,
-    ),
-    Control(
-        "drafter", "drafter", "drafter", f"one of {', '.join(DRAFTERS)}", "what proposes tokens",
-        str, DRAFTERS, live=True,
-    ),
-    Control(
-        "temperature", "temperature", "temp", "a number from 0 (greedy) on, or auto",
+    Control("gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto",
+        "most tokens to draft each round", int, (None, *range(17)), ((None, AUTO),), live=True),
+    Control("drafter", "drafter", "drafter", f"one of {', '.join(DRAFTERS)}", "what proposes tokens",
+        str, DRAFTERS, live=True),
+    Control("temperature", "temperature", "temp", "a number from 0 (greedy) on, or auto",
         "0 is greedy, auto the model's own",
-        float, (None, 0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), ((None, AUTO), (0.0, "greedy")),
-    ),
-    Control(
-        "top_k", "top-k", "top-k", "a whole number, off or auto", "keep the N likeliest tokens",
-        int, (None, 0, 1, 5, 10, 20, 40, 50, 100, 200), ((None, AUTO), (0, OFF)),
-    ),
-    Control(
-        "top_p", "top-p", "top-p", "a number above 0 and at most 1, off or auto",
+        float, (None, 0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), ((None, AUTO), (0.0, "greedy"))),
+    Control("top_k", "top-k", "top-k", "a whole number, off or auto", "keep the N likeliest tokens",
+        int, (None, 0, 1, 5, 10, 20, 40, 50, 100, 200), ((None, AUTO), (0, OFF))),
+    Control("top_p", "top-p", "top-p", "a number above 0 and at most 1, off or auto",
         "keep the likeliest tokens that make up P",
-        float, (None, 1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), ((None, AUTO), (1.0, OFF)),
-    ),
-    Control(
-        "min_p", "min-p", "min-p", "a number from 0 to below 1, off or auto",
+        float, (None, 1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), ((None, AUTO), (1.0, OFF))),
+    Control("min_p", "min-p", "min-p", "a number from 0 to below 1, off or auto",
         "drop tokens below this share of the best",
-        float, (None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((None, AUTO), (0.0, OFF)),
-    ),
-    Control(
-        "repetition_penalty", "repetition", "repetition", "a number above 0, off or auto",
+        float, (None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((None, AUTO), (0.0, OFF))),
+    Control("repetition_penalty", "repetition", "repetition", "a number above 0, off or auto",
         "above 1: tokens that were there are less likely",
-        float, (None, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3), ((None, AUTO), (1.0, OFF)),
-    ),
-    Control(
-        "dry_multiplier", "DRY", "dry", "a number from 0 on, off or auto", "discourages repeated sequences of tokens",
-        float, (None, 0.0, 0.4, 0.8, 1.2, 1.6), ((None, AUTO), (0.0, OFF)),
-    ),
-    Control(
-        "xtc_probability", "XTC", "xtc", "a number from 0 to 1, off or auto", "chance to leave out the top choices",
-        float, (None, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0), ((None, AUTO), (0.0, OFF)),
-    ),
-    Control(
-        "seed", "seed", "seed", "a whole number, or off for another one each time", "repeats the same random draws",
-        int, (None, *range(101)), ((None, OFF),),
-    ),
-    Control(
-        "lenience", "lenience", "lenience", "a number above 0 and at most 1 (lossless)",
-        "below 1 accepts more drafts than is exact", float, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3), ((1.0, "lossless"),),
-    ),
-    Control(
-        "max_tokens", "max tokens", "max-tokens", "a whole number from 1 on", "the longest reply",
-        int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
-    ),
-    Control(
-        "thinking", "thinking", "thinking", f"one of {', '.join(THINKING)}",
-        "whether the model thinks first; auto is as its template has it", str, tuple(THINKING), by_template=True,
-    ),
-    Control(
-        "when_full", "when full", "context", f"one of {', '.join(WHEN_FULL)}",
-        "what becomes of a chat that is too long", str, WHEN_FULL,
-    ),
-    Control(
-        "system", "system prompt", "system", "a text", "told to the model first; enter edits it",
-        str, (), (("", OFF),), form=True,
-    ),
-    Control(
-        "context", "context", "context", "a whole number of tokens", "tokens of prompt and reply; enter types",
-        int, (), loads=True,
-    ),
-    Control(
-        "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}",
-        "how finished replies show rejected drafts", str, REJECTED, look=True,
-    ),
+        float, (None, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3), ((None, AUTO), (1.0, OFF))),
+    Control("dry_multiplier", "DRY", "dry", "a number from 0 on, off or auto",
+        "discourages repeated sequences of tokens", float, (None, 0.0, 0.4, 0.8, 1.2, 1.6), ((None, AUTO), (0.0, OFF))),
+    Control("xtc_probability", "XTC", "xtc", "a number from 0 to 1, off or auto", "chance to leave out the top choices",
+        float, (None, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0), ((None, AUTO), (0.0, OFF))),
+    Control("seed", "seed", "seed", "a whole number, or off for another one each time", "repeats the same random draws",
+        int, (None, *range(101)), ((None, OFF),)),
+    Control("lenience", "lenience", "lenience", "a number above 0 and at most 1 (lossless)",
+        "below 1 accepts more drafts than is exact", float, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3), ((1.0, "lossless"),)),
+    Control("max_tokens", "max tokens", "max-tokens", "a whole number from 1 on", "the longest reply",
+        int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)),
+    Control("thinking", "thinking", "thinking", f"one of {', '.join(THINKING)}",
+        "whether the model thinks first; auto is as its template has it", str, tuple(THINKING), by_template=True),
+    Control("when_full", "when full", "context", f"one of {', '.join(WHEN_FULL)}",
+        "what becomes of a chat that is too long", str, WHEN_FULL),
+    Control("system", "system prompt", "system", "a text", "told to the model first; enter edits it",
+        str, (), (("", OFF),), form=True),
+    Control("context", "context", "context", "a whole number of tokens", "tokens of prompt and reply; enter types",
+        int, (), loads=True),
+    Control("rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}",
+        "how finished replies show rejected drafts", str, REJECTED, look=True),
 )  # fmt: skip
 BY_NAME = {control.name: control for control in CONTROLS}
 BY_COMMAND = {control.command: control for control in CONTROLS if not control.by_template} | {

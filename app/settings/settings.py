@@ -13,22 +13,9 @@ from specchat.app.errors import SettingsError
 from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
 
 DRAFTERS = (
-    "auto",
-    "none",
-    "suffix",
-    "ngram",
-    "copy",
-    "random",
-    "bigram",
-    "unigram",
-    "head",
-    "combined",
-    "model",
-    "model-tree",
-    "merged",
-    "hierarchical",
-    "pass",
-)
+    "auto", "none", "suffix", "ngram", "copy", "random", "bigram", "unigram", "head", "combined", "model", "model-tree",
+    "merged", "hierarchical", "pass",
+)  # fmt: skip
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """How finished replies show rejected and discarded tokens; all but `HIDE` show them while streaming."""
 CHAT, WATCH = VIEWS = ("chat", "watch")
@@ -40,14 +27,11 @@ PREFIX = "SPECCHAT_"
 AUTO = "auto"
 THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
+_ON_OFF = ("on", "off")
 _WORDS = {
-    "drafter": DRAFTERS,
-    "rejected": REJECTED,
-    "view": ("", *VIEWS),
-    "tips": ("on", "off"),
-    "reopen": ("on", "off"),
+    "drafter": DRAFTERS, "rejected": REJECTED, "view": ("", *VIEWS), "tips": _ON_OFF, "reopen": _ON_OFF,
     "thinking": THINKING,
-}
+}  # fmt: skip
 """Settings that are one of a few words."""
 NO_CHAT = (
     "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"

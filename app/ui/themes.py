@@ -38,57 +38,29 @@ def _theme(name: str, *, dark: bool, border: str, hover: str, quiet: str, select
     """One of specchat's themes; its footer, cursor and scroll bars have the colours of text, primary and background."""
     primary, background = colours["primary"], colours["background"]
     variables = {
-        "border": border,
-        "border-blurred": border,
-        "footer-background": background,
-        "footer-key-foreground": primary,
-        "footer-description-foreground": quiet,
+        "border": border, "border-blurred": border,
+        "footer-background": background, "footer-key-foreground": primary, "footer-description-foreground": quiet,
         "input-selection-background": f"{primary} {selection}%",
-        "block-cursor-background": primary,
-        "block-cursor-foreground": background,
-        "scrollbar": border,
-        "scrollbar-hover": hover,
-        "scrollbar-active": primary,
-        "scrollbar-background": background,
-        "scrollbar-background-hover": background,
-        "scrollbar-background-active": background,
+        "block-cursor-background": primary, "block-cursor-foreground": background,
+        "scrollbar": border, "scrollbar-hover": hover, "scrollbar-active": primary, "scrollbar-background": background,
+        "scrollbar-background-hover": background, "scrollbar-background-active": background,
         "scrollbar-corner-color": background,
-    }
+    }  # fmt: skip
     return Theme(name=name, accent=primary, success=colours["secondary"], dark=dark, variables=variables, **colours)
 
 
 DARK = _theme(
-    "specchat-dark",
-    dark=True,
-    primary="#d99bc1",
-    secondary="#4cc9a4",
-    warning="#f2c14e",
-    error="#f0824a",
-    foreground="#d5dae2",
-    background="#0f1218",
-    surface="#151a22",
-    panel="#1d242f",
-    border="#2c3543",
-    hover="#3b475a",
-    quiet="#8b94a3",
+    "specchat-dark", dark=True,
+    primary="#d99bc1", secondary="#4cc9a4", warning="#f2c14e", error="#f0824a", foreground="#d5dae2",
+    background="#0f1218", surface="#151a22", panel="#1d242f", border="#2c3543", hover="#3b475a", quiet="#8b94a3",
     selection=30,
-)
+)  # fmt: skip
 LIGHT = _theme(
-    "specchat-light",
-    dark=False,
-    primary="#96487a",
-    secondary="#00735a",
-    warning="#8a5a00",
-    error="#b84300",
-    foreground="#2b303b",
-    background="#fbfaf7",
-    surface="#f3f1ec",
-    panel="#e9e6df",
-    border="#d5d1c7",
-    hover="#bdb8ab",
-    quiet="#6b7079",
+    "specchat-light", dark=False,
+    primary="#96487a", secondary="#00735a", warning="#8a5a00", error="#b84300", foreground="#2b303b",
+    background="#fbfaf7", surface="#f3f1ec", panel="#e9e6df", border="#d5d1c7", hover="#bdb8ab", quiet="#6b7079",
     selection=25,
-)
+)  # fmt: skip
 
 
 def check_theme(name: str, own: Iterable[str] = ()) -> None:

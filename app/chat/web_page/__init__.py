@@ -105,15 +105,8 @@ def _page(title: str, model: str | None, replies: list[Data]) -> Data:
 
 
 def _reply(prompt: str, due: float) -> Data:
-    return {
-        "prompt": escape_controls(prompt.strip()),
-        "start": _s(due),
-        "given": "",
-        "rounds": [],
-        "tail": "",
-        "ending": "",
-        "end": None,
-    }
+    begun = {"prompt": escape_controls(prompt.strip()), "start": _s(due), "given": "", "rounds": []}
+    return {**begun, "tail": "", "ending": "", "end": None}
 
 
 def _begin(shown: Data, admitted: Admitted, due: float) -> None:
@@ -157,18 +150,9 @@ def _round(record: Round, metrics: Metrics, due: float) -> Data:
 
 def _figures(s: Metrics) -> Data:
     """The panel's figures after a round, as `engine.Metrics` defines them; the page rounds them."""
-    return {
-        "rounds": s.rounds,
-        "tokens": s.emitted,
-        "tested": s.tested,
-        "accepted": s.accepted,
-        "wasted": s.wasted,
-        "tau": s.mean_emitted_length,
-        "alpha": s.alpha,
-        "speed": s.recent_tokens_per_second,
-        "mean": s.tokens_per_second,
-        "positions": s.per_position,
-    }
+    same = {name: getattr(s, name) for name in ("rounds", "tested", "accepted", "wasted", "alpha")}
+    speeds = {"speed": s.recent_tokens_per_second, "mean": s.tokens_per_second}
+    return same | speeds | {"tokens": s.emitted, "tau": s.mean_emitted_length, "positions": s.per_position}
 
 
 def _list(candidates: Sequence[Candidate]) -> list[list[Any]]:

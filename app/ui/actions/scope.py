@@ -36,17 +36,7 @@ class UnavailableError(AppError):
 
 
 NOT_LOADED = Ready(
-    "",
-    None,
-    drafters=(),
-    device="",
-    device_name="",
-    dtype="",
-    context=0,
-    slots=4,
-    weight_bytes=0,
-    cache_bytes=0,
-    at=0.0,
+    "", None, (), device="", device_name="", dtype="", context=0, slots=4, weight_bytes=0, cache_bytes=0, at=0.0
 )
 
 

@@ -169,19 +169,7 @@ def _as_code(token: Token) -> Token:
 def _theme(styles: TranscriptStyles) -> Theme:
     accent = Style(color=styles["mark"].color, bold=True)
     quiet = Style(color=styles["figures"].color)
-    return Theme(
-        {
-            "markdown.h1": accent + Style(underline=True),
-            "markdown.h2": accent,
-            "markdown.h3": accent,
-            "markdown.h4": accent,
-            "markdown.item.bullet": accent,
-            "markdown.item.number": accent,
-            "markdown.hr": quiet,
-            "markdown.block_quote": quiet + Style(italic=True),
-            "markdown.code": Style(color=styles["mark"].color),
-            "markdown.link_url": Style(underline=True),
-            "markdown.table.border": quiet,
-            "markdown.table.header": accent,
-        }
-    )
+    parts = dict.fromkeys(("h2", "h3", "h4", "item.bullet", "item.number", "table.header"), accent)
+    parts |= {"h1": accent + Style(underline=True), "code": Style(color=styles["mark"].color)}
+    parts |= {"hr": quiet, "table.border": quiet, "block_quote": quiet + Style(italic=True)}
+    return Theme({f"markdown.{part}": style for part, style in {**parts, "link_url": Style(underline=True)}.items()})
