@@ -7,34 +7,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from specchat import engine
 from specchat.app.chat.rounds import Computed, ReplyFigures, ReplyRounds
 from specchat.app.chat.thinking import Thought
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.source import Part
-from specchat.engine import (
-    Admitted,
-    Baseline,
-    Finished,
-    FinishReason,
-    Metrics,
-    Prefilled,
-    Record,
-    Round,
-    Sampling,
-    Token,
-    Totals,
-    from_json,
-)
 
-ENDINGS: dict[FinishReason, str] = {
-    FinishReason.EOS: "complete",
-    FinishReason.STOP: "stop string",
-    FinishReason.LENGTH: "token limit",
-    FinishReason.CONTEXT: "context full",
-    FinishReason.REPEATS: "repeats itself",
-    FinishReason.CANCELLED: "stopped",
-    FinishReason.ERROR: "failed",
+ENDINGS: dict[engine.FinishReason, str] = {
+    engine.FinishReason.EOS: "complete",
+    engine.FinishReason.STOP: "stop string",
+    engine.FinishReason.LENGTH: "token limit",
+    engine.FinishReason.CONTEXT: "context full",
+    engine.FinishReason.REPEATS: "repeats itself",
+    engine.FinishReason.CANCELLED: "stopped",
+    engine.FinishReason.ERROR: "failed",
 }
 """Why a reply ended, in words."""
 
@@ -61,7 +48,9 @@ def furthest(stages: Iterable[Stage | None]) -> Stage | None:
 class Reply:
     """The reply to one request. Its speedup is measured against the plain rounds of `baseline`, by default its own."""
 
-    def __init__(self, request_id: str = "", *, drafter: str = "", gamma: str = "", baseline: Baseline | None = None):
+    def __init__(
+        self, request_id: str = "", *, drafter: str = "", gamma: str = "", baseline: engine.Baseline | None = None
+    ):
         self.request_id = request_id
         self.drafter = drafter
         self.gamma = gamma
@@ -75,12 +64,12 @@ class Reply:
         """Whether rounds are held back, and with them its start."""
         self.stopping = False
         """Whether it was told to stop, which takes up to one round."""
-        self.reason: FinishReason | None = None
+        self.reason: engine.FinishReason | None = None
         self.message = ""
         """Error message of a failed reply."""
         self.message_id: int | None = None
         """Its row in the store, once stored."""
-        self.stepping: tuple[Round, Part] | None = None
+        self.stepping: tuple[engine.Round, Part] | None = None
         """The round that is being stepped through; not yet in `rounds`."""
         self.model = ""
         """Its model, as named in the settings; empty if unknown."""
@@ -89,8 +78,8 @@ class Reply:
         self.computed: dict[int, Computed] = {}
         """Top-k lists that were computed after the end, by the numbers of `starts`."""
         self._left_out: tuple[int, ...] = ()
-        self._sampling: Sampling | None = None
-        self._baseline = baseline or Baseline()
+        self._sampling: engine.Sampling | None = None
+        self._baseline = baseline or engine.Baseline()
         self._rounds = ReplyRounds(self._baseline)
         self._unread: tuple[str, Callable[[], Sequence[str]]] | None = None
         """Text and trace lines of a stored reply whose rounds were not read yet."""
@@ -105,8 +94,8 @@ class Reply:
         reply = cls()
         reply._unread = content, read
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
-        reply.reason = FinishReason(reason) if reason in set(FinishReason) else None
-        if reply.reason is FinishReason.ERROR:
+        reply.reason = engine.FinishReason(reason) if reason in set(engine.FinishReason) else None
+        if reply.reason is engine.FinishReason.ERROR:
             reply._load()  # for the error message
         return reply
 
@@ -128,7 +117,7 @@ class Reply:
         stage, reason = self.stage, self.reason
         for line in read():
             try:
-                self.add(from_json(line))
+                self.add(engine.from_json(line))
             except ValueError:
                 continue
         if self.text != content:
@@ -138,12 +127,12 @@ class Reply:
         self._figures = self._rounds.figures(running=self.running)
 
     @property
-    def rounds(self) -> list[Round]:
+    def rounds(self) -> list[engine.Round]:
         """Its rounds so far."""
         return self.numbered.list
 
     @property
-    def own_rounds(self) -> list[Round]:
+    def own_rounds(self) -> list[engine.Round]:
         """The rounds of its request, without the ones that it started with."""
         return self.numbered.own
 
@@ -163,7 +152,7 @@ class Reply:
         return self.numbered.emitted
 
     @property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> engine.Metrics:
         """Figures of `own_rounds`."""
         return self.numbered.metrics
 
@@ -204,7 +193,7 @@ class Reply:
         return self._left_out
 
     @property
-    def sampling(self) -> Sampling | None:
+    def sampling(self) -> engine.Sampling | None:
         """The settings that it was drawn with; None if unknown."""
         self._load()
         return self._sampling
@@ -230,39 +219,39 @@ class Reply:
         if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
             self._figures = self._rounds.figures(running=self.running)
 
-    def token(self, number: int) -> tuple[Round, Token]:
+    def token(self, number: int) -> tuple[engine.Round, engine.Token]:
         """A token by its number, and its round; raises `IndexError` for an unknown number."""
         return self.numbered.token(number)
 
-    def carry(self, rounds: Iterable[Round]) -> None:
+    def carry(self, rounds: Iterable[engine.Round]) -> None:
         """Start with the rounds of another reply; its own request continues them."""
         self._rounds.carry(rounds)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: engine.Record) -> None:
         """Add an event of this reply's request; other records are ignored."""
         match record:
-            case Admitted():
+            case engine.Admitted():
                 self.stage = Stage.READING
                 self.prefilled = (record.reused_tokens, record.prompt_tokens)
                 self._left_out, self._sampling = record.left_out, record.sampling
                 self._rounds.begin(self.request_id, record)
-            case Prefilled():
+            case engine.Prefilled():
                 self._baseline.add_read(record.done - self.prefilled[0], record.seconds)
                 self.prefilled = (record.done, record.total)
-            case Round():
+            case engine.Round():
                 self.stage, self.stepping, self.drafter = Stage.ANSWERING, None, record.drafter
                 self._rounds.add(record)
-            case Totals():
+            case engine.Totals():
                 self._rounds.add_totals(record)
-            case Finished():
+            case engine.Finished():
                 self.tail += record.tail
                 self._end(record.reason, record.message)
 
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
-        self._end(FinishReason.ERROR, message)
+        self._end(engine.FinishReason.ERROR, message)
 
-    def _end(self, reason: FinishReason, message: str) -> None:
+    def _end(self, reason: engine.FinishReason, message: str) -> None:
         self.stage, self.stepping, self.reason, self.message = Stage.ENDED, None, reason, message
         self.take_figures()
 

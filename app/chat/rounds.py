@@ -6,23 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from specchat import engine
 from specchat.app.chat.thinking import Thought, ThoughtFigures
 from specchat.app.sources.observed import observed_round, rounds_of_steps
-from specchat.engine import (
-    Admitted,
-    Baseline,
-    Candidate,
-    Detail,
-    Fate,
-    Given,
-    Metrics,
-    Round,
-    Speedup,
-    SpeedupTracker,
-    Step,
-    Token,
-    Totals,
-)
 
 LONGEST_COURSE = 200
 """Values kept for a sparkline: no line on a screen is longer."""
@@ -34,8 +20,8 @@ SAMPLE_S = 0.25
 class ReplyFigures:
     """A snapshot of the figures of one reply. Snapshots compare by identity."""
 
-    metrics: Metrics
-    gain: Speedup | None
+    metrics: engine.Metrics
+    gain: engine.Speedup | None
     """Predicted and measured speedup, once there are plain rounds to compare with."""
     counted_rounds: int
     """Number of rounds that `gain` is computed from."""
@@ -64,7 +50,7 @@ class ReplyRounds:
         baseline: Plain rounds that the speedup is measured against.
     """
 
-    def __init__(self, baseline: Baseline) -> None:
+    def __init__(self, baseline: engine.Baseline) -> None:
         self.given = 0
         """How many of the rounds the reply started with: taken over from another reply, or chosen. No figure counts
         them."""
@@ -73,20 +59,20 @@ class ReplyRounds:
         self.told = False
         """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
         self._baseline = baseline
-        self._admitted: Admitted | None = None
+        self._admitted: engine.Admitted | None = None
         self._clear()
         self._clear_figures()
 
     def _clear_figures(self) -> None:
-        self.metrics = Metrics()
+        self.metrics = engine.Metrics()
         """Figures of the own request."""
-        self._gains = SpeedupTracker(self._baseline)
+        self._gains = engine.SpeedupTracker(self._baseline)
         self._speeds: list[float] = []
         """Tokens per second of the sliding window, one sample each `SAMPLE_S`."""
         self._sampled_at = 0.0
 
     def _clear(self) -> None:
-        self.list: list[Round] = []
+        self.list: list[engine.Round] = []
         self.starts: list[int] = []
         """Number of the first token of each round."""
         self.tokens = 0
@@ -94,7 +80,7 @@ class ReplyRounds:
         self.thought = Thought(None if self._admitted is None else self._admitted.thinking)
 
     @property
-    def own(self) -> list[Round]:
+    def own(self) -> list[engine.Round]:
         """The rounds of the reply's own request."""
         return self.list[self.given :]
 
@@ -115,7 +101,7 @@ class ReplyRounds:
             thought=self.thought.figures(),
         )
 
-    def add(self, record: Round) -> None:
+    def add(self, record: engine.Round) -> None:
         """Add a round of the reply's own request."""
         self._append(record, own=True)
         self._baseline.add(record)
@@ -128,13 +114,13 @@ class ReplyRounds:
             self._speeds.append(speed)
             self._sampled_at = record.at
 
-    def carry(self, rounds: Iterable[Round]) -> None:
+    def carry(self, rounds: Iterable[engine.Round]) -> None:
         """Start with the rounds of another reply."""
         for record in rounds:
             self._append(record)
         self.given, self.carried = len(self.list), len(self.emitted)
 
-    def begin(self, request_id: str, admitted: Admitted) -> None:
+    def begin(self, request_id: str, admitted: engine.Admitted) -> None:
         """Start the own request after the carried rounds, with a round for each other given token.
 
         The times of carried rounds are moved to before the request's own, on whose clock the timeline is drawn.
@@ -151,7 +137,7 @@ class ReplyRounds:
         self.given = len(self.list)
         self.metrics.add(admitted)
 
-    def add_totals(self, totals: Totals) -> None:
+    def add_totals(self, totals: engine.Totals) -> None:
         """Add a server's totals; if they tell every pass, replace the tokens of unknown fate by the server's rounds."""
         unknown = self.metrics.unknown and totals.steps is not None
         told = rounds_of_steps(self.own, totals.steps or ()) if unknown else None
@@ -159,7 +145,7 @@ class ReplyRounds:
             given = self.list[: self.given]
             self.told = True
             self._clear()
-            self.metrics = Metrics()
+            self.metrics = engine.Metrics()
             if self._admitted is not None:
                 self.metrics.add(self._admitted)
             for record in given:
@@ -173,7 +159,7 @@ class ReplyRounds:
         """The index of the round with this token."""
         return bisect_right(self.starts, token) - 1
 
-    def token(self, number: int) -> tuple[Round, Token]:
+    def token(self, number: int) -> tuple[engine.Round, engine.Token]:
         """A token by its number, and its round.
 
         Raises:
@@ -185,7 +171,7 @@ class ReplyRounds:
         record = self.list[index]
         return record, list(record.tokens())[number - self.starts[index]]
 
-    def up_to(self, token: int) -> list[Round]:
+    def up_to(self, token: int) -> list[engine.Round]:
         """The rounds before a token; the last of them is cut before it.
 
         A rejected or discarded token and a correction come after the accepted tokens of their round.
@@ -211,7 +197,7 @@ class ReplyRounds:
         rounds = tuple(self.up_to(number))
         if record.observed:  # tokens have no ids
             return TokenFork(rounds, None, token.text, (), ())
-        if token.fate is Fate.DISCARDED:
+        if token.fate is engine.Fate.DISCARDED:
             path = slice(record.accepted, token.place + 1)
             draft = Alternative(record.drafted[path], "".join(record.pieces[path]), "the draft up to here")
             return TokenFork(rounds, None, "", (draft,), ())
@@ -227,7 +213,7 @@ class ReplyRounds:
         likeliest = record.detail[place].target if place < len(record.detail) else ()
         return TokenFork(rounds, taken, text, tuple(drafted), likeliest)
 
-    def _append(self, record: Round, *, own: bool = False) -> None:
+    def _append(self, record: engine.Round, *, own: bool = False) -> None:
         self.thought.add(record, self.tokens, own=own)
         self.list.append(record)
         self.starts.append(self.tokens)
@@ -238,7 +224,7 @@ class ReplyRounds:
 class Computed:
     """The top-k lists of one token, computed after the reply had ended."""
 
-    detail: Detail | None
+    detail: engine.Detail | None
     """None if they could not be computed."""
     note: str
     """Why they could not be computed, or a caveat; may be empty."""
@@ -258,17 +244,17 @@ class Alternative:
 class TokenFork:
     """A place in a reply where it can continue with other tokens."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[engine.Round, ...]
     """The reply up to the place."""
     taken: int | None
     """The token that follows there in the reply; None at a discarded token."""
     taken_text: str
     drafted: tuple[Alternative, ...]
     """Drafted tokens that did not become part of the reply."""
-    likeliest: tuple[Candidate, ...]
+    likeliest: tuple[engine.Candidate, ...]
     """The target's likeliest tokens; empty where they were not recorded."""
 
-    def alternatives(self, likeliest: Sequence[Candidate]) -> list[Alternative]:
+    def alternatives(self, likeliest: Sequence[engine.Candidate]) -> list[Alternative]:
         """The drafted tokens and then the likeliest ones, each once and without the token in the reply."""
         known = {alternative.ids for alternative in self.drafted} | {(self.taken,)}
         others = [Alternative((c.id,), c.text, f"p {c.probability:.3f}") for c in likeliest if (c.id,) not in known]
@@ -279,7 +265,7 @@ def _rejected(token: int, text: str, p: float, q: float) -> Alternative:
     return Alternative((token,), text, f"rejected · p {p:.3f} · q {q:.3f}")
 
 
-def _chosen_round(request_id: str, token: Given, position: int, at: float) -> Round:
+def _chosen_round(request_id: str, token: engine.Given, position: int, at: float) -> engine.Round:
     """A round of one given token, without draft or verification. `position` is its place in the sequence."""
-    made = observed_round(request_id, 0, position, Step(0, 0), (token.text,), at, 0.0)
+    made = observed_round(request_id, 0, position, engine.Step(0, 0), (token.text,), at, 0.0)
     return replace(made, drafter=CHOSEN, last=token.id, judged=None)

@@ -10,25 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from specchat import engine
 from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
 from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
 from specchat.app.sources.source import NO_CACHE
-from specchat.engine import (
-    Admitted,
-    Counted,
-    Died,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Loading,
-    Message,
-    Outbox,
-    Request,
-    Round,
-    left_out,
-    without,
-)
 
 
 class AttachedEngine:
@@ -49,7 +34,7 @@ class AttachedEngine:
     def __init__(self, url: str, key: str | None = None, model: str | None = None) -> None:
         self._connection = Connection(url, key)
         self.url = self._connection.url
-        self.outbox = Outbox()
+        self.outbox = engine.Outbox()
         self._model = model
         self._server: Server | None = None
         self._server_lock = threading.Lock()
@@ -58,14 +43,14 @@ class AttachedEngine:
         self._lock = threading.Lock()
         self._paused = False
         self._steps = 0
-        self._held: list[Event] = []
+        self._held: list[engine.Event] = []
         """Events that are held back during a pause."""
 
     def start(self) -> None:
         """Connect to the server."""
         threading.Thread(target=self._connect, name="attach", daemon=True).start()
 
-    def submit(self, request: Request, outbox: Outbox | None = None) -> None:
+    def submit(self, request: engine.Request, outbox: engine.Outbox | None = None) -> None:
         """Request a reply.
 
         Raises:
@@ -75,18 +60,20 @@ class AttachedEngine:
         check(request)
         with self._lock:
             if request.request_id in self._streams:
-                raise EngineError(f"request {request.request_id!r} has not ended yet: give each request its own id")
+                raise engine.EngineError(
+                    f"request {request.request_id!r} has not ended yet: give each request its own id"
+                )
             stream = _Stream(request.request_id, outbox or self.outbox)
             self._streams[request.request_id] = stream
         threading.Thread(target=self._answer, args=(stream, request), name="reply", daemon=True).start()
 
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
+    def examine(self, request: engine.Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
         """Refuse: the protocol does not support it.
 
         Raises:
             EngineError: always.
         """
-        raise EngineError(f"{self.url} cannot examine tokens: use a model on this machine")
+        raise engine.EngineError(f"{self.url} cannot examine tokens: use a model on this machine")
 
     def cancel(self, request_id: str) -> None:
         """Cut the connection, which ends the reply at the server within a round. Unknown ids are ignored.
@@ -96,7 +83,7 @@ class AttachedEngine:
         with self._lock:
             stream = self._streams.get(request_id)
         if stream is not None and not stream.leave():
-            self._end(stream, Finished(request_id, FinishReason.CANCELLED, "", "", stream.at))
+            self._end(stream, engine.Finished(request_id, engine.FinishReason.CANCELLED, "", "", stream.at))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:  # noqa: ARG002
         """Refuse: a server cannot change a running reply.
@@ -104,12 +91,12 @@ class AttachedEngine:
         Raises:
             EngineError: always.
         """
-        raise EngineError("a server cannot change a running reply: the change applies from the next reply on")
+        raise engine.EngineError("a server cannot change a running reply: the change applies from the next reply on")
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Ignored: a server cannot change a running reply."""
 
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
+    def count(self, messages: tuple[engine.Message, ...], key: str = "") -> None:
         """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
         threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
 
@@ -119,7 +106,7 @@ class AttachedEngine:
         Raises:
             EngineError: always.
         """
-        raise EngineError(NO_CACHE)
+        raise engine.EngineError(NO_CACHE)
 
     def pause(self) -> None:
         """Hold events back; the server continues."""
@@ -133,12 +120,12 @@ class AttachedEngine:
         """Release the events that were held back."""
         self._paused = False
 
-    def drain(self) -> list[Event]:
+    def drain(self) -> list[engine.Event]:
         """Events since the last call; while paused, up to the released round."""
         self._held += self.outbox.drain()
         count = len(self._held)
         if self._paused:
-            rounds = [place for place, event in enumerate(self._held, start=1) if isinstance(event, Round)]
+            rounds = [place for place, event in enumerate(self._held, start=1) if isinstance(event, engine.Round)]
             count = rounds[min(self._steps, len(rounds)) - 1] if self._steps and rounds else 0
             self._steps = 0
         released, self._held = self._held[:count], self._held[count:]
@@ -151,11 +138,11 @@ class AttachedEngine:
         self._connection.close()
 
     def _connect(self) -> None:
-        self.outbox.put(Loading("attach", f"asking {self.url}", None, 0.0))
+        self.outbox.put(engine.Loading("attach", f"asking {self.url}", None, 0.0))
         try:
             ready = self._known_server().ready
-        except EngineError as error:
-            self.outbox.put(Died(str(error), 0.0))
+        except engine.EngineError as error:
+            self.outbox.put(engine.Died(str(error), 0.0))
         else:
             self.outbox.put(ready)
 
@@ -170,11 +157,11 @@ class AttachedEngine:
                 self._server = self._connection.find_server(self._model)
             return self._server
 
-    def _count(self, messages: tuple[Message, ...], key: str) -> None:
-        with suppress(EngineError):
-            self.outbox.put(Counted(self._length(messages), 0.0, key))
+    def _count(self, messages: tuple[engine.Message, ...], key: str) -> None:
+        with suppress(engine.EngineError):
+            self.outbox.put(engine.Counted(self._length(messages), 0.0, key))
 
-    def _length(self, messages: tuple[Message, ...]) -> int:
+    def _length(self, messages: tuple[engine.Message, ...]) -> int:
         """Tokens of these messages as a prompt.
 
         Raises:
@@ -182,20 +169,20 @@ class AttachedEngine:
         """
         tokens = count(self._connection.ask("/tokenize", {"messages": turns(messages)}), "count")
         if tokens is None:
-            raise EngineError(f"{self.url} does not count tokens")
+            raise engine.EngineError(f"{self.url} does not count tokens")
         return tokens
 
-    def _left_out(self, request: Request, context: int) -> range:
+    def _left_out(self, request: engine.Request, context: int) -> range:
         """Indices of messages to leave out, as they do not fit; empty if the server cannot count tokens."""
         if context:
-            with suppress(EngineError):
-                return left_out(request, self._length, 0, context)
+            with suppress(engine.EngineError):
+                return engine.left_out(request, self._length, 0, context)
         return range(0)
 
     def _clock(self) -> float:
         return time.monotonic() - self._created
 
-    def _answer(self, stream: _Stream, request: Request) -> None:
+    def _answer(self, stream: _Stream, request: engine.Request) -> None:
         """Request one reply and read it to its end, on its own thread. A part that has arrived is kept."""
         reader: Reader | None = None
         message = f"{self.url} ended the reply before it was complete: ask again"
@@ -203,9 +190,9 @@ class AttachedEngine:
             server = self._known_server()
             reader = server.reader(stream.request_id, self._clock)
             omitted = self._left_out(request, server.ready.context)
-            fitting = replace(request, messages=without(request.messages, omitted))
+            fitting = replace(request, messages=engine.without(request.messages, omitted))
             self._read(stream, server.call(fitting, self._connection.ask), reader, fitting, omitted)
-        except EngineError as error:
+        except engine.EngineError as error:
             message = str(error)
         except LOST as error:
             message = f"{self.url} was lost in mid-reply ({words(error)}): ask again"
@@ -213,18 +200,18 @@ class AttachedEngine:
             stream.put(event)
         finished = reader.finished if reader is not None else None
         if finished is None:
-            reason = FinishReason.CANCELLED if stream.left else FinishReason.ERROR
-            finished = Finished(stream.request_id, reason, "", "" if stream.left else message, stream.at)
+            reason = engine.FinishReason.CANCELLED if stream.left else engine.FinishReason.ERROR
+            finished = engine.Finished(stream.request_id, reason, "", "" if stream.left else message, stream.at)
         self._end(stream, finished)
 
-    def _end(self, stream: _Stream, finished: Finished) -> None:
+    def _end(self, stream: _Stream, finished: engine.Finished) -> None:
         """Emit the end of a reply, and free its id."""
         with self._lock:
             if self._streams.get(stream.request_id) is stream:
                 del self._streams[stream.request_id]
         stream.put(finished)
 
-    def _read(self, stream: _Stream, call: Call, reader: Reader, request: Request, omitted: range) -> None:
+    def _read(self, stream: _Stream, call: Call, reader: Reader, request: engine.Request, omitted: range) -> None:
         """Read the chunks of the reply to a request that leaves out the messages with the indices `omitted`.
 
         Raises:
@@ -236,10 +223,10 @@ class AttachedEngine:
         with self._connection.replies.stream("POST", call.path, json=call.body, extensions=extensions) as reply:
             stream.begin()
             if reply.status_code != 200:
-                raise EngineError(complaint(reply.read(), reply.status_code))
+                raise engine.EngineError(complaint(reply.read(), reply.status_code))
             for chunk in chunks(reply):
                 for event in reader.read(chunk):
-                    if isinstance(event, Admitted):
+                    if isinstance(event, engine.Admitted):
                         event = replace(event, left_out=tuple(omitted), sampling=request.sampling)
                     stream.put(event)
 
@@ -247,7 +234,7 @@ class AttachedEngine:
 class _Stream:
     """A reply that is being read."""
 
-    def __init__(self, request_id: str, outbox: Outbox) -> None:
+    def __init__(self, request_id: str, outbox: engine.Outbox) -> None:
         self.request_id = request_id
         self.outbox = outbox
         self.at = 0.0
@@ -258,11 +245,11 @@ class _Stream:
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
 
-    def put(self, event: Event) -> None:
+    def put(self, event: engine.Event) -> None:
         """Emit one event, unless the reply has ended."""
         with self._lock:
             if not self._ended:
-                self.at, self._ended = event.at, isinstance(event, Finished)
+                self.at, self._ended = event.at, isinstance(event, engine.Finished)
                 self.outbox.put(event)
 
     def trace(self, name: str, info: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 import time
@@ -27,58 +28,11 @@ BUSY_S = 5.0
 """How long a statement waits for another program's lock."""
 
 APPLICATION_ID = 0x73706368  # "spch" in the file's header
-_MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        f"PRAGMA application_id = {APPLICATION_ID}",
-        "CREATE TABLE chats (id INTEGER PRIMARY KEY, title TEXT NOT NULL, updated_at REAL NOT NULL, deleted_at REAL)",
-        "CREATE TABLE messages (id INTEGER PRIMARY KEY, chat_id INTEGER NOT NULL REFERENCES chats (id),"
-        " role TEXT NOT NULL, content TEXT NOT NULL, created_at REAL NOT NULL, finish_reason TEXT)",
-        "CREATE INDEX messages_of_chat ON messages (chat_id)",
-        "CREATE TABLE events (id INTEGER PRIMARY KEY, message_id INTEGER NOT NULL REFERENCES messages (id),"
-        " line TEXT NOT NULL)",
-        "CREATE INDEX events_of_message ON events (message_id)",
-    ),
-    (
-        "ALTER TABLE messages ADD COLUMN answers INTEGER REFERENCES messages (id)",
-        "ALTER TABLE messages ADD COLUMN chosen INTEGER NOT NULL DEFAULT 1",
-        "CREATE TABLE drafts (id INTEGER PRIMARY KEY, text TEXT NOT NULL)",
-    ),
-    (
-        # A chat becomes a tree: the parent of a reply is its prompt, the parent of a prompt is the reply before it (or
-        # the prompt, if that has no reply). Messages with the same parent are versions, one of which is chosen.
-        "ALTER TABLE messages RENAME COLUMN answers TO parent",
-        "CREATE INDEX messages_of_parent ON messages (parent)",
-        "UPDATE messages SET parent = (SELECT max(p.id) FROM messages p WHERE p.chat_id = messages.chat_id"
-        " AND p.role = 'user' AND p.id < messages.id) WHERE parent IS NULL",
-        "UPDATE messages SET parent = coalesce((SELECT r.id FROM messages r WHERE r.parent = messages.parent"
-        " AND r.role = 'assistant' ORDER BY r.chosen DESC, CASE WHEN r.chosen THEN -r.id ELSE r.id END LIMIT 1),"
-        " parent) WHERE role = 'user' AND parent IS NOT NULL",
-    ),
-    (
-        "ALTER TABLE chats ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE chats ADD COLUMN system TEXT NOT NULL DEFAULT ''",
-        # Row ids in the index: of messages their own, of titles the negative id of the chat.
-        "CREATE VIRTUAL TABLE search USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2', prefix = '1 2 3')",
-        "ALTER TABLE messages ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
-        "ALTER TABLE chats ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0",
-        "CREATE INDEX messages_to_index ON messages (id) WHERE indexed = 0",
-        "CREATE INDEX chats_to_index ON chats (id) WHERE indexed = 0",
-        "CREATE INDEX prompts ON messages (id) WHERE role = 'user'",
-    ),
-    (
-        "CREATE TABLE attachments (id INTEGER PRIMARY KEY, message_id INTEGER REFERENCES messages (id)"
-        " ON DELETE CASCADE, draft_id INTEGER, kind TEXT NOT NULL, name TEXT NOT NULL, text TEXT NOT NULL,"
-        " tokens INTEGER, path TEXT NOT NULL DEFAULT '')",
-        "CREATE INDEX attachments_of_message ON attachments (message_id)",
-        "CREATE INDEX attachments_of_draft ON attachments (draft_id)",
-    ),
-    ("ALTER TABLE chats ADD COLUMN thinking INTEGER",),
-    ("ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT ''",),
-    # Attachments are indexed with their prompt.
-    ("UPDATE messages SET indexed = 0 WHERE id IN (SELECT message_id FROM attachments)",),
-    ("ALTER TABLE chats ADD COLUMN news INTEGER NOT NULL DEFAULT 0",),
-)
-"""Statements from one schema version to the next. Released ones never change; new ones are appended."""
+_MIGRATIONS = [
+    [" ".join(statement.split()) for statement in re.sub(r"--.*", "", part).split(";") if statement.strip()]
+    for part in Path(__file__).with_name("migrations.sql").read_text(encoding="utf-8").split("--------\n")[1:]
+]
+"""Statements from one schema version to the next."""
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news FROM chats",

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from specchat import engine
 from specchat.app.sources.servers.llama_cpp import find_llama_cpp
 from specchat.app.sources.servers.protocol import (
     NO_CHUNK,
@@ -42,23 +43,6 @@ from specchat.app.sources.servers.protocol import (
     standard_body,
     turns,
 )
-from specchat.engine import (
-    MOST_DRAFTED,
-    SAMPLING_NUMBERS,
-    Admitted,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Notice,
-    Prefilled,
-    Ready,
-    Request,
-    Round,
-    Step,
-    Totals,
-    from_json,
-)
 
 _LARGEST_TOP = 20
 """Largest top-k list of the protocol."""
@@ -71,13 +55,13 @@ _SGLANG_SAMPLING = (
 def find_specchat(listing: Listing) -> Server | None:
     """A `specchat serve`, which lists its model with a `Ready`."""
     try:
-        record = from_json(json.dumps(listing.entry(listing.model())["speculation"]))
+        record = engine.from_json(json.dumps(listing.entry(listing.model())["speculation"]))
     except (ValueError, LookupError):
         return None
-    return Server(record, _specchat_call, RecordReader) if isinstance(record, Ready) else None
+    return Server(record, _specchat_call, RecordReader) if isinstance(record, engine.Ready) else None
 
 
-def _specchat_call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
+def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
     """The request with all parameters of an engine."""
     s = request.sampling
     body: dict[str, Any] = {
@@ -86,7 +70,7 @@ def _specchat_call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
         "max_tokens": request.max_tokens,
         "drafter": request.drafter,
         "gamma": "auto" if request.gamma is None else request.gamma,
-        **{name: getattr(s, name) for name in (*SAMPLING_NUMBERS, "seed")},
+        **{name: getattr(s, name) for name in (*engine.SAMPLING_NUMBERS, "seed")},
         "logit_bias": {str(token): bias for token, bias in s.logit_bias},
         "dry_sequence_breakers": list(s.dry_sequence_breakers),
         "stop": list(request.stop),
@@ -105,17 +89,19 @@ def _specchat_call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
 class RecordReader(Reader):
     """Extracts the records of chunks, and gives them the client's request id."""
 
-    def read(self, values: dict[str, Any]) -> Iterator[Event]:
+    def read(self, values: dict[str, Any]) -> Iterator[engine.Event]:
         """The record of a chunk, if any."""
         if "speculation" not in values:
             return
         try:
-            record = from_json(json.dumps(values["speculation"]))
+            record = engine.from_json(json.dumps(values["speculation"]))
         except (ValueError, TypeError, RecursionError):
-            raise EngineError("the server sent something that is no record: it may be of another version") from None
-        if isinstance(record, Finished):
+            raise engine.EngineError(
+                "the server sent something that is no record: it may be of another version"
+            ) from None
+        if isinstance(record, engine.Finished):
             self.finished = replace(record, request_id=self.request_id)
-        elif isinstance(record, Admitted | Prefilled | Round | Notice):
+        elif isinstance(record, engine.Admitted | engine.Prefilled | engine.Round | engine.Notice):
             yield replace(record, request_id=self.request_id)
 
 
@@ -126,7 +112,7 @@ def find_vllm(listing: Listing) -> Server | None:
     model = listing.model()
     ready = observed_ready("vLLM", model, context=count(listing.entry(model), "max_model_len"))
 
-    def call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
+    def call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
         """Request the text of each token, and a token count in every chunk."""
         body = standard_body(request, model, "repetition_penalty")
         body["stream_options"]["continuous_usage_stats"] = True
@@ -144,7 +130,7 @@ class VLLMReader(Reader):
         """The fields of a chunk."""
         return replace(super().parse(values), last=not values.get("choices"))
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> Totals:
+    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:
         """Sums, and every pass that tested drafts unless the server reports only sums (`summary`)."""
         metrics = values.get("metrics")
         said = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
@@ -152,15 +138,15 @@ class VLLMReader(Reader):
         return self.totals(chunk, drafted=drafted, accepted=accepted, steps=_steps(said))
 
 
-def _steps(said: object) -> tuple[Step, ...] | None:
+def _steps(said: object) -> tuple[engine.Step, ...] | None:
     if not isinstance(said, Mapping):
         return None
     drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
     if not isinstance(drafted, Sequence) or not isinstance(accepted, Sequence) or len(drafted) != len(accepted):
         return None
-    steps = tuple(Step(d, a) for d, a in zip(drafted, accepted, strict=True))
+    steps = tuple(engine.Step(d, a) for d, a in zip(drafted, accepted, strict=True))
     whole = all(type(number) is int for step in steps for number in step)
-    return steps if whole and all(0 <= step.accepted <= step.drafted <= MOST_DRAFTED for step in steps) else None
+    return steps if whole and all(0 <= step.accepted <= step.drafted <= engine.MOST_DRAFTED for step in steps) else None
 
 
 def find_sglang(listing: Listing) -> Server | None:
@@ -172,7 +158,7 @@ def find_sglang(listing: Listing) -> Server | None:
     context = count(listing.entry(model), "max_model_len") or count(info, "max_total_num_tokens")
     incremental = bool(info.get("incremental_streaming_output") or info.get("stream_output"))
 
-    def call(request: Request, ask: Ask) -> Call:
+    def call(request: engine.Request, ask: Ask) -> Call:
         """The request for `/generate`; a plain chat if the server does not tokenize messages."""
         body = standard_body(request, model, "repetition_penalty")
         prompt: dict[str, Any]
@@ -208,9 +194,9 @@ class SGLangReader(Reader):
             return super().parse(values)
         text, ended = values.get("text"), meta.get("finish_reason") if isinstance(meta, Mapping) else None
         if not isinstance(text, str):
-            raise EngineError(NO_CHUNK)
+            raise engine.EngineError(NO_CHUNK)
         kind = ended.get("type") if isinstance(ended, Mapping) else None
-        reason = None if kind is None else REASONS.get("error" if kind == "abort" else kind, FinishReason.EOS)
+        reason = None if kind is None else REASONS.get("error" if kind == "abort" else kind, engine.FinishReason.EOS)
         tokens = count(meta, "completion_tokens")
         last = tokens is not None and reason is not None
         return Chunk(self.new(text), "", (), reason, count(meta, "prompt_tokens"), tokens, last)
@@ -219,7 +205,7 @@ class SGLangReader(Reader):
         """The new text in the text of a chunk: all of it."""
         return text
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> Totals:
+    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:
         """Sums of all passes."""
         meta = values.get("meta_info")
         drafted = count(meta, "spec_num_proposed_drafts", "spec_draft_token_num")
@@ -255,7 +241,7 @@ def find_plain(listing: Listing) -> Server:
     return _plain(observed_ready("OpenAI protocol", listing.model()), None)
 
 
-def _plain(ready: Ready, penalty: str | None) -> Server:
+def _plain(ready: engine.Ready, penalty: str | None) -> Server:
     return Server(
         ready, lambda request, _: Call(path(request), standard_body(request, ready.target, penalty)), PlainReader
     )
@@ -264,7 +250,7 @@ def _plain(ready: Ready, penalty: str | None) -> Server:
 class PlainReader(Reader):
     """Reads any stream; the last chunk may have LM Studio's counts."""
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> Totals:
+    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:
         """Drafted and accepted tokens, from `stats` or from `usage`."""
         names = "total_draft_tokens_count", "accepted_draft_tokens_count"
         places = values.get("stats"), values.get("usage")

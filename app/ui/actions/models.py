@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from specchat import engine
 from specchat.app.chat.conversation import Conversation
 from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
 from specchat.app.sources.pull import Pull
@@ -15,20 +16,6 @@ from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.screens.cache import CacheScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine import (
-    CacheUse,
-    Counted,
-    Died,
-    EngineConfig,
-    EngineError,
-    Loading,
-    Notice,
-    Ready,
-    Record,
-    Request,
-    models_folder,
-    size_text,
-)
 from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, downloads, known_models, vocabulary_misfit
 
 FIXED = "the models are chosen where the engine runs: not here"
@@ -63,7 +50,7 @@ class ModelActions(ActionGroup):
     def drafts(self) -> tuple[str, ...]:
         """The draft models that the settings name."""
         settings = self._scope.requests.settings
-        return settings.engine_config(models_folder()).drafts if settings is not None else ()
+        return settings.engine_config(engine.models_folder()).drafts if settings is not None else ()
 
     def command(self, argument: str = "") -> bool:
         """`/model` lists the models, `/model TARGET` and `/model TARGET DRAFT` load them."""
@@ -94,11 +81,13 @@ class ModelActions(ActionGroup):
         if self._scope.archive is not None:
             answered = await asyncio.wrap_future(self._scope.archive.models())
             used += answered or []
-        return await asyncio.to_thread(known_models, ModelStore(models_folder()), [name for name in used if name])
+        return await asyncio.to_thread(
+            known_models, ModelStore(engine.models_folder()), [name for name in used if name]
+        )
 
     async def machine(self) -> Machine:
         """What another model could use: what is free, and what the loaded one frees."""
-        machine = await asyncio.to_thread(Machine.now, models_folder())
+        machine = await asyncio.to_thread(Machine.now, engine.models_folder())
         return replace(machine, memory=machine.memory + (0 if self._unloaded else self._scope.loaded.weight_bytes))
 
     async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
@@ -138,8 +127,8 @@ class ModelActions(ActionGroup):
     async def _load(self, settings: Settings) -> None:
         failure = NOT_HERE.format(settings.target, settings.target)
         try:
-            wanted = await self._confirmed(settings.engine_config(models_folder()))
-        except EngineError as error:
+            wanted = await self._confirmed(settings.engine_config(engine.models_folder()))
+        except engine.EngineError as error:
             wanted, failure = False, str(error)
             if not self._unloaded:
                 self._scope.report(error)
@@ -169,11 +158,11 @@ class ModelActions(ActionGroup):
 
     @in_background("asking")
     async def _begin(self, name: str) -> None:
-        if await self._confirmed(EngineConfig(name, models_folder())):
+        if await self._confirmed(engine.EngineConfig(name, engine.models_folder())):
             pull = self.pulls.setdefault(name, Pull(name))
             pull.start()
 
-    async def _confirmed(self, config: EngineConfig) -> bool:
+    async def _confirmed(self, config: engine.EngineConfig) -> bool:
         """Whether nothing must be downloaded, or the download is wanted.
 
         Raises:
@@ -187,13 +176,13 @@ class ModelActions(ActionGroup):
         memory = sum(preset.memory_bytes(gpu=machine.gpu) for preset in presets)
         disk = max(size, sum(preset.disk_bytes(gpu=machine.gpu) for preset in presets))
         if short := machine.shortage(memory, disk):
-            raise EngineError(f"{names} {short}: choose a smaller model, or make room")
+            raise engine.EngineError(f"{names} {short}: choose a smaller model, or make room")
         about = [
             *dict.fromkeys(preset.licence for preset in presets),
-            *([f"needs {size_text(memory)} of memory"] if memory else []),
-            f"{size_text(machine.disk)} of disk free",
+            *([f"needs {engine.size_text(memory)} of memory"] if memory else []),
+            f"{engine.size_text(machine.disk)} of disk free",
         ]
-        options = [("download", size_text(size)), ("cancel", "")]
+        options = [("download", engine.size_text(size)), ("cancel", "")]
         return await self._scope.choose(f"download {names}?", options, " · ".join(about)) == 0
 
     def close(self) -> None:
@@ -243,7 +232,7 @@ class ModelActions(ActionGroup):
         await _close(before)
         try:
             source = self._scope.make_source(settings)
-        except EngineError as error:
+        except engine.EngineError as error:
             self._switching = False
             self._scope.screen.widgets.show_loading(str(error), failed=True)
             self._scope.requests.fail(str(error))
@@ -270,30 +259,30 @@ class ModelActions(ActionGroup):
         loaded = self._scope.loaded
         self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
         self._controls.show(settings)
-        self._scope.screen.widgets.show_loading(Loading("close", "closing the engine", None, 0.0))
+        self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))
         return before
 
     # Records of the engine that belong to no reply
 
-    def handle(self, record: Record) -> None:
+    def handle(self, record: engine.Record) -> None:
         """Process one record."""
         match record:
-            case Loading():
+            case engine.Loading():
                 self._scope.screen.widgets.show_loading(record)
-            case Ready(conversations=False):
+            case engine.Ready(conversations=False):
                 self.fail(NO_CHAT.format(record.target))
-            case Ready():
+            case engine.Ready():
                 self._become_ready(record)
-            case CacheUse():
+            case engine.CacheUse():
                 if isinstance(screen := self._scope.app.screen, CacheScreen) and screen.is_mounted:
                     screen.take(record)
-            case Counted():
+            case engine.Counted():
                 self._scope.screen.writing.gauge.take(record)
-            case Notice():
+            case engine.Notice():
                 self._scope.say(record.text)
-            case Died():
+            case engine.Died():
                 self.fail(record.message)
-            case Request():
+            case engine.Request():
                 self._controls.show_drafting(record.drafter, record.gamma, record.sampling)
                 self._scope.requests.running.follow(self._scope.conversation, record)
 
@@ -306,7 +295,7 @@ class ModelActions(ActionGroup):
             self._scope.say(sentence, "error")
         self._scope.requests.fail(sentence)
 
-    def _become_ready(self, ready: Ready) -> None:
+    def _become_ready(self, ready: engine.Ready) -> None:
         slots = ready.slots or self._scope.loaded.slots  # another server may not say
         self._scope.loaded = replace(ready, slots=slots)
         if self._scope.requests.settings is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
@@ -15,7 +18,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, DETAILS, KEYS, REPLAY, SLASH_COMMANDS
-from specchat.app.ui.keys import key_names, named
+from specchat.app.ui.keys import all_ids, key_names, named
 from specchat.app.ui.rendering.figures import FATES, Figure, definitions
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
@@ -23,63 +26,24 @@ from specchat.app.ui.screens.dialogs import Dialog, framed
 
 THEORY_KEYS = named("theory", Binding("escape,h,q", "dismiss", "close", key_display="esc"))
 """Defined here because the theory screen and its plotting library are imported late."""
-
-
-class KeyOf(str):
-    """The id of a binding whose keys are shown; the user may have changed them."""
-
-    __slots__ = ()
-
-
+HELP = Path(__file__).parent.parent / "rendering" / "help.toml"
 Row = tuple[str | Text, str]
-"""Keys or a command, and what it does."""
+"""Keys, the id of a key binding or a command, and what it does."""
 Section = tuple[str, Iterable[Row]]
 """A title and its rows."""
 
-CHAT_ROWS: tuple[Row, ...] = (
-    (KeyOf("composer.send"), "send the prompt"),
-    (KeyOf("composer.new-line"), "begin another line"),
-    ("↑ ↓", "earlier and later prompts, of all chats"),
-    ("@", "a path: the text file is attached; tab completes; long pastes are attached too"),
-    ("/", "commands; tab completes; // sends a slash"),
-    ("tab", "in an empty chat: prompts that show speculation; /tour explains it"),
-)
-REPLAY_ROWS: tuple[Row, ...] = (
-    ("← →", "back and forward in time; a click on the line too"),
-    ("space  ,  .", "pause or resume; a round back; the next part of a round"),
-    ("+ −", "faster, slower"),
-)
-DOCUMENTATION_ROW: Row = ("docs/", "documentation, in the source repository")
-COMMON_ROWS: tuple[Row, ...] = (
-    ("alt+1 … 9", "copy that code block of the visible replies; a click above it does too"),
-    ("j k  g G", "down, up, first, last line, of a chat (after tab) or a list; ^d ^u half a page"),
-    ("page up, down", "scroll; at the end the view follows the reply again"),
-    ("^c", "copy what is selected, by mouse or (after tab) shift and arrows"),
-    ("^p", "all commands, also themes"),
-    (KeyOf("app.quit"), "quit"),
-    DOCUMENTATION_ROW,
-)
-MOVE_ROW: Row = ("← → ↑ ↓", "token by token, line by line; ^← ^→ round by round")
-FORK_ROW: Row = (KeyOf("transcript.fork-here"), "replace a token and continue from it")
-SIDE_ROWS: tuple[Row, ...] = (
-    ("enter", "send the same prompt to both lanes"),
-    ("esc", "stop both replies, their texts are kept; then leave"),
-    ("f3", "run the same prompt again: the summary has the spread of the measured speedup"),
-    ("f8", "continue in the chat with the left lane"),
-    ("f9", "continue in the chat with the right lane"),
-    ("^b  f2", "on a narrow screen: left, right, summary"),
-    ("^r  f4", "rejected drafts of a finished reply: ┊, in place, or hidden; a click on ┊ unfolds one"),
-    ("^t  f5", "finished replies as Markdown, or token by token"),
-    ("^s", "save the screen as an SVG picture"),
-    ("f1  ?", "this help"),
-    ("^q", "quit; everything is stored"),
-)
+
+@cache
+def _rows(*names: str) -> list[Row]:
+    """The rows of `help.toml` with these names, one after the other."""
+    tables = tomllib.loads(HELP.read_text(encoding="utf-8"))
+    return [(keys, does) for name in names for keys, does in tables[name]]
 
 
 def _action_rows(section: str, *, replaying: bool) -> list[Row]:
     """Actions of the table that have keys and belong to a section."""
     return [
-        (KeyOf(f"chat.{action.name}"), action.about)
+        (f"chat.{action.name}", action.about)
         for action in ACTIONS.values()
         if action.about
         and (action.keys or action.priority)
@@ -165,7 +129,9 @@ class HelpScreen(TableScreen):
         for title, rows in sections:
             table.add_row(Text(title, self.style_of("help--title")), "")
             for name, meaning in rows:
-                table.add_row(key_names(self.app, name) if isinstance(name, KeyOf) else name, meaning)
+                table.add_row(
+                    key_names(self.app, name) if isinstance(name, str) and name in all_ids() else name, meaning
+                )
             table.add_row("", "")
         return table
 
@@ -175,15 +141,18 @@ def chat_help(*, replaying: bool) -> HelpScreen:
     looking = _action_rows(DETAILS, replaying=replaying)
     keys = _action_rows(KEYS, replaying=replaying)
     if replaying:
-        return HelpScreen([*REPLAY_ROWS, *keys, *COMMON_ROWS], (DETAILS, [MOVE_ROW, *looking]))
+        keys = [*_rows("replay"), *keys, *_rows("common", "documentation")]
+        return HelpScreen(keys, (DETAILS, [*_rows("move"), *looking]))
     commands = [(action.usage, action.about) for action in SLASH_COMMANDS]
-    looking = [MOVE_ROW, FORK_ROW, *looking]
-    return HelpScreen([*CHAT_ROWS, *keys, *COMMON_ROWS], (DETAILS, looking), commands)
+    keys = [*_rows("chat"), *keys, *_rows("common", "documentation")]
+    return HelpScreen(keys, (DETAILS, [*_rows("move", "fork"), *looking]), commands)
 
 
 def side_help() -> HelpScreen:
     """The help of the side-by-side screen."""
-    return HelpScreen(SIDE_ROWS, ("figures", [(each.label, each.definition) for each in definitions("side_by_side")]))
+    return HelpScreen(
+        _rows("side"), ("figures", [(each.label, each.definition) for each in definitions("side_by_side")])
+    )
 
 
 class DefinitionsScreen(TableScreen):
@@ -240,5 +209,5 @@ class KeysScreen(TableScreen):
             for name, binding in bindings.items():
                 table.add_row(key_names(self.app, name), binding.description.lower(), name)
             table.add_row("", "", "")
-        table.add_row(*DOCUMENTATION_ROW, "")
+        table.add_row(*_rows("documentation")[0], "")
         return (table,)
