@@ -69,7 +69,7 @@ def as_json(conversation: Conversation, model: str) -> str:
                 "replies": [_reply(reply) for reply in turn.replies],
                 "version": turn.version,
                 "versions": [other.prompt for other in turn.versions],
-                **({"attachments": list(map(_exported, turn.attachments))} if turn.attachments else {}),
+                **({"attachments": [_exported(one) for one in turn.attachments]} if turn.attachments else {}),
             }
             for turn in conversation.turns
         ],

@@ -15,14 +15,11 @@ from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.source import Part
 
 ENDINGS: dict[engine.FinishReason, str] = {
-    engine.FinishReason.EOS: "complete",
-    engine.FinishReason.STOP: "stop string",
-    engine.FinishReason.LENGTH: "token limit",
-    engine.FinishReason.CONTEXT: "context full",
-    engine.FinishReason.REPEATS: "repeats itself",
-    engine.FinishReason.CANCELLED: "stopped",
+    engine.FinishReason.EOS: "complete", engine.FinishReason.STOP: "stop string",
+    engine.FinishReason.LENGTH: "token limit", engine.FinishReason.CONTEXT: "context full",
+    engine.FinishReason.REPEATS: "repeats itself", engine.FinishReason.CANCELLED: "stopped",
     engine.FinishReason.ERROR: "failed",
-}
+}  # fmt: skip
 """Why a reply ended, in words."""
 
 

@@ -54,22 +54,18 @@ def execute(arguments: Sequence[str]) -> int:
         raise KeyboardInterrupt from None
 
 
+_REJECTED = "How finished replies show rejected drafts: folded, in place or hidden."
+_SIDE = "One prompt in two set-ups, each with its own clock; with --attach, also a server."
+
+
 @app.callback(invoke_without_command=True)
 @options.collect(given=options.SETTINGS)
 def chat(
     ctx: typer.Context,
     given: options.Given,
     theme: options.Theme = None,
-    rejected: Annotated[
-        str | None,
-        opt("--rejected", "fold|show|hide", "How finished replies show rejected drafts: folded, in place or hidden."),
-    ] = None,
-    side_by_side: Annotated[
-        bool,
-        opt(
-            "--side-by-side", None, "One prompt in two set-ups, each with its own clock; with --attach, also a server."
-        ),
-    ] = False,
+    rejected: Annotated[str | None, opt("--rejected", "fold|show|hide", _REJECTED)] = None,
+    side_by_side: Annotated[bool, opt("--side-by-side", None, _SIDE)] = False,
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
     order: Annotated[str | None, opt("--order", "ORDER", "interleaved or sequential, side by side.")] = None,
@@ -99,9 +95,7 @@ def chat(
             options.check_lanes(attach, right, order)
         for name, value in side.items():
             if value is not None and not side_by_side:
-                raise UsageError(
-                    f"--{name} goes with two lanes: specchat --side-by-side --{name} …, or specchat compare"
-                )
+                raise UsageError(f"--{name} goes with two lanes: specchat --side-by-side --{name} …, or compare")
         raise typer.Exit(open_chat(given, _side(left, right, order, exact) if side_by_side else None, attach))
 
 
@@ -120,9 +114,7 @@ def ask(
     as_json: options.Json = False,
     attach: options.Attach = None,
     trace: Annotated[Path | None, opt("--trace", "FILE", "Record every round in FILE.")] = None,
-    beams: Annotated[
-        int | None, opt("--beams", "N", "Search for the N likeliest replies (2 to 16), and print the best.")
-    ] = None,
+    beams: Annotated[int | None, opt("--beams", "N", "Search for the N likeliest replies, print the best.")] = None,
 ) -> None:
     """Ask one question and print the reply as it is generated."""
     from specchat.app.cli.commands.ask import answer, answer_with_beams

@@ -32,17 +32,10 @@ Given = Mapping[str, Any]
 
 
 _FLAGS = {
-    "batches": "batch",
-    "begin": "from",
-    "drafters": "drafter",
-    "dry_sequence_breakers": "dry-sequence-breaker",
-    "files": "file",
-    "gammas": "gamma",
-    "newest": "continue",
-    "peers": "peer",
-    "temperatures": "temperature",
+    "batches": "batch", "begin": "from", "drafters": "drafter", "dry_sequence_breakers": "dry-sequence-breaker",
+    "files": "file", "gammas": "gamma", "newest": "continue", "peers": "peer", "temperatures": "temperature",
     "values": "var",
-}
+}  # fmt: skip
 """Names of options that differ from those of the parameters."""
 
 
@@ -150,15 +143,8 @@ PROMPT_SETS = table(
     limit=(int, "N", "Prompts of each set."),
 )
 
-Attach = Annotated[
-    str | None,
-    opt(
-        "--attach",
-        "URL",
-        "Use a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY).",
-        MODEL,
-    ),
-]
+_ATTACH = "Use a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY)."
+Attach = Annotated[str | None, opt("--attach", "URL", _ATTACH, MODEL)]
 
 
 def _known_theme(name: str | None) -> str | None:
@@ -252,12 +238,8 @@ def check(given: Given, attach: str | None = None) -> None:
         for name in ("gamma", "draft"):
             value = given.get(name)
             if value and value != AUTO:
-                raise UsageError(
-                    f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one of them out"
-                )
-    for name in (
-        ("draft", "slots", "cache_memory", "context", "dtype", "quantize", "device", "lenience") if attach else ()
-    ):
+                raise UsageError(f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one out")
+    for name in (*MODELS[1:], "slots", "cache_memory", "lenience") if attach else ():
         if name in given:
             raise UsageError(f"--{name} contradicts --attach: the server at {attach} was started with its own")
 

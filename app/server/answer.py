@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from specchat.app.server.calls import Call, Calls
 from specchat.app.server.formats import DONE, Choice, Delta, Format
 from specchat.app.server.protocol import ApiError, Body
-from specchat.engine import Event, Finished, FinishReason, Request
+from specchat.engine import Event, Finished, FinishReason, Request, Round
 
 GONE = 499
 """Status of a call whose client has disconnected; it is not sent."""
@@ -93,7 +93,7 @@ class Answer:
         try:
             for request_id, event in events:
                 choice, delta = self._added(request_id, event)
-                if self._form.joins and delta.is_round:
+                if self._form.joins and isinstance(delta.event, Round):
                     rounds[choice] = rounds[choice].then(delta) if choice in rounds else delta
                     continue
                 if choice in rounds:

@@ -45,11 +45,6 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     ending: str | None = None
 
-    @property
-    def is_round(self) -> bool:
-        """Whether the event is a round."""
-        return isinstance(self.event, Round)
-
     def then(self, later: Delta) -> Delta:
         """This part and a later one as one."""
         return Delta(later.event, self.text + later.text, self.logprobs + later.logprobs, later.ending)
@@ -131,11 +126,8 @@ class Format(ABC):
         self._head = {"id": call_id, "created": created, "model": model}
         self._chunk_head = {**self._head, "object": self.chunk_kind}
         self._speculation = speculation
-
-    @property
-    def joins(self) -> bool:
+        self.joins = not speculation
         """Whether rounds may share a chunk: not if chunks carry records."""
-        return not self._speculation
 
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """The chunk of a stream for one event; may be empty."""

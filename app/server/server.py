@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import httptools
 import uvicorn
@@ -129,6 +130,10 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 KEEP_ALIVE_S = 60
+_PLAIN: dict[str, Any] = {
+    "ws": "none", "lifespan": "off", "backlog": 2048, "proxy_headers": False, "server_header": False,
+    "log_config": None, "log_level": "critical", "access_log": False,
+}  # fmt: skip
 _LOOK_S = 1.0
 """Interval of reading the engine's messages."""
 
@@ -187,19 +192,9 @@ def run(
 
     async def serve() -> str | None:
         service = Service(engine, settings, limits, asyncio.get_running_loop())
+        served, graceful = make_application(service, key, origins), max(1, round(drain))
         config = uvicorn.Config(
-            make_application(service, key, origins),
-            http=HttpProtocol,
-            ws="none",
-            lifespan="off",
-            proxy_headers=False,
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(drain)),
-            backlog=2048,
+            served, http=HttpProtocol, timeout_graceful_shutdown=graceful, timeout_keep_alive=KEEP_ALIVE_S, **_PLAIN
         )
         server = Server(config)
         watch = asyncio.create_task(_watch(service, server, on_start))

@@ -64,7 +64,8 @@ def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settin
         SettingsError, UsageError: a set-up is not understood or contradicts itself.
     """
     made = []
-    for name, text in (("--left", left or "none"), ("--right", right or _usual(shared))):
+    usual = AUTO if shared.drafter == "none" else shared.drafter
+    for name, text in (("--left", left or "none"), ("--right", right or usual)):
         try:
             made.append(replace(shared, **parse_set_up(text)))
         except SettingsError as error:
@@ -84,11 +85,6 @@ def with_seed(settings: Settings) -> Settings:
     if settings.seed is not None or settings.sampling().greedy:
         return settings
     return replace(settings, seed=secrets.randbelow(1 << 31))
-
-
-def _usual(shared: Settings) -> str:
-    """The default drafter of the right lane."""
-    return "auto" if shared.drafter == "none" else shared.drafter
 
 
 def _gamma(text: str, value: str) -> int | None:

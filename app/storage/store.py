@@ -232,15 +232,8 @@ class Store:
                 rows: list[int] = []
                 for message in messages:
                     parent = None if message.parent is None else rows[message.parent]
-                    row = self.add_message(
-                        chat.id,
-                        message.role,
-                        "",
-                        parent=parent,
-                        chosen=message.chosen,
-                        attachments=message.attachments,
-                        model=message.model,
-                    )
+                    about = {name: getattr(message, name) for name in ("chosen", "attachments", "model")}
+                    row = self.add_message(chat.id, message.role, "", parent=parent, **about)
                     self.append_rounds(row, message.content, message.events)
                     if message.finish_reason is not None:
                         self.finish_message(row, message.finish_reason)

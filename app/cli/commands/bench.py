@@ -34,12 +34,7 @@ _OPTIONS = {
         temperatures=(list[float], "T", "0 is greedy; may be repeated."),
         passes=(int, "N", "Passes of which each time is the median."),
         peers=(list[str], "loop|transformers|llama.cpp", "May be repeated."),
-        llama_cpp=(
-            Path,
-            "FOLDER",
-            "For --peer llama.cpp: where `pip install --target FOLDER xllamacpp` put it (or SPECCHAT_LLAMA_CPP); this "
-            "environment by default.",
-        ),
+        llama_cpp=(Path, "FOLDER", "Where `pip install --target FOLDER xllamacpp` put it (or SPECCHAT_LLAMA_CPP)."),
         threads=(int, "N", "CPU threads, also of the peers."),
         prompt_tokens=(int, "N", "Also measure how fast a prompt of N tokens is read."),
         crossover=(bool, None, "Increase the batch until drafting stops paying."),
@@ -54,13 +49,7 @@ _OPTIONS = {
 def bench(
     given: options.Given,
     drafts: Annotated[
-        list[str] | None,
-        opt(
-            "--drafts",
-            "DRAFT,…",
-            "With --crossover: compare these drafters, draft models, heads or tables, each in its own run; with "
-            "commas, or repeated.",
-        ),
+        list[str] | None, opt("--drafts", "DRAFT,…", "With --crossover: compare these, each in its own run.")
     ] = None,
     picture: Annotated[Path | None, opt("--picture", "FILE.svg", "With --drafts: also write the plot there.")] = None,
     beams: Annotated[int | None, opt("--beams", "N", "Instead: passes that drafts save a search for N beams.")] = None,

@@ -25,19 +25,16 @@ _WIDTH = 100
 _PERFETTO = "perfetto"
 _SIZE = "140x40"
 _LEAST, _MOST = (48, 12), (500, 300)
+_IMPORTED = "specchat export --format json, ChatGPT's conversations.json, Open WebUI's export."
 _SIZE_PATTERN = re.compile(r"(\d{1,4})x(\d{1,4})")
 
 
 def export(
-    chat: Annotated[
-        str | None, typer.Argument(metavar="CHAT", help="Part of the title; default: the newest chat.")
-    ] = None,
+    chat: Annotated[str | None, typer.Argument(help="Part of the title; default: the newest chat.")] = None,
     form: Annotated[str | None, opt("--format", "|".join(FORMATS), "Default: by the name of FILE, else md.")] = None,
     out: Annotated[Path | None, opt("--out", "FILE", "A new file, instead of stdout.")] = None,
     titles: Annotated[bool, opt("--list", None, "Print the titles of all chats, newest first.")] = False,
-    trace: Annotated[
-        Path | None, opt("--trace", "FILE", "A recorded trace instead of a chat; html or perfetto.")
-    ] = None,
+    trace: Annotated[Path | None, opt("--trace", "FILE", "A trace instead of a chat; html or perfetto.")] = None,
     page: Annotated[bool, opt("--html", None, "A web page that replays the chat offline.")] = False,
     perfetto: Annotated[bool, opt("--perfetto", None, "A timeline of the rounds for ui.perfetto.dev.")] = False,
     thinking: Annotated[bool, opt("--thinking", None, "In Markdown, quote the thinking of each reply.")] = False,
@@ -121,12 +118,7 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
 
 
 def import_chats(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FILE", help="specchat export --format json, ChatGPT's conversations.json, Open WebUI's export."
-        ),
-    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help=_IMPORTED)],
 ) -> None:
     """Import chats from exports of this and other programs. Damaged chats are reported and left out."""
     from specchat.app.chat.exchange import read_chats
@@ -205,7 +197,5 @@ def _size(text: str) -> tuple[int, int]:
     columns, lines = (int(found[1]), int(found[2])) if found else (0, 0)
     if not (_LEAST[0] <= columns <= _MOST[0] and _LEAST[1] <= lines <= _MOST[1]):
         least, most = ("x".join(map(str, limit)) for limit in (_LEAST, _MOST))
-        raise UsageError(
-            f"--size {text} is not understood: give columns x lines from {least} to {most}, such as {_SIZE}"
-        )
+        raise UsageError(f"--size {text} is not understood: give columns x lines, {least} to {most}, as in {_SIZE}")
     return columns, lines

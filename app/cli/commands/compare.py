@@ -38,18 +38,12 @@ def compare(
     prompt: Annotated[str | None, typer.Argument(help="The prompt of both lanes.")] = None,
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
-    file: Annotated[
-        Path | None, opt("--file", "FILE", "Prompts, one per line; or JSON with a list of texts at prompts.")
-    ] = None,
+    file: Annotated[Path | None, opt("--file", "FILE", "Prompts, one per line; or JSON with a list prompts.")] = None,
     repeat: Annotated[int, opt("--repeat", "N", "Runs of which the median is taken.")] = 3,
-    watch: Annotated[
-        bool, opt("--watch", None, "Repeat until ctrl+c, and show the spread; then print the report.")
-    ] = False,
+    watch: Annotated[bool, opt("--watch", None, "Repeat until ctrl+c, show the spread, then the report.")] = False,
     order: Annotated[str | None, opt("--order", "ORDER", "interleaved (default), sequential, or both of them.")] = None,
     exact: options.Exact = False,
-    attach: Annotated[
-        str | None, opt("--attach", "URL", "A server as the right lane, asked after the left one.")
-    ] = None,
+    attach: Annotated[str | None, opt("--attach", "URL", "A server as the right lane, asked after the left.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a prompt in two set-ups that share the device fairly; report their times and whether the texts agree.
@@ -140,9 +134,7 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
     texts = [prompt] if prompt is not None else _read(file)  # type: ignore[arg-type]
     cleaned = [text for text in (clean_prompt(each).strip() for each in texts) if text]
     if not cleaned:
-        raise UsageError(
-            "the prompt is empty: write one" if file is None else f"{file} holds no prompt: write one a line"
-        )
+        raise UsageError("the prompt is empty: write one" if file is None else f"{file} holds no prompt: write some")
     return cleaned
 
 

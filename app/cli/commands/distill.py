@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 _OPTIONS = {
     **options.settings("target"),
     **options.table(
-        kind=(
-            str,
-            "eagle|medusa|pass|bigram",
-            "A one-layer head (default), Medusa heads, look-ahead embeddings, or bigram tables.",
-        ),
+        kind=(str, "eagle|medusa|pass|bigram", "One-layer (default) or Medusa heads, look-ahead embeddings, bigrams."),
         begin=(
             str,
             "HEAD",
@@ -72,9 +68,8 @@ def _print(made: Distilled, out: Path) -> None:
     noun = made.noun[0].upper() + made.noun[1:]
     before = f" ({made.steps_before:,} of them before)" if made.steps_before else ""
     steps = f"{made.steps:,} steps{before}, " if made.steps else ""
-    print(
-        f"{noun} for {escape_controls(made.target)}: {made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes."
-    )
+    counts = f"{made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes"
+    print(f"{noun} for {escape_controls(made.target)}: {counts}.")
     if made.reached:
         print(f"On held-out prompts, drafting {made.gamma} tokens a round:\n")
         print(f"{'':16}{'accepted / tested':>18}   tokens per round   by position")

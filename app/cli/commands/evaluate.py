@@ -20,22 +20,13 @@ _OPTIONS = {
     **options.table(
         drafters=(list[str], "NAME", "A drafter; may be repeated; default: all."),
         gammas=(list[int], "N", "A draft length; may be repeated; default: 4."),
-        temperature=(
-            float,
-            "T",
-            "Temperature that the texts were sampled at (default: 0). Above 0, α is the mean of Σ min(p, q) over all "
-            "positions, and τ follows from it.",
-        ),
+        temperature=(float, "T", "Temperature of the texts (default: 0). Above 0, α is the mean of Σ min(p, q)."),
         limit=(int, "N", "Maximum number of texts; default: 100."),
         max_tokens=(int, "N", "Tokens of each text that are used; default: 500."),
     ),
 }
 _AGAINST = options.table(
-    against=(
-        str,
-        "MODEL",
-        "Instead of drafters, compare the target with this one: where their choices differ, top-2 gaps, KL.",
-    ),
+    against=(str, "MODEL", "Instead of drafters, compare the target with this one: choices, top-2 gaps, KL."),
     against_dtype=(str, "TYPE", "Type of the other target; without --against, of the same."),
     against_quantize=(str, "auto|q8|q4|none", "Weights of the other target."),
 )
@@ -65,9 +56,7 @@ def evaluate(
         raise UsageError("--json and --csv contradict each other: choose one")
     for name in ("draft", "drafters", "gammas", "temperature") if against else ():
         if given.get(name):
-            raise UsageError(
-                f"{options.flag(name)} contradicts --against, which compares targets: leave one of them out"
-            )
+            raise UsageError(f"{options.flag(name)} contradicts --against, which compares targets: leave one out")
     from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_targets
     from specchat.engine.tools.evaluate import evaluate as run
 

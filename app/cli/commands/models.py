@@ -35,9 +35,7 @@ def list_models(as_json: options.Json = False) -> None:
 
 @app.command()
 def pull(
-    name: Annotated[
-        str, typer.Argument(help="A preset, a hub id (organisation/name), or a GGUF file.")
-    ] = DEFAULT_PRESET,
+    name: Annotated[str, typer.Argument(help="A preset, a hub id or a GGUF file.")] = DEFAULT_PRESET,
     as_json: Annotated[bool, opt("--json", None, "Print each step as one JSON object on a line.")] = False,
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
@@ -62,15 +60,11 @@ def _as_json(models: Sequence[KnownModel], machine: Machine, best: str) -> dict[
             {
                 "name": model.spec,
                 "parameters": PRESETS[model.spec].parameters,
-                "download_bytes": model.download_bytes,
-                "install_bytes": model.install_bytes,
-                "memory_bytes": model.memory_bytes,
+                **{name: getattr(model, name) for name in ("download_bytes", "install_bytes", "memory_bytes")},
                 "tokens_per_second": model.speed(machine),
                 "obstacle": model.obstacle(machine),
-                "draft": model.draft,
-                "licence": model.licence,
+                **{name: getattr(model, name) for name in ("draft", "licence", "note")},
                 "gated": PRESETS[model.spec].gated,
-                "note": model.note,
                 "source": PRESETS[model.spec].origin,
                 "local": None if model.folder is None else {"folder": str(model.folder), "bytes": model.disk_bytes},
             }
@@ -89,13 +83,20 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
     rows = [("PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE")]
     for model in models:
         if model.spec in PRESETS:
-            sizes = (
-                size_text(model.download_bytes) if model.download_bytes else "-",
-                size_text(model.memory_bytes or 0),
-            )
+            download = size_text(model.download_bytes) if model.download_bytes else "-"
             here = model.obstacle(machine) or ("-" if model.disk_bytes is None else size_text(model.disk_bytes))
             name = f"{model.spec} *" if model.spec == best else model.spec
-            rows.append((name, *sizes, _speed(model, machine), here, _drafter(model), model.licence))
+            rows.append(
+                (
+                    name,
+                    download,
+                    size_text(model.memory_bytes or 0),
+                    _speed(model, machine),
+                    here,
+                    _drafter(model),
+                    model.licence,
+                )
+            )
     _print_table(rows)
     if others := [model for model in models if model.spec not in PRESETS]:
         print()

@@ -32,9 +32,7 @@ def serve(
     timeout: Annotated[float, opt("--timeout", "S", "Seconds a reply may take, waiting included.", min=0.001)] = 600.0,
     drain: Annotated[float, opt("--drain", "S", "Seconds replies have to finish after SIGTERM.", min=0)] = 30.0,
     stop_repeats: Annotated[bool, opt("--stop-repeats", None, "End replies that repeat themselves.")] = False,
-    cors: Annotated[
-        list[str] | None, opt("--cors", "ORIGIN", "Web page that may send requests, or *; may be repeated.")
-    ] = None,
+    cors: Annotated[list[str] | None, opt("--cors", "ORIGIN", "Web page that may ask, or *; may be repeated.")] = None,
 ) -> None:
     """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
 

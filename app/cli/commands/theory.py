@@ -23,12 +23,8 @@ def theory(
         raise UsageError(f"--c is {c:g}: it must be 0 or more")
     best = optimal_gamma(alpha, c, MAX_GAMMA)
     rows = [
-        {
-            "gamma": gamma,
-            "tokens": expected_tokens(alpha, gamma),
-            "speedup": speedup(alpha, gamma, c),
-            "operations": operations(alpha, gamma),
-        }
+        {"gamma": gamma, "tokens": expected_tokens(alpha, gamma), "speedup": speedup(alpha, gamma, c)}
+        | {"operations": operations(alpha, gamma)}
         for gamma in range(MAX_GAMMA + 1)
     ]
     if as_json:

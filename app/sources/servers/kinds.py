@@ -258,12 +258,6 @@ class PlainReader(Reader):
         return self.totals(chunk, drafted=count(said, names[0]), accepted=count(said, names[1]))
 
 
-KINDS: tuple[Callable[[Listing], Server | None], ...] = (
-    find_specchat,
-    find_llama_cpp,
-    find_vllm,
-    find_sglang,
-    find_lm_studio,
-    find_plain,
-)
+Find = Callable[[Listing], Server | None]
+KINDS: tuple[Find, ...] = (find_specchat, find_llama_cpp, find_vllm, find_sglang, find_lm_studio, find_plain)
 """The first that recognises a server serves as its adapter."""

@@ -71,12 +71,10 @@ class ChatActions(ActionGroup):
         if chats and not self._scope.conversation.turns:
             await self._open(max(chats, key=lambda chat: chat.updated_at))
 
-    def rename(self, chat: Chat | None = None) -> None:
-        """Ask for another title of a chat, by default of the open one."""
-        self._rename(chat or self._shown)
-
     @in_background("rename")
-    async def _rename(self, chat: Chat) -> None:
+    async def rename(self, chat: Chat | None = None) -> None:
+        """Ask for another title of a chat, by default of the open one."""
+        chat = chat or self._shown
         title = await self._scope.ask(RenameScreen(chat.title))
         if title:
             self._retitle(chat, title)

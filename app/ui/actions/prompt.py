@@ -72,7 +72,7 @@ class PromptActions(ActionGroup):
         elif action == "remove":
             composer.detach(one)
         elif one.kind == PASTE:
-            composer.expand_paste(one)
+            composer.put(composer.text.replace(one.name, one.text, 1))
         else:
             raise UnavailableError(f"{one.name} is a file: enter opens it")
 

@@ -24,13 +24,9 @@ STOPPING = "◌ stopping…"
 COMPLETE = "✓"
 """Before the word for a reply that needs none, unless it has no figures."""
 SIGNS = {
-    FinishReason.EOS: COMPLETE,
-    FinishReason.STOP: COMPLETE,
-    FinishReason.LENGTH: "…",
-    FinishReason.CONTEXT: "…",
-    FinishReason.REPEATS: "‖",
-    FinishReason.CANCELLED: "■",
-}
+    FinishReason.EOS: COMPLETE, FinishReason.STOP: COMPLETE, FinishReason.LENGTH: "…", FinishReason.CONTEXT: "…",
+    FinishReason.REPEATS: "‖", FinishReason.CANCELLED: "■",
+}  # fmt: skip
 """Before the word for how a reply ended: complete, cut off, or stopped."""
 
 

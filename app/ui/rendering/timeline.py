@@ -144,15 +144,7 @@ def _first_at_least(places: Sequence[int], slot: int) -> int:
     return bisect_right(places, slot - 1)
 
 
-SIGNS = {
-    Fate.ACCEPTED: "●",
-    Fate.REJECTED: "✕",
-    Fate.DISCARDED: "·",
-    Fate.CORRECTION: "◆",
-    Fate.BONUS: "+",
-    Fate.PLAIN: "○",
-    Fate.UNKNOWN: "?",
-}
+SIGNS = dict(zip(Fate, "●✕·◆+○?", strict=True))
 PARTS = ("draft", "verify", "rest", "lane", "picked")
 """Component classes of a timeline, besides those of tokens."""
 DRAFT, VERIFY, REST = "▓", "█", "░"

@@ -16,6 +16,7 @@ from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
+from specchat.app.ui.rendering.figures import cut
 
 PIN = "▴ "
 """Before the title of a pinned chat."""
@@ -139,7 +140,7 @@ class ChatList(KeyList):
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(sign, self._style(part))
-        line.append(_cut(title, width), self._style("open") if chat.id == self._open else "")
+        line.append(set_cell_size(cut(title, width), width), self._style("open") if chat.id == self._open else "")
         line.append(" " + age, self._style("age"))
         return line
 
@@ -152,9 +153,3 @@ def age_of(seconds: float) -> str:
     if seconds < MINUTE:
         return "now"
     return next(f"{int(seconds // unit)}{name}" for limit, unit, name in AGES if seconds < limit)
-
-
-def _cut(text: str, cells: int) -> str:
-    if cell_len(text) <= cells:
-        return set_cell_size(text, cells)
-    return set_cell_size(text, cells - 1) + "…"

@@ -195,10 +195,6 @@ class Composer(WrappedArea):
         """What is attached to the text, as far as it has been read."""
         return self.tray.attached(self.text)
 
-    def expand_paste(self, one: Attachment) -> None:
-        """Put a paste in the place of its sign."""
-        self.put(self.text.replace(one.name, one.text, 1))
-
     def detach(self, one: Attachment) -> None:
         """Take an attachment out of the text."""
         name = one.name if one.kind == PASTE else mention(one.name)

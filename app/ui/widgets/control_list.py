@@ -87,7 +87,8 @@ class ControlList(Widget, can_focus=True):
         """To the next entry."""
         self._at = (self._at + by) % len(self._entries)
         line = next(y for y, (_, entry) in enumerate(self._lines()) if entry == self._at)
-        self.scroll_to_region_of(line)
+        if isinstance(self.parent, Widget):
+            self.parent.scroll_to_region(Region(0, self.virtual_region.y + line, 1, 1), animate=False, force=True)
         self.refresh()
 
     def action_step(self, by: int) -> None:
@@ -122,11 +123,6 @@ class ControlList(Widget, can_focus=True):
         else:
             self._choose(entry)
         self.refresh()
-
-    def scroll_to_region_of(self, line: int) -> None:
-        """Scroll the parent to a line of this widget."""
-        if isinstance(self.parent, Widget):
-            self.parent.scroll_to_region(Region(0, self.virtual_region.y + line, 1, 1), animate=False, force=True)
 
     def _choose(self, entry: Entry) -> None:
         if isinstance(entry, str):

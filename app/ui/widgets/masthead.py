@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import starmap
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
@@ -166,7 +167,7 @@ class Welcome(Widget):
     def render(self) -> Text:
         """All lines; the style sheet centres the block."""
         lines = [self._wordmark(), Text(MOTTO, self._style("welcome--quiet")), Text()]
-        ending, offers, explained = self._progress(), self._offers(), self._explanations()
+        ending, offers, explained = self._progress(), self._offers(), [*starmap(self._explained, FATES.items()), Text()]
         room, width = self.size.height - len(lines) - len(ending), max(line.cell_len for line in explained)
         if room < len(offers):
             offers = []
@@ -182,11 +183,8 @@ class Welcome(Widget):
             name.append(part, self._style(f"token--{fate.value}") + Style(bold=True))
         return name
 
-    def _explanations(self) -> list[Text]:
-        """The meaning of each colour."""
-        return [*(self._explained(fate, meaning) for fate, meaning in FATES.items()), Text()]
-
     def _explained(self, fate: Fate, meaning: str) -> Text:
+        """The meaning of a colour."""
         style = self._style(f"token--{fate.value}")
         line = Text.assemble(("■ ", Style(color=style.color)), (fate.value, style))
         line.pad_right(SHOWS - line.cell_len)
