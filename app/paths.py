@@ -26,11 +26,6 @@ def state_folder() -> Path:
     return _home("state") or platformdirs.user_state_path("specchat", appauthor=False)
 
 
-def experience_file() -> Path:
-    """What engines have learnt of drafters."""
-    return state_folder() / "drafters.json"
-
-
 def exports_folder() -> Path:
     """Screenshots and exported chats: in the user's documents if that folder exists."""
     documents = platformdirs.user_documents_path()

@@ -156,14 +156,8 @@ class Service:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def _model(self) -> dict[str, Any]:
-        return {
-            "id": self.ready.target,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "specchat",
-            "max_model_len": self.ready.context,
-            "speculation": loads(to_json(self.ready)),
-        }
+        about = {"id": self.ready.target, "object": "model", "created": self._created, "owned_by": "specchat"}
+        return {**about, "max_model_len": self.ready.context, "speculation": loads(to_json(self.ready))}
 
 
 def make_application(service: Service, key: str | None, origins: list[str]) -> ASGIApp:

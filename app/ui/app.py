@@ -9,7 +9,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import work
 from textual.app import App, SystemCommand
@@ -26,13 +29,11 @@ from specchat.app.settings.settings import WATCH
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import NoSource
-from specchat.app.ui.actions.actions import Actions
-from specchat.app.ui.actions.scope import MakeDuet, MakeSource
+from specchat.app.ui.action_table import ACTIONS
 from specchat.app.ui.keys import named
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
-from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.textual_internals import disable_toasts
 from specchat.app.ui.themes import ThemeChoice, theme_colours
@@ -41,6 +42,10 @@ from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Requested
 from specchat.engine import EngineError, Event, Finished, FinishReason, Ready, Record
+
+if TYPE_CHECKING:
+    from specchat.app.ui.actions.actions import Actions
+    from specchat.app.ui.actions.scope import MakeDuet, MakeSource
 
 STYLES = Path(__file__).parent / "styles"
 PROBE_S = 1.0
@@ -100,12 +105,17 @@ class SpecChat(App[None]):
         """Set once the session is connected or has failed."""
         self.requests = RequestManager(self._observe)
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
-        self.actions = Actions(
-            self, self.chat_screen, self.requests, now, pictures, make_duet, make_source, player is not None
-        )
+        self._for_actions = now, pictures, make_duet, make_source, player is not None
         self.pump = Pump(self, self.requests.drain, lambda: self.requests.running.stage, self._handle, self._draw)
         self.chat_screen.set_pace(self.pump.pace)
         self._theme_choice = ThemeChoice(self, theme)
+
+    @cached_property
+    def actions(self) -> Actions:
+        """All actions. They are imported with their screens when first used, after the first frame is drawn."""
+        from specchat.app.ui.actions.actions import Actions
+
+        return Actions(self, self.chat_screen, self.requests, *self._for_actions)
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's driver; on Linux and macOS one that tolerates invalid input and hang-ups."""
@@ -118,6 +128,7 @@ class SpecChat(App[None]):
 
     def get_default_screen(self) -> ChatScreen:
         """The chat, which stays below all other screens."""
+        self.chat_screen.fit(self.size)
         return self.chat_screen
 
     def get_css_variables(self) -> dict[str, str]:
@@ -179,7 +190,7 @@ class SpecChat(App[None]):
         """Show the load of the GPU, which is asked in a thread, and the interface's share of a core."""
         assert self._probe is not None
         interface = self._probe.interface()
-        self.chat_screen.widgets.show_load(await asyncio.to_thread(self._probe.gpu), interface)
+        self.chat_screen.widgets.panel.show_load(await asyncio.to_thread(self._probe.gpu), interface)
 
     async def on_unmount(self) -> None:
         """Store replies and unsent text, however the app ends."""
@@ -209,6 +220,8 @@ class SpecChat(App[None]):
         if (stepper := self.chat_screen.stepping.stepper) is not None:
             self.requests.running.show_steps(stepper.shown, paused=stepper.paused)
         shown = next((screen for screen in reversed(self.screen_stack) if not isinstance(screen, ModalScreen)), None)
+        from specchat.app.ui.screens.candidates import CandidatesScreen
+
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()
         self.actions.models.update()
@@ -301,7 +314,11 @@ class SpecChat(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide the keys of actions that are not available."""
         if action == "run":
-            return self.actions.available(str(parameters[0]))
+            wanted = ACTIONS[str(parameters[0])]
+            if "actions" in vars(self) or self._player is not None:
+                return self.actions.available(wanted.name)
+            of_screen = wanted.when.removeprefix("screen.")  # in the first frame, nothing else can be used
+            return not wanted.when or (of_screen != wanted.when and bool(attrgetter(of_screen)(self.chat_screen)))
         return super().check_action(action, parameters)
 
     def action_run(self, name: str) -> None:

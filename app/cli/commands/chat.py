@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specchat.app.errors import StoreError, UsageError
-from specchat.app.paths import database_file, experience_file, settings_file
+from specchat.app.paths import database_file, settings_file, state_folder
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError, models_folder, read_trace
@@ -42,42 +42,49 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
 
     sys.setswitchinterval(SWITCH_S)
 
-    from specchat.app.cli.commands.ask import attached
-    from specchat.app.side_by_side.duet import SideOptions, live_duet
     from specchat.app.sources.probe import Probe
     from specchat.app.ui.app import SpecChat
     from specchat.app.ui.event_loop import run_app
 
-    wanted = side or SideOptions()
     if side is not None:
         side.pair(settings)
     model = None if side is not None else options.get("target")
     """The server's model. Side by side, `--target` is the model of the lane on this machine."""
-    source = attached(attach, model) if attach else None
-    make_duet = attached_duets(attach, model, options, wanted) if attach else lambda shared: live_duet(shared, wanted)
+    source = None
+    if attach:
+        from specchat.app.cli.commands.ask import attached
+
+        source = attached(attach, model)
     app = SpecChat(
         lambda: prepare(settings, notice, engine=source),
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
         make_source=None if source is not None else _engine,
-        make_duet=make_duet,
+        make_duet=duets(side, attach, model, options),
         begin_side_by_side=side is not None,
     )
     run_app(app)
     return app.return_code or 0
 
 
-def attached_duets(
-    url: str, model: object, options: Mapping[str, object], wanted: SideOptions
+def duets(
+    side: SideOptions | None, url: str | None, model: object, options: Mapping[str, object]
 ) -> Callable[[Settings], Duet]:
-    """A factory of duets of a lane on this machine and the model of this name at a server."""
-    from specchat.app.cli.commands.ask import attached
-    from specchat.app.side_by_side.duet import attached_duet
-
+    """A factory of duets: two lanes on this machine, or one and the model of this name at a server."""
     own = options if model is None else {**options, "target": None}
-    here, _ = load_settings(settings_file(), own)
-    return lambda shared: attached_duet(replace(shared, target=here.target), wanted, attached(url, model))
+    here = load_settings(settings_file(), own)[0] if url else Settings()
+
+    def make(shared: Settings) -> Duet:
+        from specchat.app.cli.commands.ask import attached
+        from specchat.app.side_by_side.duet import SideOptions, attached_duet, live_duet
+
+        wanted = side or SideOptions()
+        if url is None:
+            return live_duet(shared, wanted)
+        return attached_duet(replace(shared, target=here.target), wanted, attached(url, model))
+
+    return make
 
 
 def open_replay(file: Path) -> int:
@@ -129,7 +136,7 @@ def prepare(
 def _engine(settings: Settings) -> Source:
     from specchat.engine import Engine
 
-    return Engine(settings.engine_config(models_folder(), experience_file()))
+    return Engine(settings.engine_config(models_folder(), state_folder() / "drafters.json"))
 
 
 def open_store(

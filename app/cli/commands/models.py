@@ -86,17 +86,8 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
             download = size_text(model.download_bytes) if model.download_bytes else "-"
             here = model.obstacle(machine) or ("-" if model.disk_bytes is None else size_text(model.disk_bytes))
             name = f"{model.spec} *" if model.spec == best else model.spec
-            rows.append(
-                (
-                    name,
-                    download,
-                    size_text(model.memory_bytes or 0),
-                    _speed(model, machine),
-                    here,
-                    _drafter(model),
-                    model.licence,
-                )
-            )
+            memory, drafter = size_text(model.memory_bytes or 0), model.draft.rpartition("/")[2] or "-"  # no author
+            rows.append((name, download, memory, _speed(model, machine), here, drafter, model.licence))
     _print_table(rows)
     if others := [model for model in models if model.spec not in PRESETS]:
         print()
@@ -105,11 +96,6 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
     free = f"{size_text(machine.memory)} of memory and {size_text(machine.disk)} of disk are free"
     print(f"\n{DEFAULT_PRESET} is the default. * is recommended here, where {free}.")
     print("TOK/S: expected, from the memory bandwidth. HERE: size on this disk; installing needs twice the DOWNLOAD.")
-
-
-def _drafter(model: KnownModel) -> str:
-    """The drafter without the name of its authors."""
-    return model.draft.rpartition("/")[2] or "-"
 
 
 def _speed(model: KnownModel, machine: Machine) -> str:

@@ -56,7 +56,6 @@ class ChatScreen(ChatBase):
         self.widgets.show_frame()
         self.panes.go_home()
         if self.stepping.player is not None:
-            self.widgets.masthead.name_it("specchat replay")
             self.widgets.replay_bar.play(self.stepping.player)
 
     def set_pace(self, pace: Pace) -> None:

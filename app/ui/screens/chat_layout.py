@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.events import ScreenResume
+from textual.geometry import Size
 from textual.screen import Screen
 
 from specchat.app.chat.conversation import Conversation
@@ -38,6 +40,7 @@ class ChatLayout:
     def __init__(self, player: Player | None) -> None:
         self.replaying = player is not None
         self.masthead = Masthead(id="masthead")
+        self.masthead.program += " replay" * self.replaying
         self.tabs = PaneTabs(PANES, "chat", id="tabs")
         self.chats = ChatList(id="chats")
         self.welcome = Welcome(id="welcome")
@@ -114,10 +117,6 @@ class ChatLayout:
         self.masthead.show_machine(ready)
         self.panel.show_machine(ready, model)
         self.show_loading("" if self.replaying else "ready: ask anything")
-
-    def show_load(self, gpu: str, interface: float | None) -> None:
-        """Show the load of the machine."""
-        self.panel.show_load(gpu, interface)
 
 
 class Panes:
@@ -199,6 +198,8 @@ class ChatBase(Screen[None]):
         # Classes are set before mounting, so that the first frame is styled only once.
         super().__init__(classes="-pane-chat " + ("-replay" if player else "-chat"))
         use_narrow_compositor(self)
+        self._styled = False
+        """Whether the screen was shown before."""
         self.pace = Pace()
         self.redraw = redraw
         """Processes new records, and calls `update`."""
@@ -209,6 +210,15 @@ class ChatBase(Screen[None]):
             self.transcript.set_reactive(Transcript.rejected, SHOW)
             self.transcript.forkable = False
         self.panes = Panes(self, self.widgets)
+
+    def fit(self, size: Size) -> None:
+        """Set the classes for a terminal of this size, so that the first layout changes none."""
+        for limits, length in ((self.HORIZONTAL_BREAKPOINTS, size.width), (self.VERTICAL_BREAKPOINTS, size.height)):
+            self.add_class(*[name for least, name in limits or () if length >= least][-1:], update=False)
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        """Do not style all widgets again when they are first shown: mounting has just done it."""
+        event.refresh_styles, self._styled = event.refresh_styles and self._styled, True
 
     @property
     def conversation(self) -> Conversation:

@@ -77,7 +77,8 @@ class TheoryScreen(Dialog[None]):
 
     def _draw(self) -> None:
         self._draw_reply()
-        self._draw_tokens_by_alpha()
+        curves = [(f"γ {gamma}", _ALPHAS, [expected_tokens(a, gamma) for a in _ALPHAS]) for gamma in (1, 3, 5, 7, 10)]
+        self._plot("theory-figure-2", "Figure 2: tokens per pass, by α", curves)
         self._draw_optimal_gamma()
         self._draw_trade()
 
@@ -111,10 +112,6 @@ class TheoryScreen(Dialog[None]):
             text = f"{values} · predicted for the draft lengths of the reply {times(gain.predicted)}; {reasons}: "
             text += f"measured {measured(gain)}"
         self.query_one("#theory-caption", Static).update(Text(text))
-
-    def _draw_tokens_by_alpha(self) -> None:
-        curves = [(f"γ {gamma}", _ALPHAS, [expected_tokens(a, gamma) for a in _ALPHAS]) for gamma in (1, 3, 5, 7, 10)]
-        self._plot("theory-figure-2", "Figure 2: tokens per pass, by α", curves)
 
     def _draw_optimal_gamma(self) -> None:
         shown = [alpha for alpha in _ALPHAS if 0.2 <= alpha <= 0.94]

@@ -26,13 +26,9 @@ from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
-    "backspace": "delete_left",
-    "delete": "delete_right",
-    "left": "cursor_left",
-    "right": "cursor_right",
-    "home": "cursor_line_start",
-    "end": "cursor_line_end",
-}
+    "backspace": "delete_left", "delete": "delete_right", "left": "cursor_left", "right": "cursor_right",
+    "home": "cursor_line_start", "end": "cursor_line_end",
+}  # fmt: skip
 """Actions of keys that are often followed by text at once."""
 ATTACH = "/attach "
 PLACEHOLDER = "Ask anything · ? lists the keys"

@@ -30,7 +30,7 @@ class Masthead(Horizontal):
     """One line on a wide screen; on a narrow one the legend has the second."""
 
     program = "specchat"
-    """Name at the left; set before it is composed, or with `name_it`."""
+    """Name at the left; set before it is composed."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -47,12 +47,6 @@ class Masthead(Horizontal):
 
     def on_resize(self) -> None:
         """More fits, or less."""
-        self._show()
-
-    def name_it(self, name: str) -> None:
-        """Show this name at the left."""
-        self.program = name
-        self.query_one("#name", Static).update(f" {name} ")
         self._show()
 
     def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:

@@ -53,7 +53,7 @@ class AcceptanceCard(ReplyCard):
     def rows(self) -> list[Text]:
         """The figures of the reply."""
         s, drafts = self.metrics, self._by_draft()
-        most = POSITIONS - len(drafts[1:])  # so that all cards of a chat as it comes fit 40 lines
+        most = POSITIONS - 2 * bool(drafts) - len(drafts[1:])  # so that all cards of a chat as it comes fit 40 lines
         lines = [
             self.headline(percent(s.acceptance), "accepted / tested"),
             self.meter(s.acceptance, self.inner),
@@ -189,12 +189,12 @@ class SetUpCard(ReplyCard):
     def _machine(self, ready: Ready) -> list[Text]:
         if ready.observed:
             return [self.row("server", ready.observed)]
+        slot = size_text(ready.slot_bytes)
         return [
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
-            *([self.row("per slot", size_text(ready.slot_bytes))] if ready.slot_bytes else []),
             *([self.row("graphs", graphs(ready))] if ready.graphs else []),
-            *([self.row("kept texts", f"up to {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
+            *([self.row("kept texts", f"{slot} each, ≤ {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
 

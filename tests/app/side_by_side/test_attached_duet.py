@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app.chat.reply import Reply
-from specchat.app.cli.commands.chat import attached_duets
+from specchat.app.cli.commands.chat import duets
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, attached_duet
 from specchat.app.sources.attached import AttachedEngine
@@ -196,7 +196,7 @@ def test_the_server_s_model_and_the_one_here_are_told_apart(
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "settings.toml").write_text(f'target = "{model}"\n')
     with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
-        make = attached_duets(server.url, "gpt-y", {"target": "gpt-y"}, SideOptions())
+        make = duets(None, server.url, "gpt-y", {"target": "gpt-y"})
         duet = make(Settings(target="gpt-y", dtype="float32", max_tokens=4))
         assert duet.targets[0] == str(model)
         duet.connect(None)

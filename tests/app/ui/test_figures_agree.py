@@ -157,7 +157,7 @@ async def test_the_set_up_on_a_gpu_states_number_memory_and_time_of_graphs(stage
         assert card.ready is not None
         assert not any("graphs" in row.plain for row in card.rows())
         card.ready = replace(card.ready, graphs=96, graph_bytes=410_000_000, warm_up_s=52.3)
-        assert re.search(r"graphs +96 · 0.41 GB · 0:52", "\n".join(row.plain for row in card.rows()))
+        assert re.search(r"graphs +96 · 410 MB · 0:52", "\n".join(row.plain for row in card.rows()))
 
 
 async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for_it(stage: Stage) -> None:
@@ -177,7 +177,7 @@ async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for
                 events[:] = [read(event, reused) for event in events]
             await stage.give(pilot)
             shown.append("\n".join(row.plain for row in stage.app.screen.query_one(SetUpCard).rows()))
-        assert re.search(r"kept texts +up to 3.40 GB", shown[0])
+        assert re.search(r"kept texts +0 kB each, ≤ 3.4 GB", shown[0])
         assert re.search(r"prompt +0 of 1,260 reused\n", shown[0])
         assert re.search(r"prompt +1,204 of 1,260 reused\ntime saved +at least 12.0 s\n", shown[1])
         await stage.press(pilot, "ctrl+l")

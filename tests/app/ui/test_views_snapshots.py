@@ -83,7 +83,7 @@ def test_panel_warns(snap_compare: Compare, size: tuple[int, int]) -> None:
 
     async def before(pilot: Pilot[None]) -> None:
         await replay.run(0.9, *(("ctrl+g",) if size == NARROW else ()))(pilot)
-        replay.screen.widgets.show_load("41 % · 2.1 of 85 GB", 0.08)
+        replay.screen.widgets.panel.show_load("41 % · 2.1 of 85 GB", 0.08)
         await replay.settle(pilot)
 
     assert snap_compare(replay.app, terminal_size=size, run_before=before)
