@@ -200,13 +200,14 @@ class ModelActions(ActionGroup):
 
     def compare_with(self, conversation: Conversation) -> None:
         """Show a notice if the last reply of a chat came from another model than the loaded one."""
-        models = [turn.reply.model for turn in conversation.turns if turn.reply is not None and turn.reply.model]
-        target = self.chosen[0]
-        if self._scope.make_source is None or not models or models[-1] == target:
+        replies = [turn.reply for turn in conversation.turns if turn.reply is not None and turn.reply.model]
+        model, target = replies[-1].model if replies else "", self.chosen[0]
+        if self._scope.make_source is None or model in ("", target):
             return
-        before, now = (Path(name).name for name in (models[-1], target))
-        gone = Path(models[-1]).is_absolute() and not Path(models[-1]).exists()
-        remedy = "which no longer exists" if gone else f"/model {models[-1]} loads it"
+        before, now = (Path(name).name for name in (model, target))
+        gone = Path(model).is_absolute() and not Path(model).exists()
+        remedy = f"/model {model} loads it" if replies[-1].rounds else "in another program"
+        remedy = "which no longer exists" if gone else remedy
         self._scope.say(
             f"the last reply came from {before}, {remedy}; {now} answers now", "warning" if gone else "information"
         )

@@ -20,7 +20,7 @@ from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine import Counted, EngineConfig
+from specchat.engine import Counted, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
@@ -206,23 +206,28 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_anothe
 
 
 @pytest.mark.parametrize(
-    ("model", "sentence"),
+    ("model", "imported", "sentence"),
     [
-        ("qwen3-0.6b", "the last reply came from qwen3-0.6b, /model qwen3-0.6b loads it; smollm2-135m answers now"),
-        ("/gone/old.gguf", "the last reply came from old.gguf, which no longer exists; smollm2-135m answers now"),
+        ("qwen3-0.6b", False, "qwen3-0.6b, /model qwen3-0.6b loads it; smollm2-135m answers now"),
+        ("gpt-4o", True, "gpt-4o, in another program; smollm2-135m answers now"),
+        ("/gone/old.gguf", False, "old.gguf, which no longer exists; smollm2-135m answers now"),
     ],
 )
-async def test_a_chat_of_another_model_says_so_when_it_is_opened(models: Models, model: str, sentence: str) -> None:
+async def test_a_chat_of_another_model_says_so_when_it_is_opened(
+    models: Models, model: str, imported: bool, sentence: str
+) -> None:
     stage = models.stage
     chat = stage.store.create_chat("old").id
     asked = stage.store.add_message(chat, "user", "hello")
     reply = stage.store.add_message(chat, "assistant", "", parent=asked, model=model)
-    stage.store.append_rounds(reply, "hello there", [])
+    rounds = [record for record in trace() if isinstance(record, Round)][:4]
+    text = "".join(record.text for record in rounds)
+    stage.store.append_rounds(reply, text, [] if imported else [to_json(record) for record in rounds])
     stage.store.finish_message(reply, "eos")
     async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert stage.said[-1] == sentence
-        assert any("hello there" in line for line in lines_of(stage))
+        assert stage.said[-1] == f"the last reply came from {sentence}"
+        assert any(text.split()[0] in line for line in lines_of(stage))
 
 
 async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
