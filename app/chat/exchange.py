@@ -218,7 +218,7 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
 
 
 def _admitted(known: Mapping[str, Any], tokens: int = 0) -> Iterator[str]:
-    """The trace line with what is known of a reply's request: its sampling settings, and what was left out of it.
+    """The trace line with a reply's sampling settings and the messages that were left out; none without either.
 
     Args:
         known: fields of `Admitted`.

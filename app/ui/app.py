@@ -29,7 +29,7 @@ from specchat.app.settings.settings import WATCH
 from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import NoSource
-from specchat.app.ui.action_table import ACTIONS
+from specchat.app.ui.action_table import ACTIONS, REPLAY
 from specchat.app.ui.keys import named
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
@@ -317,8 +317,9 @@ class SpecChat(App[None]):
             wanted = ACTIONS[str(parameters[0])]
             if "actions" in vars(self) or self._player is not None:
                 return self.actions.available(wanted.name)
-            of_screen = wanted.when.removeprefix("screen.")  # in the first frame, nothing else can be used
-            return not wanted.when or (of_screen != wanted.when and bool(attrgetter(of_screen)(self.chat_screen)))
+            group, _, value = wanted.when.partition(".")  # in the first frame, nothing but the screen is there
+            usable = not group or (group == "screen" and bool(attrgetter(value)(self.chat_screen)))
+            return usable and wanted.place != REPLAY
         return super().check_action(action, parameters)
 
     def action_run(self, name: str) -> None:

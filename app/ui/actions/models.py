@@ -275,8 +275,8 @@ class ModelActions(ActionGroup):
             case engine.Ready():
                 self._become_ready(record)
             case engine.CacheUse():
-                if isinstance(screen := self._scope.app.screen, CacheScreen) and screen.is_mounted:
-                    screen.take(record)
+                if isinstance(screen := self._scope.app.screen, CacheScreen):
+                    screen.call_later(screen.take, record)  # once it is mounted
             case engine.Counted():
                 self._scope.screen.writing.gauge.take(record)
             case engine.Notice():
