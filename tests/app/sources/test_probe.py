@@ -35,7 +35,7 @@ def nvml(*uuids: str, broken: bool = False) -> ModuleType:
 @pytest.mark.parametrize(
     ("library", "text"),
     [
-        (nvml("GPU-1a", "GPU-2b"), "41 % · 2.5 of 80 GB"),
+        (nvml("GPU-1a", "GPU-2b"), "41 % · 2.5 GB of 80.0 GB"),
         (None, ""),
         (nvml("GPU-1a"), ""),
         (nvml("GPU-2b", broken=True), ""),
