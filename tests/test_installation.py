@@ -43,7 +43,15 @@ def test_the_wheel_installs_one_top_level_name(wheel: Path) -> None:
         assert any(name.endswith(f".data/data/share/{shared}") for name in names)
     sources = [path for top in ("app", "engine") for path in (ROOT / top).rglob("*.py")]
     assert {f"specchat/{path.relative_to(ROOT)}" for path in sources} <= set(names)
-    for needed in ("app/ui/styles/chat.tcss", "engine/py.typed", "assets/heads/smollm2-135m/head.safetensors"):
+    for needed in (
+        *(
+            "app/ui/styles/chat.tcss",
+            "app/ui/rendering/help.toml",
+            "app/chat/lessons.toml",
+            "app/storage/migrations.sql",
+        ),
+        *("engine/py.typed", "assets/heads/smollm2-135m/head.safetensors"),
+    ):
         assert f"specchat/{needed}" in names
     assert any(name.startswith("specchat/assets/prompts/") for name in names)
 
