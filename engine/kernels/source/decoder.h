@@ -12,15 +12,18 @@
 
 namespace sk {
 
-// Tokens of a row that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
+// Tokens that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
 constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
 constexpr int64_t kMostExperts = 1024;
 
 // Adjacent tokens of a pass in the same slot.
 struct Row {
     int64_t first, count;
-    int64_t blocks;  // of keys, up to its last position
     int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
+    const int32_t* table;         // of its slot
+    int64_t blocks;  // of keys, up to its last position
+    int64_t placed;  // of those, the leading ones whose positions are all in the columns of the same number
+    int64_t joined;  // of those, the leading ones that are in the first state of its tokens
 };
 
 // The block of the cache that holds a column of a slot.
@@ -28,9 +31,14 @@ inline int64_t block_of(const sk_tables& tables, int64_t slot, int64_t column) {
     return tables.blocks[slot * tables.width + column / kCacheBlock];
 }
 
-// Some tokens of a row, some blocks of keys.
+// Some of `order_`, and blocks of keys that they share with the first row; the state to begin with.
 struct AttentionPiece {
-    int64_t row, first, count, first_block, last_block;
+    int64_t row, first, count, first_block, last_block, state;
+};
+
+// Adjacent tokens of a row that are written to one block of the cache.
+struct CacheRun {
+    int64_t first, count, block;
 };
 
 // 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
@@ -76,6 +84,11 @@ class Decoder {
 
    private:
     void plan(const sk_batch& batch);
+    void plan_rows(const sk_batch& batch);
+    void plan_attention(const sk_batch& batch);
+    void divide(const sk_batch& batch, size_t first, size_t last, int64_t block);
+    void add_pieces(const sk_batch& batch, size_t first, size_t last, int64_t block, int64_t end);
+    bool shares(const Row& a, const Row& b, int64_t block) const;
     int32_t last_needed(const sk_batch& batch) const;
     void plan_recurrent();
     void embed(const sk_batch& batch);
@@ -117,7 +130,7 @@ class Decoder {
     sk_tables tables_{};
     int64_t ring_ = 0;
     int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
-    int64_t head_size_ = 0, shared_heads_ = 0;  // the largest, and most query heads that share a key head
+    int64_t head_size_ = 0, key_heads_ = 0;  // the largest, and the fewest
     int32_t caching_layers_ = 0;                // layers up to the last one with a cache
     // Of recurrent layers: channels of the convolution, floats of keys and of values of all heads, and of an update.
     int64_t channels_ = 0, delta_keys_ = 0, delta_values_ = 0, update_ = 0;
@@ -126,10 +139,12 @@ class Decoder {
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
     int64_t tokens_ = 0;
-    std::vector<Row> rows_;
-    std::vector<AttentionPiece> pieces_, split_pieces_;  // with all blocks of their tokens, and with one
-    bool split_keys_ = false;  // in the layer that is computed
-    int64_t most_blocks_ = 0, most_own_ = 0;
+    std::vector<Row> rows_;  // those that share blocks next to each other
+    std::vector<CacheRun> runs_;
+    std::vector<int32_t> order_, placed_, states_count_;  // tokens row by row; of each token, as `Attention` has it
+    std::vector<AttentionPiece> pieces_;
+    bool share_ = false, split_ = false;  // how they are made: for several rows, for single blocks
+    int64_t most_blocks_ = 0, most_own_ = 0, most_states_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
     Activations normed_, attended_, mixed_, hidden_, judged_;

@@ -128,7 +128,7 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     blocks = [torch.full((slots * CONTEXT // BLOCK, heads, BLOCK, size), torch.nan).half() for heads, size in sizes]
     # Blocks in no order; what is in other blocks must not be read.
     tables = np.random.default_rng(0).permutation(slots * CONTEXT // BLOCK).astype(np.int32).reshape(slots, -1)
-    decoder.attach(tables, blocks[: described.layers], blocks[described.layers :])
+    decoder.attach(tables, [keys.mT.contiguous() for keys in blocks[: described.layers]], blocks[described.layers :])
     return decoder
 
 
