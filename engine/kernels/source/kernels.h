@@ -25,7 +25,7 @@ constexpr int64_t kCacheBlock = 32;  // columns of a block of the cache, a divis
 struct Attention {
     const uint16_t *keys, *values;  // float16 of this key head, in the first block of the cache
     const int32_t* blocks;          // of these tokens, in the order of their columns
-    int64_t block_stride;           // values from one block to the next
+    int64_t block_count, block_stride;  // values from one block to the next
     const float* queries;           // of the pass's first token and this key head, rotated and scaled
     int64_t query_stride;           // floats from one token to the next
     int64_t heads;                  // query heads that share the key head
