@@ -107,8 +107,10 @@ void Decoder::plan_attention(const sk_batch& batch) {
         for (const Row& row : rows_) most_states_ = std::max(most_states_, row.blocks - row.joined + 1);
         return tokens_ * most_states_ <= kMostStates;
     };
-    const bool fits = divide_all(true, false), few = int64_t(pieces_.size()) * key_heads_ < pool_.threads() * kPiecesPerThread;
-    if (!fits || (few && !divide_all(true, true))) divide_all(false, false);
+    if (!divide_all(true, false))
+        divide_all(false, false);
+    else if (int64_t(pieces_.size()) * key_heads_ < pool_.threads() * kPiecesPerThread && !divide_all(true, true))
+        divide_all(true, false);
     states_count_.resize(size_t(tokens_));
     for (const Row& row : rows_)
         for (int64_t t = row.first; t < row.first + row.count; t++)
