@@ -24,6 +24,7 @@ struct Row {
     int64_t blocks;  // of keys, up to its last position
     int64_t placed;  // of those, the leading ones whose positions are all in the columns of the same number
     int64_t joined;  // of those, the leading ones that are in the first state of its tokens
+    int64_t at;      // in `order_`
 };
 
 // The block of the cache that holds a column of a slot.
@@ -86,8 +87,7 @@ class Decoder {
     void plan(const sk_batch& batch);
     void plan_rows(const sk_batch& batch);
     void plan_attention(const sk_batch& batch);
-    void divide(const sk_batch& batch, size_t first, size_t last, int64_t block);
-    void add_pieces(const sk_batch& batch, size_t first, size_t last, int64_t block, int64_t end);
+    void divide(size_t first, size_t last, int64_t block);
     bool shares(const Row& a, const Row& b, int64_t block) const;
     int32_t last_needed(const sk_batch& batch) const;
     void plan_recurrent();
@@ -141,10 +141,11 @@ class Decoder {
     int64_t tokens_ = 0;
     std::vector<Row> rows_;  // those that share blocks next to each other
     std::vector<CacheRun> runs_;
-    std::vector<int32_t> order_, placed_, states_count_;  // tokens row by row; of each token, as `Attention` has it
+    std::vector<int32_t> order_;  // tokens row by row
+    std::vector<int32_t> placed_, states_count_;  // of each token: as `Attention` has it; states to be merged
     std::vector<AttentionPiece> pieces_;
     bool share_ = false, split_ = false;  // how they are made: for several rows, for single blocks
-    int64_t most_blocks_ = 0, most_own_ = 0, most_states_ = 0;
+    int64_t most_own_ = 0, most_states_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
     Activations normed_, attended_, mixed_, hidden_, judged_;

@@ -60,11 +60,11 @@ void Decoder::plan_rows(const sk_batch& batch) {
     rows_.clear();
     runs_.clear();
     placed_.resize(size_t(tokens_));
-    most_blocks_ = most_own_ = 0;
+    most_own_ = 0;
     for (int64_t t = 0; t < tokens_; t++) {
         const int32_t column = batch.columns[t], slot = batch.slots[t];
         const bool begins = t == 0 || slot != batch.slots[t - 1];
-        if (begins) rows_.push_back({t, 0, column, column, tables_.blocks + int64_t(slot) * tables_.width, 0, INT64_MAX, 0});
+        if (begins) rows_.push_back({t, 0, column, column, tables_.blocks + int64_t(slot) * tables_.width, 0, INT64_MAX, 0, 0});
         Row& row = rows_.back();
         row.count++;
         row.own_first = std::min(row.own_first, column);
@@ -76,7 +76,6 @@ void Decoder::plan_rows(const sk_batch& batch) {
             row.own_first = std::min(row.own_first, batch.ancestors[i]);
         row.blocks = std::max(row.blocks, batch.positions[t] / kKeyBlock + 1);
         row.placed = std::min(row.placed, placed / kKeyBlock);
-        most_blocks_ = std::max(most_blocks_, row.blocks);
         most_own_ = std::max<int64_t>(most_own_, row.own_last - row.own_first + 1);
         const int64_t block = row.table[column / kCacheBlock];
         if (begins || block != runs_.back().block) runs_.push_back({t, 0, block});
@@ -90,19 +89,21 @@ bool Decoder::shares(const Row& a, const Row& b, int64_t block) const {
     return share_ && block < std::min(a.placed, b.placed) && std::equal(a.table + first, a.table + end, b.table + first);
 }
 
-// Pieces of attention. What rows share is computed at once (cascade attention, Ye et al. 2024).
+// Pieces of attention. What rows share is read once for all of them ("Cascade Inference", Ye et al. 2024).
 void Decoder::plan_attention(const sk_batch& batch) {
     std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
         return std::lexicographical_compare(a.table, a.table + a.placed * kParts, b.table, b.table + b.placed * kParts);
     });
     order_.clear();
-    for (const Row& row : rows_)
+    for (Row& row : rows_) {
+        row.at = int64_t(order_.size());
         for (int64_t t = row.first; t < row.first + row.count; t++) order_.push_back(int32_t(t));
+    }
     const auto divide_all = [&](bool share, bool split) {
         share_ = share;
         split_ = split;
         pieces_.clear();
-        divide(batch, 0, rows_.size(), 0);
+        divide(0, rows_.size(), 0);
         most_states_ = 0;
         for (const Row& row : rows_) most_states_ = std::max(most_states_, row.blocks - row.joined + 1);
         return tokens_ * most_states_ <= kMostStates;
@@ -118,29 +119,19 @@ void Decoder::plan_attention(const sk_batch& batch) {
 }
 
 // The pieces of rows `first` to `last` - 1, which share the blocks before `block`, from there on.
-void Decoder::divide(const sk_batch& batch, size_t first, size_t last, int64_t block) {
+void Decoder::divide(size_t first, size_t last, int64_t block) {
     for (size_t end; first < last; first = end) {
-        for (end = first + 1; end < last && shares(rows_[first], rows_[end], block);) end++;
-        int64_t shared = block;
-        while (end > first + 1 && shares(rows_[first], rows_[end - 1], shared)) shared++;
-        add_pieces(batch, first, end, block, end > first + 1 ? shared : rows_[first].blocks);
-        if (end > first + 1) divide(batch, first, end, shared);
-    }
-}
-
-void Decoder::add_pieces(const sk_batch& batch, size_t first, size_t last, int64_t block, int64_t end) {
-    int64_t at = 0, tokens = 0;
-    for (size_t r = 0; r < last; r++) (r < first ? at : tokens) += rows_[r].count;
-    if (block == 0)
-        for (size_t r = first; r < last; r++) rows_[r].joined = split_ ? 1 : end;
-    for (int64_t i = at; i < at + tokens; i += kAttentionTokens) {
-        const int64_t count = std::min(kAttentionTokens, at + tokens - i);
-        int64_t to = block;
-        for (int64_t k = i; k < i + count; k++)
-            to = std::max<int64_t>(to, batch.positions[order_[size_t(k)]] / kKeyBlock + 1);
-        to = std::min(to, end);
-        for (int64_t b = block, step = split_ ? 1 : end - block; b < to; b += step)
-            pieces_.push_back({int64_t(first), i, count, b, std::min(b + step, to), b ? b + 1 - rows_[first].joined : 0});
+        const Row& row = rows_[first];
+        for (end = first + 1; end < last && shares(row, rows_[end], block);) end++;
+        int64_t to = end > first + 1 ? block : row.blocks;
+        while (end > first + 1 && shares(row, rows_[end - 1], to)) to++;
+        for (size_t r = first; r < end && block == 0; r++) rows_[r].joined = split_ ? 1 : to;
+        const int64_t tokens = rows_[end - 1].at + rows_[end - 1].count, step = split_ ? 1 : to - block;
+        for (int64_t i = row.at; i < tokens; i += kAttentionTokens)
+            for (int64_t b = block; b < to; b += step)
+                pieces_.push_back({int64_t(first), i, std::min(kAttentionTokens, tokens - i), b, b + step,
+                                   b ? b + 1 - row.joined : 0});
+        if (end > first + 1) divide(first, end, to);
     }
 }
 
