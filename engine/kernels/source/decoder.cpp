@@ -26,7 +26,8 @@ int64_t last_cache() {
 Decoder::Decoder(const sk_model& model)
     : model_(model),
       layers_(model.layers, model.layers + model.layer_count),
-      ropes_(model.ropes, model.ropes + model.rope_count) {
+      ropes_(model.ropes, model.ropes + model.rope_count),
+      key_heads_(model.heads) {
     model_.layers = layers_.data();
     model_.ropes = ropes_.data();
     std::vector<sk_matrix*> all{&model_.output, &model_.inputs_projection};
@@ -38,7 +39,7 @@ Decoder::Decoder(const sk_model& model)
         key_width_ = std::max(key_width_, layer.key.rows);
         gate_width_ = std::max(gate_width_, layer.mixer_gate.rows);
         head_size_ = std::max<int64_t>(head_size_, layer.head_size);
-        key_heads_ = i ? std::min<int64_t>(key_heads_, layer.key_heads) : layer.key_heads;
+        if (layer.mixer == SK_ATTENTION) key_heads_ = std::min<int64_t>(key_heads_, layer.key_heads);
         if (layer.source == i) caching_layers_ = i + 1;
     }
     int64_t bytes = 0;

@@ -21,10 +21,10 @@ struct Row {
     int64_t first, count;
     int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
     const int32_t* table;         // of its slot
-    int64_t blocks;  // of keys, up to its last position
-    int64_t placed;  // of those, the leading ones whose positions are all in the columns of the same number
-    int64_t joined;  // of those, the leading ones that are in the first state of its tokens
-    int64_t at;      // in `order_`
+    int64_t blocks;               // of keys, up to its last position
+    int64_t placed;               // leading blocks whose positions are in columns of the same number for all its tokens
+    int64_t joined;               // leading blocks that the first state of its tokens is about
+    int64_t at;                   // in `order_`
 };
 
 // The block of the cache that holds a column of a slot.
@@ -32,7 +32,8 @@ inline int64_t block_of(const sk_tables& tables, int64_t slot, int64_t column) {
     return tables.blocks[slot * tables.width + column / kCacheBlock];
 }
 
-// Some of `order_`, and blocks of keys that they share with the first row; the state to begin with.
+// Some tokens, as indices of `order_`, and some blocks of keys, which are those of `row`; index of the first state of
+// each token.
 struct AttentionPiece {
     int64_t row, first, count, first_block, last_block, state;
 };
@@ -130,8 +131,8 @@ class Decoder {
     sk_tables tables_{};
     int64_t ring_ = 0;
     int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
-    int64_t head_size_ = 0, key_heads_ = 0;  // the largest, and the fewest
-    int32_t caching_layers_ = 0;                // layers up to the last one with a cache
+    int64_t head_size_ = 0, key_heads_ = 0;  // the largest; the fewest of a layer with attention
+    int32_t caching_layers_ = 0;             // layers up to the last one with a cache
     // Of recurrent layers: channels of the convolution, floats of keys and of values of all heads, and of an update.
     int64_t channels_ = 0, delta_keys_ = 0, delta_values_ = 0, update_ = 0;
     std::vector<float> zeros_, units_;
@@ -139,12 +140,12 @@ class Decoder {
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
     int64_t tokens_ = 0;
-    std::vector<Row> rows_;  // those that share blocks next to each other
+    std::vector<Row> rows_;  // sorted so that rows with common blocks are next to each other
     std::vector<CacheRun> runs_;
     std::vector<int32_t> order_;  // tokens row by row
     std::vector<int32_t> placed_, states_count_;  // of each token: as `Attention` has it; states to be merged
     std::vector<AttentionPiece> pieces_;
-    bool share_ = false, split_ = false;  // how they are made: for several rows, for single blocks
+    bool share_ = false, split_ = false;  // whether pieces are made for several rows, and for single blocks
     int64_t most_own_ = 0, most_states_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]

@@ -23,18 +23,20 @@ constexpr int64_t kCacheBlock = 32;  // columns of a block of the cache, a divis
 
 // What one piece of work on attention is about: some tokens that see the same blocks of keys, one key head.
 struct Attention {
-    const uint16_t *keys, *values;  // float16 of this key head, in the first block of the cache
-    const int32_t* blocks;          // of these tokens, in the order of their columns
-    int64_t block_count, block_stride;  // values from one block to the next
-    const float* queries;           // of the pass's first token and this key head, rotated and scaled
-    int64_t query_stride;           // floats from one token to the next
-    int64_t heads;                  // query heads that share the key head
+    const uint16_t *keys, *values;  // float16 [head_size][kCacheBlock] and [kCacheBlock][head_size] of this key head, in
+                                    // the first block of the cache
+    int64_t block_stride;           // values from one block to the next
+    const int32_t* blocks;          // [block_count], of these tokens, in the order of their columns
+    int64_t block_count;
+    const float* queries;  // of the pass's first token and this key head, rotated and scaled
+    int64_t query_stride;  // floats from one token to the next
+    int64_t heads;         // query heads that share the key head
     int64_t head_size;
     const int32_t* tokens;  // [count], of the pass
     int64_t count;
-    int64_t own_first, own_count;  // columns of their slot's tokens and those's ancestors
+    int64_t own_first, own_count;  // columns of the tokens of the same slot, and of their ancestors
     const int32_t *positions, *columns, *prefixes;
-    const int32_t* placed;  // of each token: positions before this one are in the columns of the same number
+    const int32_t* placed;  // of each token: positions before this one are in columns of the same number
     const int32_t *ancestor_offsets, *ancestors;
     const float* sinks;  // of the heads; null for none
     int64_t window;      // 0 for none
