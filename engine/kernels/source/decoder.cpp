@@ -195,7 +195,7 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
         task.keys = keys_[size_t(layer.source)] + key_head * kCacheBlock * size;
         task.values = values_[size_t(layer.source)] + key_head * kCacheBlock * size;
         task.blocks = row.table;
-        task.block_count = tables_.width;
+        task.block_count = (row.end + kCacheBlock - 1) / kCacheBlock;
         task.block_stride = key_heads * kCacheBlock * size;
         task.queries = queries_.get() + key_head * heads * size;
         task.query_stride = model_.heads * size;

@@ -21,10 +21,12 @@ struct Row {
     int64_t first, count;
     int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
     const int32_t* table;         // of its slot
-    int64_t blocks;               // of keys, up to its last position
+    int64_t end;                  // position after its last one
     int64_t placed;               // leading blocks whose positions are in columns of the same number for all its tokens
     int64_t joined;               // leading blocks that the first state of its tokens is about
     int64_t at;                   // in `order_`
+
+    int64_t blocks() const { return (end + kKeyBlock - 1) / kKeyBlock; }
 };
 
 // The block of the cache that holds a column of a slot.

@@ -74,7 +74,7 @@ void Decoder::plan_rows(const sk_batch& batch) {
         placed_[size_t(t)] = placed += placed == batch.positions[t] && placed == column;
         for (int32_t i = batch.ancestor_offsets[t]; i < batch.ancestor_offsets[t + 1]; i++)
             row.own_first = std::min(row.own_first, batch.ancestors[i]);
-        row.blocks = std::max(row.blocks, batch.positions[t] / kKeyBlock + 1);
+        row.end = std::max<int64_t>(row.end, batch.positions[t] + 1);
         row.placed = std::min(row.placed, placed / kKeyBlock);
         most_own_ = std::max<int64_t>(most_own_, row.own_last - row.own_first + 1);
         const int64_t block = row.table[column / kCacheBlock];
@@ -105,7 +105,7 @@ void Decoder::plan_attention(const sk_batch& batch) {
         pieces_.clear();
         divide(0, rows_.size(), 0);
         most_states_ = 0;
-        for (const Row& row : rows_) most_states_ = std::max(most_states_, row.blocks - row.joined + 1);
+        for (const Row& row : rows_) most_states_ = std::max(most_states_, row.blocks() - row.joined + 1);
         return tokens_ * most_states_ <= kMostStates;
     };
     if (!divide_all(true, false))
@@ -123,7 +123,7 @@ void Decoder::divide(size_t first, size_t last, int64_t block) {
     for (size_t end; first < last; first = end) {
         const Row& row = rows_[first];
         for (end = first + 1; end < last && shares(row, rows_[end], block);) end++;
-        int64_t to = end > first + 1 ? block : row.blocks;
+        int64_t to = end > first + 1 ? block : row.blocks();
         while (end > first + 1 && shares(row, rows_[end - 1], to)) to++;
         for (size_t r = first; r < end && block == 0; r++) rows_[r].joined = split_ ? 1 : to;
         const int64_t tokens = rows_[end - 1].at + rows_[end - 1].count, step = split_ ? 1 : to - block;

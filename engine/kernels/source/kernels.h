@@ -26,7 +26,7 @@ struct Attention {
     const uint16_t *keys, *values;  // float16 [head_size][kCacheBlock] and [kCacheBlock][head_size] of this key head, in
                                     // the first block of the cache
     int64_t block_stride;           // values from one block to the next
-    const int32_t* blocks;          // [block_count], of these tokens, in the order of their columns
+    const int32_t* blocks;          // [block_count], of the positions of these tokens
     int64_t block_count;
     const float* queries;  // of the pass's first token and this key head, rotated and scaled
     int64_t query_stride;  // floats from one token to the next
