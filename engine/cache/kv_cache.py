@@ -42,18 +42,23 @@ def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
-def grouped(shapes: Shapes, make: Callable[[int, int, int], Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+Make = Callable[[int, int, int], Tensor]
+"""Makes a tensor [layers, ...] for so many layers of G heads and head size D."""
+
+
+def grouped(shapes: Shapes, keys: Make, values: Make) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Tensors of neighbouring layers of one shape in one tensor, so that copying a column takes one operation for all.
 
     Args:
         shapes: of the layers.
-        make: makes a tensor [layers, ...] for so many layers of G heads and head size D.
+        keys: makes tensors of keys.
+        values: makes tensors of values.
 
     Returns:
         These tensors; of each layer its keys, and its values.
     """
     made: list[Tensor] = []
-    for sizes in ([(h, d) for h, d, _, _ in shapes], [(h, d) for _, _, h, d in shapes]):
+    for make, sizes in ((keys, [(h, d) for h, d, _, _ in shapes]), (values, [(h, d) for _, _, h, d in shapes])):
         made += [make(len(list(alike)), *size) for size, alike in groupby(sizes)]
     layers = [layer for tensor in made for layer in tensor]
     return made, layers[: len(shapes)], layers[len(shapes) :]
@@ -98,12 +103,16 @@ class LayerCache(BlockStore):
         """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
         return self.states.bytes if self.states else 0
 
-    def _by_block(self, blocks: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Tensors [layers, blocks, G, BLOCK, D], as `grouped` returns them."""
-        return grouped(
-            self._shapes,
-            lambda layers, heads, size: lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, self._dtype),
-        )
+    def _by_block(self, blocks: int, *, by_dimension: bool = False) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Tensors [layers, blocks, G, BLOCK, D], as `grouped` returns them; in memory keys may be [..., D, BLOCK]."""
+
+        def by_column(layers: int, heads: int, size: int) -> Tensor:
+            return lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, self._dtype)
+
+        def transposed(layers: int, heads: int, size: int) -> Tensor:
+            return lazy_zeros((layers, blocks, heads, size, BLOCK), self._device, self._dtype).mT
+
+        return grouped(self._shapes, transposed if by_dimension else by_column, by_column)
 
     def _shortage(self) -> EngineError:
         size, what = self.slots * self.columns * self.column_bytes, f"a cache of {self.slots} x {self.columns} tokens"
@@ -141,7 +150,7 @@ class KVCache(LayerCache):
 
         super().__init__(shapes, slots, columns, device, dtype, states, pool)
         try:
-            self._rows, self.keys, self.values = grouped(shapes, rows)
+            self._rows, self.keys, self.values = grouped(shapes, rows, rows)
         except (RuntimeError, MemoryError):
             raise self._shortage() from None
         self._saved: list[Tensor] = []

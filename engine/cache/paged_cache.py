@@ -25,6 +25,7 @@ def _nowhere(*_: object) -> None:
 class PagedCache(LayerCache):
     """Tensors [blocks, G, BLOCK, D], float16, of keys and of values, one pair per layer; arguments as for `LayerCache`.
 
+    In memory keys are [blocks, G, D, BLOCK]: attention computes the scores of neighbouring columns together.
     Rolling back shortens a length (`SequenceState.cached`) and moves no data.
 
     Raises:
@@ -44,7 +45,7 @@ class PagedCache(LayerCache):
     def connect(self, attach: Attach) -> None:
         """Call `attach` now and whenever the memory changes."""
         self._attach = attach
-        attach(self.pool.tables, self.keys, self.values)
+        attach(self.pool.tables, [keys.mT for keys in self.keys], self.values)
 
     @property
     def bytes(self) -> int:
@@ -53,8 +54,8 @@ class PagedCache(LayerCache):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
-        self._blocks, self.keys, self.values = self._by_block(blocks)
-        self._attach(self.pool.tables, self.keys, self.values)
+        self._blocks, self.keys, self.values = self._by_block(blocks, by_dimension=True)
+        self.connect(self._attach)
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first columns of a block."""

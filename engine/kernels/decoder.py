@@ -43,19 +43,20 @@ class Decoder:
 
         Args:
             tables: [slots, width], the blocks that hold the columns of each slot; may change between passes.
-            keys: float16 [blocks, key_heads, 32, head_size] per layer, without elements for layers that share those of
+            keys: float16 [blocks, key_heads, head_size, 32] per layer, without elements for layers that share those of
                 another one.
-            values: as `keys`.
+            values: the same, [blocks, key_heads, 32, head_size].
 
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
-        blocks, columns = keys[0].shape[0], BLOCK
+        blocks = keys[0].shape[0]
         cached = [(0, 0) if layer.is_recurrent else shape.cached for layer, shape in self.weights.shaped]
-        sizes = [(blocks, heads, columns, size) for heads, size in cached]
+        sizes = [(blocks, heads, size, BLOCK) for heads, size in cached]
+        sizes += [(blocks, heads, BLOCK, size) for heads, size in cached]
         if len(keys) != len(self.weights.layers) or len(values) != len(self.weights.layers):
             raise KernelError(f"a cache of {len(keys)} layers does not fit a model of {len(self.weights.layers)}")
-        for tensor, wanted in zip((*keys, *values), sizes * 2, strict=True):
+        for tensor, wanted in zip((*keys, *values), sizes, strict=True):
             if tensor.dtype is not torch.float16 or tensor.shape != wanted or not tensor.is_contiguous():
                 raise KernelError(f"the cache must be contiguous float16 tensors of the shape {list(wanted)}")
         self._cache = (tables, *keys, *values)

@@ -153,15 +153,16 @@ class PackedHead:
         Args:
             tables: as for `Decoder.attach`.
             states: float32 [blocks, 32, hidden].
-            keys: float16 [blocks, key_heads, 32, head_size].
-            values: as `keys`.
+            keys: float16 [blocks, key_heads, head_size, 32].
+            values: float16 [blocks, key_heads, 32, head_size].
 
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
         shape, blocks = self.weights.layer.shape, len(states)
-        cached = (torch.float16, (blocks, shape.key_heads, BLOCK, shape.head_size))
-        wanted = ((torch.float32, (blocks, BLOCK, shape.hidden)), cached, cached)
+        sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
+        cached = [(torch.float16, (blocks, shape.key_heads, *size)) for size in sizes]
+        wanted = ((torch.float32, (blocks, BLOCK, shape.hidden)), *cached)
         for tensor, (dtype, size) in zip((states, keys, values), wanted, strict=True):
             if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
                 raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")

@@ -26,7 +26,7 @@ from specchat.engine.kernels.structures import (
     CTables,
 )
 
-_ABI = 12
+_ABI = 13
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {

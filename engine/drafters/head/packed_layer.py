@@ -89,9 +89,9 @@ class PackedLayer(HeadLayer):
     def allocate(self, blocks: int) -> None:
         """Have memory for so many blocks, which takes it when they are first written to."""
         shape = self._shape
-        cached = (blocks, shape.key_heads, BLOCK, shape.head_size)
+        sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
-        self._keys, self._values = (lazy_zeros(cached, _CPU, torch.float16) for _ in range(2))
+        self._keys, self._values = (lazy_zeros((blocks, shape.key_heads, *size), _CPU, torch.float16) for size in sizes)
         self._head.attach(self._tables, self.states, self._keys, self._values)
 
     def time_step(self) -> float:

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 12
+#define SK_ABI 13
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -274,7 +274,8 @@ SK_EXPORT int32_t sk_linear(const sk_matrix* matrix, const float* bias, const fl
                             int32_t threads);
 SK_EXPORT sk_decoder* sk_decoder_new(const sk_model* model);
 SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
-// float16 [blocks, key_heads, 32, head_size] of every layer that has keys and values, owned by the caller
+// float16 keys [blocks, key_heads, head_size, 32] and values [blocks, key_heads, 32, head_size] of every layer that has
+// them, owned by the caller
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, uint16_t* const* keys,
                                     uint16_t* const* values);
 // What a slot knows of recurrent layers, float32, null for other layers; owned by the caller. A ring [slots, ring, update]
@@ -286,7 +287,7 @@ SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring,
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
-// float32 [blocks, 32, hidden] of states, float16 [blocks, key_heads, 32, head_size]; owned by the caller
+// float32 [blocks, 32, hidden] of states, keys and values as in sk_decoder_attach; owned by the caller
 SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, uint16_t* keys,
                                  uint16_t* values);
 // Computes and stores the head's states from hidden states of the target.

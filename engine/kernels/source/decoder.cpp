@@ -26,7 +26,8 @@ int64_t last_cache() {
 Decoder::Decoder(const sk_model& model)
     : model_(model),
       layers_(model.layers, model.layers + model.layer_count),
-      ropes_(model.ropes, model.ropes + model.rope_count) {
+      ropes_(model.ropes, model.ropes + model.rope_count),
+      key_heads_(model.heads) {
     model_.layers = layers_.data();
     model_.ropes = ropes_.data();
     std::vector<sk_matrix*> all{&model_.output, &model_.inputs_projection};
@@ -38,7 +39,7 @@ Decoder::Decoder(const sk_model& model)
         key_width_ = std::max(key_width_, layer.key.rows);
         gate_width_ = std::max(gate_width_, layer.mixer_gate.rows);
         head_size_ = std::max<int64_t>(head_size_, layer.head_size);
-        shared_heads_ = std::max<int64_t>(shared_heads_, model_.heads / layer.key_heads);
+        if (layer.mixer == SK_ATTENTION) key_heads_ = std::min<int64_t>(key_heads_, layer.key_heads);
         if (layer.source == i) caching_layers_ = i + 1;
     }
     int64_t bytes = 0;
@@ -147,59 +148,67 @@ void Decoder::project(const sk_layer& layer) {
 
 // Norms and turns queries and keys, and writes keys and values into the cache.
 void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const int64_t size = layer.head_size, width = layer.key.rows;
+    const int64_t size = layer.head_size, width = layer.key.rows, key_heads = layer.key_heads;
+    const int64_t heads = model_.heads / key_heads;
     const sk_rope& rope = ropes_[size_t(layer.rope)];
-    each_token(pool_, tokens_, [&](int64_t t) {
-        const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
-        const float* sines = rope.sines + batch.positions[t] * int64_t(rope.pairs);
-        for (int64_t h = 0; h < model_.heads; h++) {
-            float* query = queries_.get() + (t * model_.heads + h) * size;
-            if (layer.query_norm) kernels_->norm(query, layer.query_norm, model_.epsilon, size, query);
-            kernels_->rotate(query, cosines, sines, rope.pairs);
-            kernels_->scale(query, size, model_.attention_scale);
-        }
-        if (!layer.value.rows && width)
-            memcpy(values_new_.get() + t * width, keys_new_.get() + t * width, size_t(width) * sizeof(float));
-        for (int64_t h = 0; h < width / size; h++) {
-            float *key = keys_new_.get() + t * width + h * size, *value = values_new_.get() + t * width + h * size;
+    // A column of keys is spread over a whole block, so that one thread writes to it.
+    auto piece = [&](int64_t i, int) {
+        const CacheRun& run = runs_[size_t(i / key_heads)];
+        const int64_t key_head = i % key_heads, block = (run.block * key_heads + key_head) * kCacheBlock * size;
+        for (int64_t t = run.first; t < run.first + run.count; t++) {
+            const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
+            const float* sines = rope.sines + batch.positions[t] * int64_t(rope.pairs);
+            for (int64_t h = 0; h < heads; h++) {
+                float* query = queries_.get() + (t * model_.heads + key_head * heads + h) * size;
+                if (layer.query_norm) kernels_->norm(query, layer.query_norm, model_.epsilon, size, query);
+                kernels_->rotate(query, cosines, sines, rope.pairs);
+                kernels_->scale(query, size, model_.attention_scale);
+            }
+            if (!width) continue;
+            const int64_t column = batch.columns[t] % kCacheBlock;
+            float *key = keys_new_.get() + t * width + key_head * size;
+            float *value = values_new_.get() + t * width + key_head * size;
+            if (!layer.value.rows) memcpy(value, key, size_t(size) * sizeof(float));
             if (layer.key_norm) kernels_->norm(key, layer.key_norm, model_.epsilon, size, key);
             if (layer.value_norm) kernels_->norm(value, layer.value_norm, model_.epsilon, size, value);
             kernels_->rotate(key, cosines, sines, rope.pairs);
-            const int64_t block = block_of(tables_, batch.slots[t], batch.columns[t]);
-            const int64_t place = ((block * layer.key_heads + h) * kCacheBlock + batch.columns[t] % kCacheBlock) * size;
-            kernels_->halve(key, size, keys_[size_t(index)] + place);
-            kernels_->halve(value, size, values_[size_t(index)] + place);
+            uint16_t halves[kLargestHead];
+            kernels_->halve(key, size, halves);
+            uint16_t* to = keys_[size_t(index)] + block + column;
+            for (int64_t d = 0; d < size; d++) to[d * kCacheBlock] = halves[d];
+            kernels_->halve(value, size, values_[size_t(index)] + block + column * size);
         }
-    });
+    };
+    const int64_t pieces = int64_t(runs_.size()) * key_heads;
+    if (tokens_ > kFewTokens) return pool_.each(pieces, piece);
+    for (int64_t i = 0; i < pieces; i++) piece(i, 0);
 }
 
 void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
     const int64_t size = layer.head_size, key_heads = layer.key_heads, heads = model_.heads / key_heads;
-    const int64_t head_stride = most_blocks_ * state_size(size);
-    split_keys_ = !split_pieces_.empty() && int64_t(pieces_.size()) * key_heads < pool_.threads() * kPiecesPerThread;
-    const std::vector<AttentionPiece>& pieces = split_keys_ ? split_pieces_ : pieces_;
-    attended_.reserve(tokens_, model_.heads * size);
+    const int64_t head_stride = most_states_ * state_size(size);
     auto piece = [&](int64_t i, int thread) {
-        const AttentionPiece& work = pieces[size_t(i / key_heads)];
+        const AttentionPiece& work = pieces_[size_t(i / key_heads)];
         const Row& row = rows_[size_t(work.row)];
         const int64_t key_head = i % key_heads;
-        const int64_t query = work.first * model_.heads + key_head * heads;
         Attention task{};
         task.keys = keys_[size_t(layer.source)] + key_head * kCacheBlock * size;
         task.values = values_[size_t(layer.source)] + key_head * kCacheBlock * size;
-        task.blocks = tables_.blocks + batch.slots[row.first] * int64_t(tables_.width);
+        task.blocks = row.table;
+        task.block_count = (row.end + kCacheBlock - 1) / kCacheBlock;
         task.block_stride = key_heads * kCacheBlock * size;
-        task.queries = queries_.get() + query * size;
+        task.queries = queries_.get() + key_head * heads * size;
         task.query_stride = model_.heads * size;
         task.heads = heads;
         task.head_size = size;
-        task.first = work.first;
+        task.tokens = order_.data() + work.first;
         task.count = work.count;
         task.own_first = row.own_first;
         task.own_count = row.own_last - row.own_first + 1;
         task.positions = batch.positions;
         task.columns = batch.columns;
         task.prefixes = batch.prefixes;
+        task.placed = placed_.data();
         task.ancestor_offsets = batch.ancestor_offsets;
         task.ancestors = batch.ancestors;
         task.sinks = layer.sinks ? layer.sinks + key_head * heads : nullptr;
@@ -208,31 +217,26 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
         task.first_block = work.first_block;
         task.last_block = work.last_block;
         task.scratch = scratch_[size_t(thread)].get();
-        task.out = attended_.token(work.first) + key_head * heads * size;
-        task.out_stride = model_.heads * size;
-        if (split_keys_) {
-            task.states = partial_.get() + query * head_stride;
-            task.state_token_stride = model_.heads * head_stride;
-            task.state_head_stride = head_stride;
-        }
+        task.states = partial_.get() + key_head * heads * head_stride + work.state * state_size(size);
+        task.token_stride = model_.heads * head_stride;
+        task.head_stride = head_stride;
         kernels_->attend(task);
     };
-    pool_.each(int64_t(pieces.size()) * key_heads, piece);
+    pool_.each(int64_t(pieces_.size()) * key_heads, piece);
 }
 
 void Decoder::attention_out(const sk_layer& layer) {
-    const int64_t size = layer.head_size, head_stride = most_blocks_ * state_size(size);
+    const int64_t size = layer.head_size, head_stride = most_states_ * state_size(size);
     const int64_t gates = layer.mixer_gate.rows;
-    if (split_keys_ || gates || wants_codes(layer.output))
-        each_token(pool_, tokens_, [&](int64_t t) {
-            if (split_keys_)
-                for (int64_t h = 0; h < model_.heads; h++)
-                    kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, most_blocks_, size,
-                                    layer.sinks ? layer.sinks + h : nullptr, attended_.token(t) + h * size);
-            if (gates)
-                kernels_->gate(SK_SIGMOID, gates_.get() + t * gates, attended_.token(t), gates, attended_.token(t));
-            if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
-        });
+    attended_.reserve(tokens_, model_.heads * size);
+    each_token(pool_, tokens_, [&](int64_t t) {
+        for (int64_t h = 0; h < model_.heads; h++)
+            kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, states_count_[size_t(t)], size,
+                            attended_.token(t) + h * size);
+        if (gates)
+            kernels_->gate(SK_SIGMOID, gates_.get() + t * gates, attended_.token(t), gates, attended_.token(t));
+        if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
+    });
     add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);
 }
 

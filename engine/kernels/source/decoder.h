@@ -12,15 +12,21 @@
 
 namespace sk {
 
-// Tokens of a row that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
+// Tokens that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
 constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
 constexpr int64_t kMostExperts = 1024;
 
 // Adjacent tokens of a pass in the same slot.
 struct Row {
     int64_t first, count;
-    int64_t blocks;  // of keys, up to its last position
     int32_t own_first, own_last;  // columns between which its tokens and their ancestors lie
+    const int32_t* table;         // of its slot
+    int64_t end;                  // position after its last one
+    int64_t placed;               // leading blocks whose positions are in columns of the same number for all its tokens
+    int64_t joined;               // leading blocks that the first state of its tokens is about
+    int64_t at;                   // in `order_`
+
+    int64_t blocks() const { return (end + kKeyBlock - 1) / kKeyBlock; }
 };
 
 // The block of the cache that holds a column of a slot.
@@ -28,9 +34,15 @@ inline int64_t block_of(const sk_tables& tables, int64_t slot, int64_t column) {
     return tables.blocks[slot * tables.width + column / kCacheBlock];
 }
 
-// Some tokens of a row, some blocks of keys.
+// Some tokens, as indices of `order_`, and some blocks of keys, which are those of `row`; index of the first state of
+// each token.
 struct AttentionPiece {
-    int64_t row, first, count, first_block, last_block;
+    int64_t row, first, count, first_block, last_block, state;
+};
+
+// Adjacent tokens of a row that are written to one block of the cache.
+struct CacheRun {
+    int64_t first, count, block;
 };
 
 // 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
@@ -76,6 +88,10 @@ class Decoder {
 
    private:
     void plan(const sk_batch& batch);
+    void plan_rows(const sk_batch& batch);
+    void plan_attention(const sk_batch& batch);
+    void divide(size_t first, size_t last, int64_t block);
+    bool shares(const Row& a, const Row& b, int64_t block) const;
     int32_t last_needed(const sk_batch& batch) const;
     void plan_recurrent();
     void embed(const sk_batch& batch);
@@ -117,8 +133,8 @@ class Decoder {
     sk_tables tables_{};
     int64_t ring_ = 0;
     int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
-    int64_t head_size_ = 0, shared_heads_ = 0;  // the largest, and most query heads that share a key head
-    int32_t caching_layers_ = 0;                // layers up to the last one with a cache
+    int64_t head_size_ = 0, key_heads_ = 0;  // the largest; the fewest of a layer with attention
+    int32_t caching_layers_ = 0;             // layers up to the last one with a cache
     // Of recurrent layers: channels of the convolution, floats of keys and of values of all heads, and of an update.
     int64_t channels_ = 0, delta_keys_ = 0, delta_values_ = 0, update_ = 0;
     std::vector<float> zeros_, units_;
@@ -126,10 +142,13 @@ class Decoder {
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
     int64_t tokens_ = 0;
-    std::vector<Row> rows_;
-    std::vector<AttentionPiece> pieces_, split_pieces_;  // with all blocks of their tokens, and with one
-    bool split_keys_ = false;  // in the layer that is computed
-    int64_t most_blocks_ = 0, most_own_ = 0;
+    std::vector<Row> rows_;  // sorted so that rows with common blocks are next to each other
+    std::vector<CacheRun> runs_;
+    std::vector<int32_t> order_;  // tokens row by row
+    std::vector<int32_t> placed_, states_count_;  // of each token: as `Attention` has it; states to be merged
+    std::vector<AttentionPiece> pieces_;
+    bool share_ = false, split_ = false;  // whether pieces are made for several rows, and for single blocks
+    int64_t most_own_ = 0, most_states_ = 0;
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
     Activations normed_, attended_, mixed_, hidden_, judged_;

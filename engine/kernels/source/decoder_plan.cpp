@@ -8,8 +8,10 @@ namespace sk {
 
 namespace {
 
-// Passes over more tokens have pieces enough without dividing the keys of a token.
-constexpr int64_t kMostSplitTokens = 64;
+// States of a query head for all tokens: more would take much memory.
+constexpr int64_t kMostStates = 4096;
+// Blocks of the cache with a block of keys.
+constexpr int64_t kParts = kKeyBlock / kCacheBlock;
 
 }  // namespace
 
@@ -53,36 +55,90 @@ std::string Decoder::fault(const sk_batch& batch) const {
     return "";
 }
 
-// Rows, pieces of attention, and room for everything.
-void Decoder::plan(const sk_batch& batch) {
+// Rows of tokens, and what they write to.
+void Decoder::plan_rows(const sk_batch& batch) {
     rows_.clear();
-    pieces_.clear();
-    split_pieces_.clear();
-    most_blocks_ = most_own_ = 0;
+    runs_.clear();
+    placed_.resize(size_t(tokens_));
+    most_own_ = 0;
     for (int64_t t = 0; t < tokens_; t++) {
-        const int32_t column = batch.columns[t];
-        if (t == 0 || batch.slots[t] != batch.slots[t - 1]) rows_.push_back({t, 0, 0, column, column});
+        const int32_t column = batch.columns[t], slot = batch.slots[t];
+        const bool begins = t == 0 || slot != batch.slots[t - 1];
+        if (begins) rows_.push_back({t, 0, column, column, tables_.blocks + int64_t(slot) * tables_.width, 0, INT64_MAX, 0, 0});
         Row& row = rows_.back();
         row.count++;
         row.own_first = std::min(row.own_first, column);
         row.own_last = std::max(row.own_last, column);
+        int32_t placed = batch.prefixes[t];
+        for (int32_t i = batch.ancestor_offsets[t]; placed < batch.positions[t] && batch.ancestors[i] == placed; i++) placed++;
+        placed_[size_t(t)] = placed += placed == batch.positions[t] && placed == column;
         for (int32_t i = batch.ancestor_offsets[t]; i < batch.ancestor_offsets[t + 1]; i++)
             row.own_first = std::min(row.own_first, batch.ancestors[i]);
-        row.blocks = std::max(row.blocks, batch.positions[t] / kKeyBlock + 1);
-        most_blocks_ = std::max(most_blocks_, row.blocks);
+        row.end = std::max<int64_t>(row.end, batch.positions[t] + 1);
+        row.placed = std::min(row.placed, placed / kKeyBlock);
         most_own_ = std::max<int64_t>(most_own_, row.own_last - row.own_first + 1);
+        const int64_t block = row.table[column / kCacheBlock];
+        if (begins || block != runs_.back().block) runs_.push_back({t, 0, block});
+        runs_.back().count++;
     }
-    const bool may_split = most_blocks_ > 1 && tokens_ <= kMostSplitTokens;
-    for (size_t r = 0; r < rows_.size(); r++)
-        for (int64_t t = 0; t < rows_[r].count; t += kAttentionTokens) {
-            const int64_t count = std::min(kAttentionTokens, rows_[r].count - t), first = rows_[r].first + t;
-            int64_t last = 0;
-            for (int64_t i = first; i < first + count; i++) last = std::max(last, batch.positions[i] / kKeyBlock + 1);
-            pieces_.push_back({int64_t(r), first, count, 0, last});
-            for (int64_t b = 0; may_split && b < most_blocks_; b++)
-                split_pieces_.push_back({int64_t(r), first, count, b, b + 1});
-        }
+}
 
+// Whether a block of keys is in the same place for two rows, and no token sees another column in it.
+bool Decoder::shares(const Row& a, const Row& b, int64_t block) const {
+    const int64_t first = block * kParts, end = std::min<int64_t>(first + kParts, tables_.width);
+    return share_ && block < std::min(a.placed, b.placed) && std::equal(a.table + first, a.table + end, b.table + first);
+}
+
+// Pieces of attention. What rows share is read once for all of them ("Cascade Inference", Ye et al. 2024).
+void Decoder::plan_attention(const sk_batch& batch) {
+    std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
+        return std::lexicographical_compare(a.table, a.table + a.placed * kParts, b.table, b.table + b.placed * kParts);
+    });
+    order_.clear();
+    for (Row& row : rows_) {
+        row.at = int64_t(order_.size());
+        for (int64_t t = row.first; t < row.first + row.count; t++) order_.push_back(int32_t(t));
+    }
+    const auto divide_all = [&](bool share, bool split) {
+        share_ = share;
+        split_ = split;
+        pieces_.clear();
+        divide(0, rows_.size(), 0);
+        most_states_ = 0;
+        for (const Row& row : rows_) most_states_ = std::max(most_states_, row.blocks() - row.joined + 1);
+        return tokens_ * most_states_ <= kMostStates;
+    };
+    if (!divide_all(true, false))
+        divide_all(false, false);
+    else if (int64_t(pieces_.size()) * key_heads_ < pool_.threads() * kPiecesPerThread && !divide_all(true, true))
+        divide_all(true, false);
+    states_count_.resize(size_t(tokens_));
+    for (const Row& row : rows_)
+        for (int64_t t = row.first; t < row.first + row.count; t++)
+            states_count_[size_t(t)] = int32_t(std::max<int64_t>(1, batch.positions[t] / kKeyBlock + 2 - row.joined));
+}
+
+// The pieces of rows `first` to `last` - 1, which share the blocks before `block`, from there on.
+void Decoder::divide(size_t first, size_t last, int64_t block) {
+    for (size_t end; first < last; first = end) {
+        const Row& row = rows_[first];
+        for (end = first + 1; end < last && shares(row, rows_[end], block);) end++;
+        int64_t to = end > first + 1 ? block : row.blocks();
+        while (end > first + 1 && shares(row, rows_[end - 1], to)) to++;
+        for (size_t r = first; r < end && block == 0; r++) rows_[r].joined = split_ ? 1 : to;
+        const int64_t tokens = rows_[end - 1].at + rows_[end - 1].count, step = split_ ? 1 : to - block;
+        for (int64_t i = row.at; i < tokens; i += kAttentionTokens)
+            for (int64_t b = block; b < to; b += step)
+                pieces_.push_back({int64_t(first), i, std::min(kAttentionTokens, tokens - i), b, b + step,
+                                   b ? b + 1 - row.joined : 0});
+        if (end > first + 1) divide(first, end, to);
+    }
+}
+
+// How the pass is divided, and room for everything.
+void Decoder::plan(const sk_batch& batch) {
+    plan_rows(batch);
+    plan_attention(batch);
     const int64_t hidden = model_.hidden;
     states_.reserve(tokens_ * hidden);
     branch_.reserve(tokens_ * hidden + kPanel);
@@ -94,12 +150,11 @@ void Decoder::plan(const sk_batch& batch) {
     normed_.reserve(tokens_, hidden);
     if (!rings_.empty()) plan_recurrent();
     judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
-    if (may_split) partial_.reserve(tokens_ * model_.heads * most_blocks_ * state_size(head_size_));
+    partial_.reserve(tokens_ * model_.heads * most_states_ * state_size(head_size_));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
-    const int64_t attention =
-        attention_scratch(std::min(tokens_, kAttentionTokens), most_own_, shared_heads_, head_size_);
+    const int64_t attention = attention_scratch(most_own_, head_size_);
     const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
-    for (Buffer<float>& scratch : scratch_) 
+    for (Buffer<float>& scratch : scratch_)
         scratch.reserve(
             std::max({attention, 2 * kMlpTokens * kGroup, blocks, model_.delta_key_size * kDeltaColumns}));
 }

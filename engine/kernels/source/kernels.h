@@ -21,40 +21,41 @@ struct Inputs {
 constexpr int64_t kKeyBlock = 128;
 constexpr int64_t kCacheBlock = 32;  // columns of a block of the cache, a divisor of kKeyBlock
 
-// What one piece of work on attention is about: some neighbouring tokens of a slot, one key head, some blocks of keys.
+// What one piece of work on attention is about: some tokens that see the same blocks of keys, one key head.
 struct Attention {
-    const uint16_t *keys, *values;  // float16 of this key head, in the first block of the cache
-    const int32_t* blocks;          // of this slot, in the order of its columns
+    const uint16_t *keys, *values;  // float16 [head_size][kCacheBlock] and [kCacheBlock][head_size] of this key head, in
+                                    // the first block of the cache
     int64_t block_stride;           // values from one block to the next
-    const float* queries;           // of the first token and query head, rotated and scaled
-    int64_t query_stride;           // floats from one token to the next
-    int64_t heads;                  // query heads that share the key head
+    const int32_t* blocks;          // [block_count], of the positions of these tokens
+    int64_t block_count;
+    const float* queries;  // of the pass's first token and this key head, rotated and scaled
+    int64_t query_stride;  // floats from one token to the next
+    int64_t heads;         // query heads that share the key head
     int64_t head_size;
-    int64_t first, count;           // tokens of the pass
-    int64_t own_first, own_count;   // columns of this slot's tokens and their ancestors
+    const int32_t* tokens;  // [count], of the pass
+    int64_t count;
+    int64_t own_first, own_count;  // columns of the tokens of the same slot, and of their ancestors
     const int32_t *positions, *columns, *prefixes;
+    const int32_t* placed;  // of each token: positions before this one are in columns of the same number
     const int32_t *ancestor_offsets, *ancestors;
-    const float* sinks;             // of the heads; null for none
-    int64_t window;                 // 0 for none
-    float cap;                      // of the scores; 0 for none
+    const float* sinks;  // of the heads; null for none
+    int64_t window;      // 0 for none
+    float cap;           // of the scores; 0 for none
     int64_t first_block, last_block;  // blocks of kKeyBlock positions, the last one exclusive
-    float* scratch;                 // attention_scratch(...) floats
-    // Where the outcome goes: finished, or a state per block to be merged.
-    float* out;                     // [token][query head, head_size] from the first token and head on
-    int64_t out_stride;
-    float* states;                  // [token][head][block][state_size]; null where the outcome is finished here
-    int64_t state_token_stride, state_head_stride;
+    float* scratch;                   // attention_scratch(...) floats
+    // Output, of the pass's first token and this key head: from block 0 on one state, else one per block.
+    float* states;
+    int64_t token_stride, head_stride;
 };
 
-constexpr int64_t kLargestHead = 512;
+constexpr int64_t kLargestHead = 512, kLargestQueryTile = 16;
 
 // A softmax under way: [largest score, sum of exponentials, 14 unused, weighted values [head_size]].
 static constexpr int64_t state_size(int64_t head_size) { return 16 + head_size; }
 
-// Keys and values of a block and of the pass's own tokens as floats, scores and states of every query.
-static constexpr int64_t attention_scratch(int64_t tokens, int64_t own_count, int64_t heads, int64_t head_size) {
-    return 2 * kKeyBlock * head_size + 2 * own_count * head_size + heads * kKeyBlock +
-           (tokens + 1) * heads * state_size(head_size);
+// Scores and a state of every query of a tile, and scores of the pass's own columns.
+static constexpr int64_t attention_scratch(int64_t own_count, int64_t head_size) {
+    return kLargestQueryTile * (kKeyBlock + state_size(head_size) + own_count + 32);
 }
 
 // What one piece of work on a delta net is about: some columns of the state S of one head, for the tokens of a slot.
@@ -104,9 +105,9 @@ struct Kernels {
     void (*scale)(float* x, int64_t size, float factor);
     void (*halve)(const float* x, int64_t size, uint16_t* y);
     void (*attend)(const Attention& work);
-    // The states of consecutive blocks of one query [blocks][state_size], those without keys having sum 0, to its
-    // outcome [head_size]. `sink` may be null.
-    void (*merge)(const float* states, int64_t blocks, int64_t head_size, const float* sink, float* out);
+    // The states of one query [count][state_size] in the order of their keys, to its outcome [head_size]; the first one
+    // changes.
+    void (*merge)(float* states, int64_t count, int64_t head_size, float* out);
     // Where the `count` largest of x are, the largest first, of equal ones the first; -1 where x has something that is
     // not a number. Their shares of the softmax, if not null. `scratch` has a float per kBestBlock.
     void (*best)(const float* x, int64_t size, int64_t count, float* scratch, int32_t* places, float* shares);

@@ -11,7 +11,8 @@ namespace {
 constexpr const char* kName = "AVX2";
 constexpr int kTile = 4;       // tokens whose sums are kept at once, quantised weights
 constexpr int kFloatTile = 2;  // the same, float weights
-constexpr int kKeyTile = 4;
+constexpr int kQueryTile = 4;  // queries of attention whose sums are kept at once
+constexpr int kSums = 4;       // vectors of those
 
 struct Floats {
     __m256 low, high;
@@ -107,11 +108,6 @@ inline float largest(Floats a) {
     __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     four = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
-}
-inline Floats sums(const Floats* a) {
-    float lanes[16];
-    for (int k = 0; k < 16; k++) lanes[k] = sum(a[k]);
-    return load(lanes);
 }
 
 // A group of 32 columns of a panel: w[j] holds columns 4j to 4j + 3.

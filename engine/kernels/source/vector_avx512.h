@@ -9,9 +9,10 @@ namespace sk {
 namespace {
 
 constexpr const char* kName = "AVX-512 VNNI";
-constexpr int kTile = 8;        // tokens whose sums are kept in registers, quantised weights
-constexpr int kFloatTile = 4;   // the same, float weights
-constexpr int kKeyTile = 8;
+constexpr int kTile = 8;       // tokens whose sums are kept in registers, quantised weights
+constexpr int kFloatTile = 4;  // the same, float weights
+constexpr int kQueryTile = 8;  // queries of attention whose sums are kept at once
+constexpr int kSums = 16;      // vectors of those
 
 using Floats = __m512;
 using Ints = __m512i;
@@ -68,24 +69,6 @@ inline float sum(Floats a) {
     return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
 }
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a); }
-
-// Lane k gets sum(a[k]), all sixteen in the order of `sum`.
-inline Floats sums(const Floats* a) {
-    Floats halves[8], quarters[4], eighths[2];
-    for (int i = 0; i < 8; i++)
-        halves[i] = add(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
-                        _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xEE));
-    for (int i = 0; i < 4; i++)
-        quarters[i] = add(_mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0x88),
-                          _mm512_shuffle_f32x4(halves[2 * i], halves[2 * i + 1], 0xDD));
-    for (int i = 0; i < 2; i++)
-        eighths[i] = add(_mm512_shuffle_ps(quarters[2 * i], quarters[2 * i + 1], 0x44),
-                         _mm512_shuffle_ps(quarters[2 * i], quarters[2 * i + 1], 0xEE));
-    const Floats all = add(_mm512_shuffle_ps(eighths[0], eighths[1], 0x88),
-                           _mm512_shuffle_ps(eighths[0], eighths[1], 0xDD));
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    return _mm512_permutexvar_ps(order, all);
-}
 
 // A group of 32 columns of a panel: w[j] holds columns 4j to 4j + 3.
 inline void load_4_bit(const uint8_t* p, Codes* w) {

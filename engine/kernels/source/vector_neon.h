@@ -11,7 +11,8 @@ namespace {
 constexpr const char* kName = "NEON dot products";
 constexpr int kTile = 2;       // tokens whose sums are kept at once, quantised weights
 constexpr int kFloatTile = 1;  // the same, float weights
-constexpr int kKeyTile = 4;
+constexpr int kQueryTile = 4;  // queries of attention whose sums are kept at once
+constexpr int kSums = 4;       // vectors of those
 
 struct Floats {
     float32x4_t part[4];
@@ -119,11 +120,6 @@ inline float sum(Floats a) {
 }
 inline float largest(Floats a) {
     return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.part[0], a.part[1]), vmaxq_f32(a.part[2], a.part[3])));
-}
-inline Floats sums(const Floats* a) {
-    float lanes[16];
-    for (int k = 0; k < 16; k++) lanes[k] = sum(a[k]);
-    return load(lanes);
 }
 
 // A group of 32 columns of a panel: w[j] holds columns 4j to 4j + 3.

@@ -13,7 +13,8 @@ namespace {
 constexpr const char* kName = "scalar";
 constexpr int kTile = 4;
 constexpr int kFloatTile = 4;
-constexpr int kKeyTile = 4;
+constexpr int kQueryTile = 4;  // queries of attention whose sums are kept at once
+constexpr int kSums = 4;       // vectors of those
 
 struct Floats {
     float lane[16];
@@ -132,11 +133,6 @@ inline float largest(Floats a) {
     float most = a.lane[0];
     SK_EACH most = a.lane[l] > most ? a.lane[l] : most;
     return most;
-}
-inline Floats sums(const Floats* a) {
-    Floats b;
-    SK_EACH b.lane[l] = sum(a[l]);
-    return b;
 }
 
 inline void load_4_bit(const uint8_t* p, Codes* w) {

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError, Library, Variant
 from specchat.engine.kernels.packed_matrix import Format
@@ -18,6 +19,7 @@ from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.tiny_decoders import (
+    CONTEXT,
     FAMILIES,
     RECURRENT,
     HalfCache,
@@ -121,6 +123,37 @@ def test_tokens_of_a_tree_have_the_bits_of_their_chains(family: str, start: int)
     for token, path in enumerate(paths):
         chain = np.concatenate([tokens[:start], offered[path]])
         assert np.array_equal(got[token], feed(decoder, chain, slot=1)[-1])
+
+
+@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_that_share_blocks_have_the_bits_that_they_have_alone(family: str, seed: int) -> None:
+    draw, slots, width = np.random.default_rng(seed), 6, CONTEXT // BLOCK
+    tables = draw.permutation(slots * width).astype(np.int32).reshape(slots, width)
+    decoder, alone = tiny_decoder(tiny_network(family), Format.Q4, slots, tables), decoder_of(family)
+    texts = [text(400)]
+    feed(decoder, texts[0])
+    for slot in range(1, slots):  # forks of forks
+        parent = int(draw.integers(slot))
+        shared = int(draw.integers(len(texts[parent]) // BLOCK + 1))
+        tables[slot, :shared] = tables[parent, :shared]
+        own = draw.integers(3, 100, draw.integers(1, 400 - shared * BLOCK))
+        texts.append(np.concatenate([texts[parent][: shared * BLOCK], own]))
+        feed(decoder, own, shared * BLOCK, slot)
+    rows = [(int(slot), int(draw.integers(1, len(PARENTS) + 1))) for slot in draw.permutation(slots)]
+    offered = draw.integers(3, 100, len(PARENTS))
+    batch = TokenLayout.of(
+        (slot, start + len(path) - 1, start + node, start, [start + before for before in path[:-1]])
+        for slot, count in rows
+        for start in [len(texts[slot])]
+        for node, path in enumerate(map(path_to, range(count)))
+    )
+    ids = np.concatenate([offered[:count] for _, count in rows])
+    got = iter(bits(*decoder.run(ids, batch, range(len(ids)), 2, TAPS)))
+    for slot, count in rows:
+        feed(alone, texts[slot])
+        for node in range(count):
+            assert np.array_equal(next(got), feed(alone, offered[path_to(node)], len(texts[slot]))[-1])
 
 
 @pytest.mark.parametrize("family", KINDS)

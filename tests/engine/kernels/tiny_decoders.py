@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from specchat.engine.cache.packed_states import PackedStates
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.decoder import Decoder, Lengths
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack
 from specchat.engine.models.packed.build import decoder_weights
 from specchat.engine.models.packed.decoder_description import describe_decoder
@@ -104,10 +104,10 @@ def rounded(weight: np.ndarray, kind: Format) -> MatrixArrays:
     return quantize(torch.from_numpy(weight), "q8" if kind is Format.Q8 else "q4")
 
 
-def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
+def tiny_decoder(network: Any, kind: Format, slots: int = 3, tables: Lengths | None = None) -> Decoder:
     """The same model on the kernels, with a cache; the network takes the rounded weights.
 
-    Recurrent layers can read one text in one pass.
+    Recurrent layers can read one text in one pass. By default the slots' tables have all blocks in no order.
     """
     described, weights = describe_decoder(network.config), RoundedWeights(network, kind)
     weights.packed = {
@@ -126,9 +126,9 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3) -> Decoder:
     recurrent = [layer in described.recurrent for layer in range(described.layers)] * 2
     sizes = [(0, 0) if passed else size for passed, size in zip(recurrent, shapes, strict=True)]
     blocks = [torch.full((slots * CONTEXT // BLOCK, heads, BLOCK, size), torch.nan).half() for heads, size in sizes]
-    # Blocks in no order; what is in other blocks must not be read.
-    tables = np.random.default_rng(0).permutation(slots * CONTEXT // BLOCK).astype(np.int32).reshape(slots, -1)
-    decoder.attach(tables, blocks[: described.layers], blocks[described.layers :])
+    if tables is None:
+        tables = np.random.default_rng(0).permutation(slots * CONTEXT // BLOCK).astype(np.int32).reshape(slots, -1)
+    decoder.attach(tables, [keys.mT.contiguous() for keys in blocks[: described.layers]], blocks[described.layers :])
     return decoder
 
 
