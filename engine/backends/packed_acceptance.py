@@ -6,7 +6,7 @@ reference on tensors (`engine.backends.tensor_acceptance`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.decoding.outcome import Outcome, outcome_of
+from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
+from specchat.engine.kernels.sampling import SampledRow, judge
 from specchat.engine.sampling.rng import Stream, uniform, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -66,30 +66,19 @@ def accept_packed(
     reference: TensorAcceptance,
 ) -> PackedVerdict:
     """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows."""
-    greedy, sampled, special = list[int](), list[int](), list[int]()
-    for i, row in enumerate(rows):
-        kind = special if _is_special(row, proposal.trees[i]) else greedy if row.request.sampling.greedy else sampled
-        kind.append(i)
-    drafted, trees = proposal.on_host, proposal.trees
-    if adjusting := [i for i in (*greedy, *sampled) if rows[i].request.sampling.adjusts]:
-        _adjust(adjusting, rows, proposal, scores, reference)
-    verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
+    outcomes, sampled, special = dict[int, Outcome](), list[int](), list[int]()
+    for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)):
+        if _is_special(row, tree):
+            special.append(i)
+            continue
+        if row.request.sampling.adjusts:
+            _adjust(i, row, proposal, scores, reference)
+        if row.request.sampling.greedy:
+            outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, scores.best[i])
+        else:
+            sampled.append(i)
     if sampled:
-        verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits), strict=True)
-    outcomes = {
-        i: outcome_of(
-            gammas[i],
-            drafted[i],
-            trees[i],
-            made.path,
-            zip(made.p, made.q, strict=True),
-            partial(_uniform, rows[i]),
-            made.beta,
-            made.last,
-            broken=made.last < 0,
-        )
-        for i, made in verdicts.items()
-    }
+        outcomes |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, gammas), strict=True)
     if special:
         logits = pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
@@ -105,45 +94,34 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     return not sampling.lossless or bool(row.request.detail) or listed
 
 
-def _adjust(
-    mine: Sequence[int],
-    rows: Sequence[SequenceState],
-    proposal: Proposal,
-    scores: PackedScores,
-    reference: TensorAcceptance,
-) -> None:
-    """Apply the bias and penalties of the rows `mine` to their scores.
+def _adjust(i: int, row: SequenceState, proposal: Proposal, scores: PackedScores, reference: TensorAcceptance) -> None:
+    """Apply the bias and penalties of row `i` to its scores.
 
     By numpy as far as it concerns the whole vocabulary: torch's threads would hinder those of the kernels.
     """
-    for i in mine:
-        logits = scores.logits[i]
-        reference.adjust(rows[i], logits, proposal.on_host[i], proposal.trees[i])
-        if rows[i].request.sampling.greedy:
-            values = logits.numpy()
-            best = values.argmax(-1)
-            finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
-            scores.best[i] = np.where(finite, best, -1).tolist()
+    reference.adjust(row, scores.logits[i], proposal.on_host[i], proposal.trees[i])
+    if row.request.sampling.greedy:
+        values = scores.logits[i].numpy()
+        best = values.argmax(-1)
+        finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
+        scores.best[i] = np.where(finite, best, -1).tolist()
 
 
-def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> SampledVerdict:
-    """Verdict of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
-    path, p, beta, end = list[int](), list[float](), list[float](), 0
-    while nodes := tree.children[end]:
-        equal = [drafted[node - 1] == best[end] for node in nodes]
-        tested = equal.index(True) + 1 if any(equal) else len(equal)
-        p += map(float, equal[:tested])
-        beta.append(float(any(equal)))
-        if not any(equal):
-            break
-        end = nodes[tested - 1]
-        path.append(end)
-    return SampledVerdict(path, best[end] if min(best) >= 0 else -1, p, [1.0] * len(p), beta)
+def _compare(row: SequenceState, gamma: int, drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> Outcome:
+    """Outcome of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
+    path, end = list[int](), 0
+    while node := next((node for node in tree.children[end] if drafted[node - 1] == best[end]), 0):
+        path.append(end := node)
+    betas = [1.0] * len(path) + [0.0]
+    u = partial(uniform, row.seed, row.rounds, Stream.ACCEPT)
+    return Outcome(gamma, drafted, tree, path, best[end], min(best) < 0, _certainties(tree, path), u, betas)
 
 
-def _uniform(row: SequenceState, place: int, rank: int) -> float:
-    """The uniform of a position and a candidate's rank in a row's round."""
-    return uniform(row.seed, row.rounds, Stream.ACCEPT, place * BRANCHES + rank)
+def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float]]:
+    """p and q of the tested candidates of a greedy row."""
+    for place, count in enumerate(tested_candidates(tree, path)):
+        yield from [(0.0, 1.0)] * (count - 1)
+        yield float(place < len(path)), 1.0
 
 
 def _judge_sampled(
@@ -151,8 +129,9 @@ def _judge_sampled(
     rows: Sequence[SequenceState],
     proposal: Proposal,
     logits: Sequence[Tensor],
-) -> list[SampledVerdict]:
-    """Verdicts of the sampled rows `mine`, in their order, by one call of the kernels."""
+    gammas: Sequence[int],
+) -> list[Outcome]:
+    """Outcomes of the sampled rows `mine`, in their order, by one call of the kernels."""
     seeds, rounds = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
     u = uniforms(seeds, rounds, Stream.ACCEPT, max(proposal.lengths) * BRANCHES).reshape(len(mine), -1, BRANCHES)
     q, drawn, drafted = proposal.q, proposal.drawn, proposal.on_host
@@ -172,7 +151,21 @@ def _judge_sampled(
         for i, own in zip(mine, u, strict=True)
     ]
     support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
-    return judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
+    verdicts = judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
+    return [
+        Outcome(
+            gammas[i],
+            drafted[i],
+            proposal.trees[i],
+            made.path,
+            made.last,
+            made.last < 0,
+            zip(made.p, made.q, strict=True),
+            partial(uniform, rows[i].seed, rows[i].rounds, Stream.ACCEPT),
+            made.beta,
+        )
+        for i, made in zip(mine, verdicts, strict=True)
+    ]
 
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:

@@ -8,7 +8,7 @@ the logits after each node verify its candidates, and those after the last accep
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specchat.engine.decoding.backend import Backend
@@ -29,9 +29,15 @@ class Timing:
 
 
 def run_round(
-    target: Backend, rows: Sequence[SequenceState], planner: Planner
+    target: Backend, rows: Sequence[SequenceState], planner: Planner, on_launch: Callable[[], object] = lambda: None
 ) -> tuple[RoundPlan, list[Outcome], Timing]:
     """Run one round for a batch of rows that are prefilled.
+
+    Args:
+        target: verifies.
+        rows: B sequences.
+        planner: drafts.
+        on_launch: called once, when a device that computes by itself has all of the round's work.
 
     Returns:
         The plan with the drafts, one outcome per row, and the times of the round.
@@ -43,6 +49,7 @@ def run_round(
     scores = target.score(rows, plan.proposal)
     verdict = target.accept(rows, plan.proposal, scores, plan.gammas)
     target.keep(rows, verdict)
+    on_launch()
     outcomes = verdict.outcomes()
     watch.mark()
     kept = [1 + outcome.accepted for outcome in outcomes]

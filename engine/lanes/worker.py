@@ -122,6 +122,7 @@ class LaneWorker(Worker):
                     self._prefill.run()
                 if self._target.device.type == "cuda":  # work queued by this lane must not count on the other's clock
                     torch.cuda.synchronize(self._target.device)
+                self._emission.finish()
             except torch.OutOfMemoryError:
                 self._make_room()
 

@@ -41,6 +41,9 @@ class SequenceState:
     has_draft: bool = False
     """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
 
+    failed: BaseException | None = None
+    """Why it ends: what was raised as its tokens were committed or their record was made."""
+
     @property
     def emitted(self) -> int:
         """Number of reply tokens so far."""

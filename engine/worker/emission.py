@@ -1,0 +1,57 @@
+"""Emission of records while the next round runs: a queue that a thread of its own works off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event, Thread
+
+Work = Callable[[], None]
+"""Builds and emits the records of a round; raises nothing."""
+
+
+class Emission:
+    """Thread that emits records, in order.
+
+    Where passes block the engine's thread, they do so without the interpreter's lock, and this thread works meanwhile.
+    Work for a device that computes by itself begins once the next pass has been launched, as it would delay that.
+
+    Args:
+        held: whether work waits for `release`.
+    """
+
+    def __init__(self, *, held: bool) -> None:
+        self._held = held
+        self._waiting: list[Work] = []
+        self._queue = SimpleQueue[Work | None]()
+        self._thread = Thread(target=self._run, name="emission", daemon=True)
+        self._thread.start()
+
+    def put(self, work: Work) -> None:
+        """Queue work."""
+        self._waiting.append(work)
+        if not self._held:
+            self.release()
+
+    def release(self) -> None:
+        """Begin the work that has been held: the next pass has been launched, or none comes."""
+        for work in self._waiting:
+            self._queue.put(work)
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """Wait until all work is done."""
+        self.release()
+        done = Event()
+        self._queue.put(done.set)
+        done.wait()
+
+    def close(self) -> None:
+        """End the thread once all work is done."""
+        self.release()
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while work := self._queue.get():
+            work()
