@@ -52,7 +52,7 @@ class PackedVerdict:
         return self._outcomes
 
     def hidden_states(self) -> list[Tensor] | None:
-        """[1 + accepted, taps x hidden] of each row's last token and the accepted tokens."""
+        """Of each row [T, taps x hidden]: its last token and the accepted tokens come first."""
         if self._tapped is None:
             return None
         return [_along(states, outcome) for states, outcome in zip(self._tapped, self._outcomes, strict=True)]
@@ -169,8 +169,5 @@ def _judge_sampled(
 
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:
-    """States [1 + accepted, n] of a row's last token and its accepted tokens, from those of its pass [T, n]."""
-    if not outcome.moves:
-        count = 1 + outcome.accepted
-        return states if states.shape[0] == count else states[:count]
-    return torch.from_numpy(states.numpy()[[0, *outcome.path]])
+    """The states of a row's pass [T, n], so that those of its last token and its accepted tokens come first."""
+    return torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.moves else states

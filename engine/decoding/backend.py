@@ -48,7 +48,7 @@ class Verdict(Protocol):
         """Outcome of each row. On a GPU this is the round's one copy from device to host."""
 
     def hidden_states(self) -> Tensor | Sequence[Tensor] | None:
-        """Tapped states of each row's last token and of the accepted tokens: [B, T, taps x hidden size], or per row;
+        """Tapped states [B, T, taps x hidden size], or per row, those of its last token and its accepted tokens first;
         None without taps."""
 
 

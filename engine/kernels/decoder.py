@@ -141,7 +141,8 @@ class Decoder:
             batch.c.entered = entered.data_ptr()
         tapped = None
         if taps:
-            tapped = torch.empty(count, len(taps) * hidden)
+            # `torch.empty` would let other threads have the interpreter's lock just before the pass.
+            tapped = torch.from_numpy(np.empty((count, len(taps) * hidden), np.float32))
             batch.c.tapped = tapped.data_ptr()
             batch.c.tap_count, batch.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
         self._kernels.sk_decoder_pass(self._c, batch.c)

@@ -127,8 +127,7 @@ class PackedLayer(HeadLayer):
         """Keep the states of the tokens that are wanted; they are made when they are needed for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            wanted = part if len(part) == count else part[:count]
-            self._read.append(TargetStates(slot, start, wanted.contiguous()))
+            self._read.append(TargetStates(slot, start, part.contiguous(), count))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self.flush()
