@@ -20,7 +20,7 @@ from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.kernels.sampling import SampledRow, judge
-from specchat.engine.sampling.rng import Stream, uniform, uniforms
+from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -73,7 +73,7 @@ def accept_packed(
             continue
         if row.request.sampling.adjusts:
             _adjust(i, row, proposal, scores, reference)
-        if row.request.sampling.greedy:
+        if row.greedy:
             outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, scores.best[i])
         else:
             sampled.append(i)
@@ -100,7 +100,7 @@ def _adjust(i: int, row: SequenceState, proposal: Proposal, scores: PackedScores
     By numpy as far as it concerns the whole vocabulary: torch's threads would hinder those of the kernels.
     """
     reference.adjust(row, scores.logits[i], proposal.on_host[i], proposal.trees[i])
-    if row.request.sampling.greedy:
+    if row.greedy:
         values = scores.logits[i].numpy()
         best = values.argmax(-1)
         finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
@@ -132,8 +132,7 @@ def _judge_sampled(
     gammas: Sequence[int],
 ) -> list[Outcome]:
     """Outcomes of the sampled rows `mine`, in their order, by one call of the kernels."""
-    seeds, rounds = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
-    u = uniforms(seeds, rounds, Stream.ACCEPT, max(proposal.lengths) * BRANCHES).reshape(len(mine), -1, BRANCHES)
+    draws = [_draws(rows[i], proposal.trees[i]) for i in mine]
     q, drawn, drafted = proposal.q, proposal.drawn, proposal.on_host
     sampled = [
         SampledRow(
@@ -143,12 +142,13 @@ def _judge_sampled(
             parents=proposal.trees[i].parents,
             q=q[i] if q is not None and drawn and drawn[i] and drafted[i] else None,
             by_overlap=not proposal.trees[i].branches,
-            u=own,
+            u=u,
+            branches=BRANCHES,
             u_last=uniform(rows[i].seed, rows[i].rounds, Stream.LAST, 0),
             seed=rows[i].seed,
             position=len(rows[i].tokens),
         )
-        for i, own in zip(mine, u, strict=True)
+        for i, u in zip(mine, draws, strict=True)
     ]
     support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
     verdicts = judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
@@ -161,11 +161,19 @@ def _judge_sampled(
             made.last,
             made.last < 0,
             zip(made.p, made.q, strict=True),
-            partial(uniform, rows[i].seed, rows[i].rounds, Stream.ACCEPT),
+            u.__getitem__,
             made.beta,
         )
-        for i, made in zip(mine, verdicts, strict=True)
+        for i, made, u in zip(mine, verdicts, draws, strict=True)
     ]
+
+
+def _draws(row: SequenceState, tree: Tree) -> list[float]:
+    """The uniform draws [depth x `BRANCHES`] of a round; 0 where there is no candidate."""
+    u = [0.0] * (tree.depth * BRANCHES)
+    for index in tree.ranks:
+        u[index] = uniform(row.seed, row.rounds, Stream.ACCEPT, index)
+    return u
 
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.outcome import Outcome
@@ -19,8 +19,7 @@ from specchat.engine.device.device import Stopwatch
 from specchat.engine.sequence.sequence import SequenceState
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Times of a round in seconds; `started` is `time.perf_counter` at its start."""
 
     draft: float

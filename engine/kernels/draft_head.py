@@ -146,6 +146,8 @@ class PackedHead:
             tap_count=weights.taps,
         )
         self._c = self._kernels.sk_head_new(model)
+        self._known: Tensor | None = None
+        """The draft vocabulary, once checked."""
         weakref.finalize(self, self._kernels.sk_head_free, self._c)
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -239,8 +241,10 @@ class PackedHead:
     def _check(self, q: Tensor | None, known: Tensor, wide: tuple[int, int]) -> None:
         """Check the arguments of `grow` that are tensors."""
         size = self.weights.layer.shape.vocabulary
-        if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
-            raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
+        if known is not self._known:
+            if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
+                raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
+            self._known = known
         if q is not None and (q.dtype is not torch.float32 or q.shape != (*wide, size) or not q.is_contiguous()):
             raise KernelError(f"distributions must be contiguous float32 of the shape {[*wide, size]}")
 
@@ -317,8 +321,6 @@ def _c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
         KernelError: they are not contiguous float32 of this width.
     """
     for each in read:
-        if each.tapped.dtype is not torch.float32 or not each.tapped.is_contiguous():
-            raise KernelError("hidden states must be contiguous float32")
-        if each.tapped.ndim != 2 or each.tapped.shape[1] != width:
-            raise KernelError(f"hidden states of the shape {list(each.tapped.shape)} are not {width} wide")
+        if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
+            raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
     return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))

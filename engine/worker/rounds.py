@@ -70,8 +70,6 @@ class Rounds:
         plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._emission.release)
         self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify)
         self._faults.passed()
-        if warnings := self._made.performance_warnings():  # a slow shape may be met late
-            self._notices.tell(warnings)
         commits: list[Commit] = []
         for row, outcome, sources in zip(rows, outcomes, plan.sources, strict=True):
             try:
@@ -80,10 +78,10 @@ class Rounds:
                 row.failed = error
         rest = time.perf_counter() - timing.started - timing.draft - timing.verify
         times = Times(self._clock(), timing.draft, timing.verify, rest, plain_s, len(rows))
-        self._emission.put(partial(_emit, commits, times))
+        self._emission.put(partial(self._emit, commits, times))
         self._planner.learn_rest(len(rows), plan, rest)
         if self._plain_passes:
-            self._plain_passes.learn(len(rows), not any(plan.proposal.lengths), times)
+            self._plain_passes.learn(len(rows), not plan.drafts, times)
         for commit in commits:
             if commit.reason:
                 self._requests.finish(commit.row, commit.reason)
@@ -108,7 +106,7 @@ class Rounds:
             if row.failed is not None:
                 self._requests.finish(row, FinishReason.ERROR)
 
-
-def _emit(commits: Sequence[Commit], times: Times) -> None:
-    for commit in commits:
-        commit.emit(times)
+    def _emit(self, commits: Sequence[Commit], times: Times) -> None:
+        for commit in commits:
+            commit.emit(times)
+        self._notices.tell(self._made.performance_warnings())  # a slow shape may be met late

@@ -248,11 +248,10 @@ class Worker:
             held = self._paused and not self._steps and not self._closed
             if idle or held:
                 self._emission.release()
-            try:
-                with self._clock.stopped() if held else nullcontext():
-                    command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
-            except queue.Empty:
+            elif not self._early and self._commands.empty():
                 return
+            with self._clock.stopped() if held else nullcontext():
+                command = self._early.popleft() if self._early else self._commands.get()
             idle = False
             self._obey(command)
 

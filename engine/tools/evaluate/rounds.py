@@ -191,7 +191,7 @@ class _OfDrawn(Penalties):
 
     def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
         """Adjustment of sampled rows; None for greedy ones."""
-        return None if rows[0].request.sampling.greedy else super().of(rows, drafts=drafts)
+        return None if rows[0].greedy else super().of(rows, drafts=drafts)
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
