@@ -71,7 +71,7 @@ def accept_packed(
         if _is_special(row, tree):
             special.append(i)
             continue
-        if row.request.sampling.adjusts:
+        if row.adjusts:
             _adjust(i, row, proposal, scores, reference)
         if row.greedy:
             outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, scores.best[i])
@@ -89,9 +89,8 @@ def accept_packed(
 
 def _is_special(row: SequenceState, tree: Tree) -> bool:
     """Whether a row needs the reference."""
-    sampling = row.request.sampling
-    listed = tree.tests is not None and not sampling.greedy
-    return not sampling.lossless or bool(row.request.detail) or listed
+    request = row.request
+    return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
 
 
 def _adjust(i: int, row: SequenceState, proposal: Proposal, scores: PackedScores, reference: TensorAcceptance) -> None:

@@ -184,6 +184,8 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         drafted = draft.tokens if device == _HOST and isinstance(draft.tokens, list) else _tensor(draft, device)
         return Proposal(drafted, draft.trees, draft.q, draft.support, _drawn(draft) if draft.q is not None else None)
     trees, drawn = [chain(0)] * rows, [False] * rows
+    if not drafts and device == _HOST:
+        return Proposal([[] for _ in trees], trees)
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     support, parts = _common_support(drafts)
     q = None

@@ -15,7 +15,6 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round_plan import RoundPlan
-from specchat.engine.device.device import Stopwatch
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -42,7 +41,8 @@ def run_round(
         The plan with the drafts, one outcome per row, and the times of the round.
     """
     started = time.perf_counter()
-    watch = Stopwatch(target.device)
+    watch = target.stopwatch
+    watch.start()
     plan = planner.plan(rows, target.device)
     watch.mark()
     scores = target.score(rows, plan.proposal)

@@ -68,9 +68,7 @@ class Batch:
         if offsets[-1] > len(layout.ancestors):
             raise KernelError("ancestor_offsets points beyond the ancestors")
         # In two arrays of the standard library: for a short pass, numpy's time per call is noticeable.
-        ids, numbers = array("q", tokens), array("i")
-        for part in (*layout, judged):
-            numbers.extend(part)
+        ids, numbers = array("q", tokens), array("i", chain(*layout, judged))
         self._kept = (ids, numbers)
         first, step = numbers.buffer_info()[0], numbers.itemsize * count
         places = range(first, first + 5 * step, step)

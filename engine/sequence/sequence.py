@@ -43,11 +43,13 @@ class SequenceState:
 
     greedy: bool = field(init=False)
     """Whether its tokens are the likeliest ones."""
+    adjusts: bool = field(init=False)
+    """Whether bias or penalties change the target's logits."""
     failed: BaseException | None = None
     """Why it ends: what was raised as its tokens were committed or their record was made."""
 
     def __post_init__(self) -> None:
-        self.greedy = self.request.sampling.greedy
+        self.greedy, self.adjusts = self.request.sampling.greedy, self.request.sampling.adjusts
 
     @property
     def emitted(self) -> int:

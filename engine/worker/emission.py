@@ -29,9 +29,10 @@ class Emission:
 
     def put(self, work: Work) -> None:
         """Queue work."""
-        self._waiting.append(work)
-        if not self._held:
-            self.release()
+        if self._held:
+            self._waiting.append(work)
+        else:
+            self._queue.put(work)
 
     def release(self) -> None:
         """Begin the work that has been held: the next pass has been launched, or none comes."""

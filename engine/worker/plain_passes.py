@@ -12,7 +12,6 @@ import torch
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import merge
-from specchat.engine.device.device import Stopwatch
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.records import Times
 
@@ -104,7 +103,8 @@ class PlainPasses:
 
     def run(self, rows: Sequence[SequenceState]) -> float:
         """Run a plain pass and its verification; return its seconds."""
-        watch = Stopwatch(self._target.device)
+        watch = self._target.stopwatch
+        watch.start()
         proposal = merge([], len(rows), self._target.device)
         scores = self._target.score(rows, proposal)
         self._target.accept(rows, proposal, scores, [0] * len(rows)).outcomes()

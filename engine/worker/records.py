@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Source
@@ -14,8 +14,7 @@ from specchat.engine.round import Fate, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(NamedTuple):
     """Times of a round, as in its records."""
 
     at: float

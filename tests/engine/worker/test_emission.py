@@ -104,7 +104,7 @@ def test_an_error_in_one_record_ends_its_row_alone(engine: Engine, monkeypatch: 
 
 
 def test_an_error_in_the_last_record_ends_the_row_as_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(detokenizer: Detokenizer) -> None:
+    def fail(_: object) -> None:
         raise ValueError("no text")
 
     with around(Detokenizer, "add", fail, monkeypatch):
