@@ -11,7 +11,7 @@ from ctypes import pointer
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -69,8 +69,7 @@ def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
     return [[place for place in part.tolist() if place >= 0] for part in places]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SampledRow:
+class SampledRow(NamedTuple):
     """A sampled row and its draft. Node 0 is the row's last token, node i the i-th drafted one."""
 
     logits: Tensor
@@ -128,7 +127,7 @@ def judge(
     arrays = [_RowArrays(row) for row in rows]
     c = (CRow * len(rows))(*(each.c for each in arrays))
     tokens, places = (part.data_ptr() for part in support) if support else (None, None)
-    size = len(support[0]) if support else vocabulary
+    size = support[0].shape[0] if support else vocabulary
     library().c.sk_judge(
         CRows(
             count=len(rows), rows=c, vocabulary=vocabulary, support=size, tokens=tokens, places=places, threads=threads

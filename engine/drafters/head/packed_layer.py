@@ -147,7 +147,7 @@ class PackedLayer(HeadLayer):
             support: the V' tokens that can be drafted.
         """
         drawn = [not each.row.greedy for each in asked]
-        q = torch.empty(len(asked), MAX_GAMMA, len(support.tokens)) if any(drawn) else None
+        q = torch.empty(len(asked), MAX_GAMMA, support.tokens.shape[0]) if any(drawn) else None
         wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
         found, steps = self._head.grow(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
         self._read, self._unfused = [], 0
