@@ -182,11 +182,8 @@ class AcceptanceModel:
         """`survival` of what the drafter offers for γ: if unknown, a chain of the most promising bucket."""
         key = gamma if self._offers else MAX_GAMMA
         if key not in self._offered:
-            offer = (
-                self._offers(key)
-                if self._offers
-                else ([max(rates := self.rates, key=rates.__getitem__)] * key, None)
-            )
+            rates = self.rates
+            offer = self._offers(key) if self._offers else ([max(rates, key=rates.__getitem__)] * key, None)
             self._offered[key] = self.survival(*offer)
         return self._offered[key] if self._offers else self._offered[key][:gamma]
 
