@@ -63,6 +63,7 @@ class LaneWorker(Worker):
     """One lane: a worker with KV cache, drafters, cost model and separate clock."""
 
     times_plain_passes: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -24,6 +24,8 @@ class Emission:
         self._held = held
         self._waiting: list[Work] = []
         self._queue = SimpleQueue[Work | None]()
+        self._begun = False
+        """Whether the thread may be at work."""
         self._thread = Thread(target=self._run, name="emission", daemon=True)
         self._thread.start()
 
@@ -32,26 +34,34 @@ class Emission:
         if self._held:
             self._waiting.append(work)
         else:
-            self._queue.put(work)
+            self._begin(work)
 
     def release(self) -> None:
         """Begin the work that has been held: the next pass has been launched, or none comes."""
         for work in self._waiting:
-            self._queue.put(work)
+            self._begin(work)
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Wait until all work is done."""
-        self.release()
-        done = Event()
-        self._queue.put(done.set)
-        done.wait()
+        """Wait until all work has been done; what is still held is done by the calling thread."""
+        if self._begun:
+            done = Event()
+            self._queue.put(done.set)
+            done.wait()
+            self._begun = False
+        for work in self._waiting:
+            work()
+        self._waiting.clear()
 
     def close(self) -> None:
         """End the thread once all work is done."""
-        self.release()
+        self.finish()
         self._queue.put(None)
         self._thread.join()
+
+    def _begin(self, work: Work) -> None:
+        self._begun = True
+        self._queue.put(work)
 
     def _run(self) -> None:
         while work := self._queue.get():

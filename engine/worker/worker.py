@@ -72,6 +72,9 @@ class Worker:
     times_plain_passes: ClassVar[bool] = True
     """Whether plain passes are timed in addition to rounds that draft; lanes are compared with each other instead."""
 
+    overlaps: ClassVar[bool] = True
+    """Whether records are made while the next round runs; those of a lane belong to its own turn."""
+
     def __init__(
         self,
         config: EngineConfig,
@@ -185,7 +188,7 @@ class Worker:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         made.target.cache.pool.manage(cache_memory(self._config, made))
         self._scheduler = self._make_scheduler(made)
-        self._emission = Emission(held=made.target.device.type == "cuda")
+        self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
         self._requests = OpenRequests(
             made, self._scheduler, self._planner, self._emission, self._notices, self._config.queue, clock, self._on_end
         )
