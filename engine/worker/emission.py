@@ -1,4 +1,4 @@
-"""Emission of records while the next round runs: a queue that a thread of its own works off."""
+"""Emission of records while the next round runs: a queue of work for one thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Work = Callable[[], None]
 class Emission:
     """Thread that emits records, in order.
 
-    Where passes block the engine's thread, they do so without the interpreter's lock, and this thread works meanwhile.
+    Where passes block the engine's thread, they do so without the interpreter's lock, and this thread works during the pass.
     Work for a device that computes by itself begins once the next pass has been launched, as it would delay that.
 
     Args:

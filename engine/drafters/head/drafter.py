@@ -194,7 +194,7 @@ class HeadDrafter(Drafter):
         for each in asked:
             grows = self._grows(each.row)
             tree = None if grows else self._tree_for(each.row, each.gamma)
-            kinds.append((grows, tree, tree is not None and each.row.greedy))
+            kinds.append((grows, tree, tree is not None and each.row.request.sampling.greedy))
         return draft_apart(kinds, lambda kind, mine: self._draft([asked[i] for i in mine], *kind[:2]), self._device)
 
     def _draft(self, asked: Sequence[Asked], grows: bool, tree: Tree | None) -> Draft:
