@@ -7,14 +7,14 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 Work = Callable[[], None]
-"""Builds and emits the records of a round; raises nothing."""
+"""Makes and emits the records of a round."""
 
 
 class Emission:
     """Thread that emits records, in order.
 
-    Where passes block the engine's thread, they do so without the interpreter's lock, and this thread works during the pass.
-    Work for a device that computes by itself begins once the next pass has been launched, as it would delay that.
+    Where passes block the engine's thread, they do so without the interpreter's lock, and this thread works during
+    them. Work for a device that computes by itself begins once the next pass has been launched, as it would delay that.
 
     Args:
         held: whether work waits for `release`.
@@ -26,6 +26,7 @@ class Emission:
         self._queue = SimpleQueue[Work | None]()
         self._begun = False
         """Whether the thread may be at work."""
+        self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="emission", daemon=True)
         self._thread.start()
 
@@ -43,12 +44,19 @@ class Emission:
         self._waiting.clear()
 
     def finish(self) -> None:
-        """Wait until all work has been done; what is still held is done by the calling thread."""
+        """Wait until all work has been done; what is still held is done by the calling thread.
+
+        Raises:
+            Exception: what some work has raised since the last call.
+        """
         if self._begun:
             done = Event()
             self._queue.put(done.set)
             done.wait()
             self._begun = False
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
         for work in self._waiting:
             work()
         self._waiting.clear()
@@ -65,4 +73,7 @@ class Emission:
 
     def _run(self) -> None:
         while work := self._queue.get():
-            work()
+            try:
+                work()
+            except BaseException as error:  # the engine's thread ends by it; this one serves those who wait for it
+                self._error = error

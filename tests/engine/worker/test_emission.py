@@ -59,6 +59,13 @@ def test_held_work_waits_for_the_launch_and_other_work_does_not() -> None:
     held.finish()
     assert done == [0, 1, 2]
     held.close()
+
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    free.put(fail)
+    with pytest.raises(ValueError, match="no such thing"):
+        free.finish()
     free.close()
 
 
