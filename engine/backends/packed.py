@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
+from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, Parts, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
@@ -139,14 +139,8 @@ class PackedBackend(Backend):
             self.taps,
             likeliest=any(row.greedy for row in rows),
         )
-        if len(rows) == 1:  # slices of tensors take a while next to a short pass
-            return PackedScores([logits], [likeliest], None if tapped is None else [tapped])
-        cuts = list(pairwise([0, *accumulate(counts)]))
-        return PackedScores(
-            [logits[first:end] for first, end in cuts],
-            [likeliest[first:end] for first, end in cuts],
-            None if tapped is None else [tapped[first:end] for first, end in cuts],
-        )
+        best = [likeliest[first:end] for first, end in pairwise([0, *accumulate(counts)])]
+        return PackedScores(Parts(logits, counts), best, None if tapped is None else Parts(tapped, counts))
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,15 +26,34 @@ from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
 
 
+class Parts(Sequence[Tensor]):
+    """Consecutive parts of a tensor, each sliced when it is asked for: that takes a while next to a short pass.
+
+    Args:
+        whole: [sum of counts, ...].
+        counts: size of each part.
+    """
+
+    def __init__(self, whole: Tensor, counts: Sequence[int]) -> None:
+        self._whole, self._ends = whole, [0, *accumulate(counts)]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, i: Any) -> Any:
+        end = self._ends[i + 1]  # IndexError ends an iteration
+        return self._whole if len(self) == 1 else self._whole[self._ends[i] : end]
+
+
 @dataclass(frozen=True, slots=True)
 class PackedScores:
     """Scores of a ragged pass, row by row."""
 
-    logits: list[Tensor]
+    logits: Sequence[Tensor]
     """[T, V] each, float32; valid until the next pass. Acceptance applies bias and penalties to them."""
     best: list[list[int]]
     """The likeliest token after every node, -1 where logits are not numbers; empty if no row is greedy."""
-    tapped: list[Tensor] | None
+    tapped: Sequence[Tensor] | None
     """Hidden states [T, taps x hidden] each."""
 
 
@@ -44,7 +65,7 @@ class PackedVerdict:
         tapped: states of each row's pass, or None.
     """
 
-    def __init__(self, outcomes: list[Outcome], tapped: list[Tensor] | None) -> None:
+    def __init__(self, outcomes: list[Outcome], tapped: Sequence[Tensor] | None) -> None:
         self._outcomes, self._tapped = outcomes, tapped
 
     def outcomes(self) -> list[Outcome]:
