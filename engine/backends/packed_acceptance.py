@@ -72,10 +72,10 @@ class PackedVerdict:
         """Outcome of each row."""
         return self._outcomes
 
-    def hidden_states(self) -> list[Tensor] | None:
+    def hidden_states(self) -> Sequence[Tensor] | None:
         """Of each row [T, taps x hidden]: its last token and the accepted tokens come first."""
-        if self._tapped is None:
-            return None
+        if self._tapped is None or not any(outcome.moves for outcome in self._outcomes):
+            return self._tapped
         return [_along(states, outcome) for states, outcome in zip(self._tapped, self._outcomes, strict=True)]
 
 
