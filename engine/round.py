@@ -147,13 +147,14 @@ class Round:
     last_piece: str
     """Text of `last`."""
     at: float
-    """Time of the round's end."""
+    """Time of the round's end, when its tokens were committed. Its record is made and emitted during the next round."""
     draft_s: float
     """Time of drafting."""
     verify_s: float
     """Time of the target's pass and of acceptance."""
     rest_s: float
-    """Time of the round outside draft and verification."""
+    """Time of the round outside draft and verification, up to `at`. Making records is not part of it: it takes its time
+    of the next round's parts, as far as these have to share a core with it."""
     rows: int
     """B: number of requests in this round; the three times are those of the whole batch."""
     detail: tuple[Detail, ...] = ()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, accept_packed
+from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, Parts, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
@@ -120,29 +120,27 @@ class PackedBackend(Backend):
             (p.slot, p.first + len(p.path) + 1, p.first + p.column, p.first + 1, [p.first + each for each in p.path])
             for p in places
         )
-        logits, _, _ = self._decoder.run_all(ids, layout, torch.get_num_threads(), likeliest=0)
+        logits, _, _ = self._decoder.run_all(ids, layout, torch.get_num_threads())
         return logits
 
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
         """Scores of each row's last token and its draft."""
-        drafted = proposal.on_host
-        fed = [token for row, tokens in zip(rows, drafted, strict=True) for token in (row.tokens[-1], *tokens)]
-        slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-        layout = _layout(proposal.trees, slots, starts)
-        self._begin(slots, starts, [len(tree) + 1 for tree in proposal.trees], starts)
-        greedy = any(row.request.sampling.greedy for row in rows)
-        logits, best, tapped = self._decoder.run_all(
-            fed, layout, torch.get_num_threads(), self.taps, likeliest=int(greedy)
+        fed = [[row.tokens[-1], *drafted] for row, drafted in zip(rows, proposal.on_host, strict=True)]
+        slots, starts, counts = [row.slot for row in rows], [row.cached for row in rows], list(map(len, fed))
+        layout = TokenLayout.chains(slots, starts, counts)
+        if proposal.branches:
+            layout = _layout(proposal.trees, slots, starts)
+        if self._states:
+            self._begin(slots, starts, counts, starts)
+        logits, likeliest, tapped = self._decoder.run_all(
+            list(chain.from_iterable(fed)),
+            layout,
+            torch.get_num_threads(),
+            self.taps,
+            likeliest=any(row.greedy for row in rows),
         )
-        likeliest = [each[0] for each in best] if greedy else []
-        if len(rows) == 1:  # slices of tensors take a while next to a short pass
-            return PackedScores([logits], [likeliest], None if tapped is None else [tapped])
-        cuts = list(pairwise([0, *accumulate(len(tree) + 1 for tree in proposal.trees)]))
-        return PackedScores(
-            [logits[first:end] for first, end in cuts],
-            [likeliest[first:end] for first, end in cuts],
-            None if tapped is None else [tapped[first:end] for first, end in cuts],
-        )
+        best = [likeliest[first:end] for first, end in pairwise([0, *accumulate(counts)])]
+        return PackedScores(Parts(logits, counts), best, None if tapped is None else Parts(tapped, counts))
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
@@ -216,8 +214,6 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
 
 def _layout(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
     """Token layout of a pass over trees, one after the other."""
-    if not any(tree.branches for tree in trees):
-        return TokenLayout.chains(slots, starts, [len(tree) + 1 for tree in trees])
     return TokenLayout.of(
         (slot, start + depth, start + node, start, [start + each for each in before])
         for tree, slot, start in zip(trees, slots, starts, strict=True)

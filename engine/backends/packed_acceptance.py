@@ -6,9 +6,11 @@ reference on tensors (`engine.backends.tensor_acceptance`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,23 +18,42 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.decoding.outcome import Outcome, outcome_of
+from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.kernels.sampling import SampledRow, SampledVerdict, judge
-from specchat.engine.sampling.rng import Stream, uniform, uniforms
+from specchat.engine.kernels.sampling import SampledRow, judge
+from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
+
+
+class Parts(Sequence[Tensor]):
+    """Consecutive parts of a tensor, each sliced when it is asked for: that takes a while next to a short pass.
+
+    Args:
+        whole: [sum of counts, ...].
+        counts: size of each part.
+    """
+
+    def __init__(self, whole: Tensor, counts: Sequence[int]) -> None:
+        self._whole, self._ends = whole, [0, *accumulate(counts)]
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, i: Any) -> Any:
+        end = self._ends[i + 1]  # IndexError ends an iteration
+        return self._whole if len(self) == 1 else self._whole[self._ends[i] : end]
 
 
 @dataclass(frozen=True, slots=True)
 class PackedScores:
     """Scores of a ragged pass, row by row."""
 
-    logits: list[Tensor]
+    logits: Sequence[Tensor]
     """[T, V] each, float32; valid until the next pass. Acceptance applies bias and penalties to them."""
     best: list[list[int]]
     """The likeliest token after every node, -1 where logits are not numbers; empty if no row is greedy."""
-    tapped: list[Tensor] | None
+    tapped: Sequence[Tensor] | None
     """Hidden states [T, taps x hidden] each."""
 
 
@@ -44,17 +65,17 @@ class PackedVerdict:
         tapped: states of each row's pass, or None.
     """
 
-    def __init__(self, outcomes: list[Outcome], tapped: list[Tensor] | None) -> None:
+    def __init__(self, outcomes: list[Outcome], tapped: Sequence[Tensor] | None) -> None:
         self._outcomes, self._tapped = outcomes, tapped
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row."""
         return self._outcomes
 
-    def hidden_states(self) -> list[Tensor] | None:
-        """[1 + accepted, taps x hidden] of each row's last token and the accepted tokens."""
-        if self._tapped is None:
-            return None
+    def hidden_states(self) -> Sequence[Tensor] | None:
+        """Of each row [T, taps x hidden]: its last token and the accepted tokens come first."""
+        if self._tapped is None or not any(outcome.moves for outcome in self._outcomes):
+            return self._tapped
         return [_along(states, outcome) for states, outcome in zip(self._tapped, self._outcomes, strict=True)]
 
 
@@ -66,30 +87,19 @@ def accept_packed(
     reference: TensorAcceptance,
 ) -> PackedVerdict:
     """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows."""
-    greedy, sampled, special = list[int](), list[int](), list[int]()
-    for i, row in enumerate(rows):
-        kind = special if _is_special(row, proposal.trees[i]) else greedy if row.request.sampling.greedy else sampled
-        kind.append(i)
-    drafted, trees = proposal.on_host, proposal.trees
-    if adjusting := [i for i in (*greedy, *sampled) if rows[i].request.sampling.adjusts]:
-        _adjust(adjusting, rows, proposal, scores, reference)
-    verdicts = {i: _compare(drafted[i], trees[i], scores.best[i]) for i in greedy}
+    outcomes, sampled, special = dict[int, Outcome](), list[int](), list[int]()
+    for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)):
+        if _is_special(row, tree):
+            special.append(i)
+            continue
+        if row.adjusts:
+            _adjust(i, row, proposal, scores, reference)
+        if row.greedy:
+            outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, scores.best[i])
+        else:
+            sampled.append(i)
     if sampled:
-        verdicts |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits), strict=True)
-    outcomes = {
-        i: outcome_of(
-            gammas[i],
-            drafted[i],
-            trees[i],
-            made.path,
-            zip(made.p, made.q, strict=True),
-            partial(_uniform, rows[i]),
-            made.beta,
-            made.last,
-            broken=made.last < 0,
-        )
-        for i, made in verdicts.items()
-    }
+        outcomes |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, gammas), strict=True)
     if special:
         logits = pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
@@ -100,50 +110,38 @@ def accept_packed(
 
 def _is_special(row: SequenceState, tree: Tree) -> bool:
     """Whether a row needs the reference."""
-    sampling = row.request.sampling
-    listed = tree.tests is not None and not sampling.greedy
-    return not sampling.lossless or bool(row.request.detail) or listed
+    request = row.request
+    return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
 
 
-def _adjust(
-    mine: Sequence[int],
-    rows: Sequence[SequenceState],
-    proposal: Proposal,
-    scores: PackedScores,
-    reference: TensorAcceptance,
-) -> None:
-    """Apply the bias and penalties of the rows `mine` to their scores.
+def _adjust(i: int, row: SequenceState, proposal: Proposal, scores: PackedScores, reference: TensorAcceptance) -> None:
+    """Apply the bias and penalties of row `i` to its scores.
 
     By numpy as far as it concerns the whole vocabulary: torch's threads would hinder those of the kernels.
     """
-    for i in mine:
-        logits = scores.logits[i]
-        reference.adjust(rows[i], logits, proposal.on_host[i], proposal.trees[i])
-        if rows[i].request.sampling.greedy:
-            values = logits.numpy()
-            best = values.argmax(-1)
-            finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
-            scores.best[i] = np.where(finite, best, -1).tolist()
+    reference.adjust(row, scores.logits[i], proposal.on_host[i], proposal.trees[i])
+    if row.greedy:
+        values = scores.logits[i].numpy()
+        best = values.argmax(-1)
+        finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
+        scores.best[i] = np.where(finite, best, -1).tolist()
 
 
-def _compare(drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> SampledVerdict:
-    """Verdict of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
-    path, p, beta, end = list[int](), list[float](), list[float](), 0
-    while nodes := tree.children[end]:
-        equal = [drafted[node - 1] == best[end] for node in nodes]
-        tested = equal.index(True) + 1 if any(equal) else len(equal)
-        p += map(float, equal[:tested])
-        beta.append(float(any(equal)))
-        if not any(equal):
-            break
-        end = nodes[tested - 1]
-        path.append(end)
-    return SampledVerdict(path, best[end] if min(best) >= 0 else -1, p, [1.0] * len(p), beta)
+def _compare(row: SequenceState, gamma: int, drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> Outcome:
+    """Outcome of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
+    path, end = list[int](), 0
+    while node := next((node for node in tree.children[end] if drafted[node - 1] == best[end]), 0):
+        path.append(end := node)
+    betas = [1.0] * len(path) + [0.0]
+    u = partial(uniform, row.seed, row.rounds, Stream.ACCEPT)
+    return Outcome(gamma, drafted, tree, path, best[end], min(best) < 0, _certainties(tree, path), u, betas)
 
 
-def _uniform(row: SequenceState, place: int, rank: int) -> float:
-    """The uniform of a position and a candidate's rank in a row's round."""
-    return uniform(row.seed, row.rounds, Stream.ACCEPT, place * BRANCHES + rank)
+def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float]]:
+    """p and q of the tested candidates of a greedy row."""
+    for place, count in enumerate(tested_candidates(tree, path)):
+        yield from [(0.0, 1.0)] * (count - 1)
+        yield float(place < len(path)), 1.0
 
 
 def _judge_sampled(
@@ -151,10 +149,10 @@ def _judge_sampled(
     rows: Sequence[SequenceState],
     proposal: Proposal,
     logits: Sequence[Tensor],
-) -> list[SampledVerdict]:
-    """Verdicts of the sampled rows `mine`, in their order, by one call of the kernels."""
-    seeds, rounds = [rows[i].seed for i in mine], [rows[i].rounds for i in mine]
-    u = uniforms(seeds, rounds, Stream.ACCEPT, max(proposal.lengths) * BRANCHES).reshape(len(mine), -1, BRANCHES)
+    gammas: Sequence[int],
+) -> list[Outcome]:
+    """Outcomes of the sampled rows `mine`, in their order, by one call of the kernels."""
+    draws = [_draws(rows[i], proposal.trees[i]) for i in mine]
     q, drawn, drafted = proposal.q, proposal.drawn, proposal.on_host
     sampled = [
         SampledRow(
@@ -164,20 +162,40 @@ def _judge_sampled(
             parents=proposal.trees[i].parents,
             q=q[i] if q is not None and drawn and drawn[i] and drafted[i] else None,
             by_overlap=not proposal.trees[i].branches,
-            u=own,
+            u=u,
+            branches=BRANCHES,
             u_last=uniform(rows[i].seed, rows[i].rounds, Stream.LAST, 0),
             seed=rows[i].seed,
             position=len(rows[i].tokens),
         )
-        for i, own in zip(mine, u, strict=True)
+        for i, u in zip(mine, draws, strict=True)
     ]
     support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
-    return judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
+    verdicts = judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
+    return [
+        Outcome(
+            gammas[i],
+            drafted[i],
+            proposal.trees[i],
+            made.path,
+            made.last,
+            made.last < 0,
+            zip(made.p, made.q, strict=True),
+            u.__getitem__,
+            made.beta,
+        )
+        for i, made, u in zip(mine, verdicts, draws, strict=True)
+    ]
+
+
+def _draws(row: SequenceState, tree: Tree) -> list[float]:
+    """The uniform draws [depth x `BRANCHES`] of a round; 0 where there is no candidate."""
+    u = [0.0] * (tree.depth * BRANCHES)
+    for index in tree.ranks:
+        u[index] = uniform(row.seed, row.rounds, Stream.ACCEPT, index)
+    return u
 
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:
-    """States [1 + accepted, n] of a row's last token and its accepted tokens, from those of its pass [T, n]."""
-    if not outcome.moves:
-        count = 1 + outcome.accepted
-        return states if states.shape[0] == count else states[:count]
-    return torch.from_numpy(states.numpy()[[0, *outcome.path]])
+    """The states of a row's pass [T, n], so that those of its last token and its accepted tokens come first."""
+    return torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.moves else states

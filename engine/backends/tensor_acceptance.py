@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.outcome import Outcome, outcome_of, tested_candidates
+from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
@@ -213,17 +213,17 @@ class TensorVerdict:
             end, last, is_broken, *drafted = integers[b][:first]
             path, detail = tree.path(end), integers[b][last_real:]
             outcomes.append(
-                outcome_of(
+                Outcome(
                     self.gammas[b],
                     drafted,
                     tree,
                     path,
-                    _tested_chances(tree, path, reals[b], depth),
-                    lambda place, rank, own=self.u[b]: float(own[place, rank]),  # type: ignore[misc]
-                    reals[b][2 * depth * BRANCHES :],
                     last,
-                    broken=bool(is_broken),
-                    detail=[detail[i : i + listed] for i in range(0, len(detail), listed or 1)],
+                    bool(is_broken),
+                    _tested_chances(tree, path, reals[b], depth),
+                    lambda index, own=self.u[b]: float(own.flat[index]),  # type: ignore[misc]
+                    reals[b][2 * depth * BRANCHES :],
+                    [detail[i : i + listed] for i in range(0, len(detail), listed or 1)],
                 )
             )
         return outcomes

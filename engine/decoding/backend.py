@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,7 @@ from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.device import Stopwatch
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.sampling.penalties import Penalties
@@ -48,7 +50,7 @@ class Verdict(Protocol):
         """Outcome of each row. On a GPU this is the round's one copy from device to host."""
 
     def hidden_states(self) -> Tensor | Sequence[Tensor] | None:
-        """Tapped states of each row's last token and of the accepted tokens: [B, T, taps x hidden size], or per row;
+        """Tapped states [B, T, taps x hidden size], or per row, those of its last token and its accepted tokens first;
         None without taps."""
 
 
@@ -80,6 +82,11 @@ class Backend(ABC):
     def graph_bytes(self) -> int:
         """Memory of inputs and results of captured graphs."""
         return 0
+
+    @cached_property
+    def stopwatch(self) -> Stopwatch:
+        """Times the parts of rounds."""
+        return Stopwatch(self.device)
 
     def graphs(self, most: int) -> Graphs:
         """Captured functions for a drafter on the same device, `most` of them; eager ones where nothing is captured."""

@@ -96,7 +96,7 @@ class Drafter:
 
         Args:
             rows: B rows of this drafter.
-            states: the tapped hidden states [B, T, taps x hidden size], or per row those of the kept tokens.
+            states: the tapped hidden states [B, T, taps x hidden size], or per row [T, taps x hidden size].
             lengths: how many of each row's T tokens are kept; None for all.
         """
 

@@ -91,7 +91,7 @@ class Planner:
                 about.offers,
                 methods=drafter.profile.methods,
                 growing=about.grows,
-                sampled=not row.request.sampling.greedy,
+                sampled=not row.greedy,
             )
 
     def release(self, row: SequenceState) -> None:
@@ -120,40 +120,35 @@ class Planner:
             row.room = row.draft_room(self._target.limit(row))
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
-        budgets = self._choose(rows, adaptive, gammas)
+        budgets = self._choose(rows, adaptive, gammas) if adaptive else [None] * len(rows)
         drafts = self._propose(rows, gammas, budgets)
-        steps = _steps(drafts, gammas, len(rows))
-        names = {rows[mine[0]].drafter for mine, _ in drafts}
+        steps, drafters = [0] * len(rows), {rows[mine[0]].drafter for mine, _ in drafts}
+        for mine, draft in drafts:
+            for i in mine:
+                steps[i] = gammas[i] if draft.steps is None else draft.steps
         drafts = [(mine, draft) for mine, draft in drafts if any(draft.lengths)]
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
         buckets: list[list[int]] = [[] for _ in adaptive]
         if adaptive and (drafts or any(steps)):
             drafts, buckets = self._trim(rows, adaptive, steps, drafts)
-        for mine, draft in drafts:
-            for k, i in enumerate(mine):
-                if self.drafters.of(rows[i]).profile.proposes_at_zero:  # what it gives beyond γ is γ too
-                    gammas[i] = max(gammas[i], draft.trees[k].depth)
-        proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
         sources: list[Sequence[Source]] = [()] * len(rows)
         for mine, draft in drafts:
-            for i, own in zip(mine, draft.sources or (), strict=False):
-                sources[i] = own
+            at_zero = self.drafters.of(rows[mine[0]]).profile.proposes_at_zero
+            for k, i in enumerate(mine):
+                if at_zero:  # what it gives beyond γ is γ too
+                    gammas[i] = max(gammas[i], draft.trees[k].depth)
+                if draft.sources:
+                    sources[i] = draft.sources[k]
         return RoundPlan(
-            proposal=proposal,
+            proposal=merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device),
             gammas=gammas,
             adaptive=adaptive,
             buckets=buckets,
-            drafter=names.pop() if len(names) == 1 else None,
-            steps=max(steps, default=0),
+            drafter=drafters.pop() if len(drafters) == 1 else None,
+            drafts=bool(drafts),
+            steps=max(steps),
             sources=sources,
         )
-
-    def _pass_width(self, plan: RoundPlan) -> int:
-        """Width of the verifying pass, as `CostModel` counts it."""
-        proposal = plan.proposal
-        if self._costs.ragged:
-            return len(proposal.lengths) + sum(proposal.lengths)
-        return 1 + proposal.tokens.shape[1]
 
     def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
         """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
@@ -215,7 +210,8 @@ class Planner:
         verify_s: float,
     ) -> None:
         """What the round has shown about costs and acceptance. Times are seconds."""
-        width = self._pass_width(plan)
+        lengths = plan.proposal.lengths
+        width = len(rows) + sum(lengths) if self._costs.ragged else 1 + max(lengths)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
         self._costs.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
@@ -241,7 +237,7 @@ class Planner:
 
     def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
         """What the round of so many rows took next to drafting and verification."""
-        self._costs.observe_rest(rows, seconds, drafted=any(plan.proposal.lengths))
+        self._costs.observe_rest(rows, seconds, drafted=plan.drafts)
 
     def _propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
@@ -266,15 +262,6 @@ class Planner:
                 continue
             drafts.append((mine, draft))
         return drafts
-
-
-def _steps(drafts: Sequence[tuple[list[int], Draft]], gammas: Sequence[int], rows: int) -> list[int]:
-    """The draft steps that were made for each row of the batch."""
-    steps = [0] * rows
-    for mine, draft in drafts:
-        for i in mine:
-            steps[i] = gammas[i] if draft.steps is None else draft.steps
-    return steps
 
 
 def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:

@@ -136,12 +136,12 @@ class Proposal:
     drawn: list[bool] | None = None
     """Rows whose tokens were drawn from `q`; None if there is no `q`."""
 
-    @cached_property
+    @property
     def lengths(self) -> list[int]:
         """Number of drafted tokens, per row."""
         return [len(tree) for tree in self.trees]
 
-    @cached_property
+    @property
     def branches(self) -> bool:
         """Whether some row has several candidates for a position."""
         return any(tree.branches for tree in self.trees)
@@ -151,7 +151,7 @@ class Proposal:
         """[B, K], int64, on the device; 0 beyond a row's length."""
         return self.drafted if isinstance(self.drafted, Tensor) else _padded(self.drafted, _HOST)
 
-    @cached_property
+    @property
     def on_host(self) -> list[list[int]]:
         """Each row's tokens."""
         if isinstance(self.drafted, list):
@@ -184,6 +184,8 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
         drafted = draft.tokens if device == _HOST and isinstance(draft.tokens, list) else _tensor(draft, device)
         return Proposal(drafted, draft.trees, draft.q, draft.support, _drawn(draft) if draft.q is not None else None)
     trees, drawn = [chain(0)] * rows, [False] * rows
+    if not drafts and device == _HOST:
+        return Proposal([[] for _ in trees], trees)
     tokens = torch.zeros(rows, max((max(d.lengths) for _, d in drafts), default=0), dtype=torch.long, device=device)
     support, parts = _common_support(drafts)
     q = None

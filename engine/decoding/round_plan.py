@@ -21,6 +21,8 @@ class RoundPlan:
     """How sure the drafter was of each token to be verified, per adaptive row."""
     drafter: str | None
     """Name of the drafter; None if no drafter or several drafted."""
+    drafts: bool
+    """Whether any row has a draft."""
     steps: int
     """Draft steps it took."""
     sources: list[Sequence[Source]]

@@ -49,13 +49,13 @@ class RowDrafters:
         """
         if states is None:
             return
-        for name in dict.fromkeys(row.drafter for row in rows):
+        names = dict.fromkeys(row.drafter for row in rows)
+        if len(names) == 1:
+            self._call(rows, self.of(rows[0]).on_hidden_states, rows, states, lengths)
+            return
+        for name in names:
             mine = [i for i, row in enumerate(rows) if row.drafter == name]
-            part: Tensor | Sequence[Tensor] = states
-            if len(mine) < len(rows):
-                part = (
-                    states[to_device(mine, states.device)] if isinstance(states, Tensor) else [states[i] for i in mine]
-                )
+            part = states[to_device(mine, states.device)] if isinstance(states, Tensor) else [states[i] for i in mine]
             own = [rows[i] for i in mine]
             self._call(own, self.by_name[name].on_hidden_states, own, part, lengths and [lengths[i] for i in mine])
 

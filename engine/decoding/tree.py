@@ -91,7 +91,7 @@ class Tree:
         """Whether some position has several candidates; False for a chain."""
         return any(len(each) > 1 for each in self.candidates)
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Length of the longest branch."""
         return max(self.depths)
@@ -102,7 +102,17 @@ class Tree:
         inner = [i for i, children in enumerate(self.children) if children]
         return tuple(tuple(i for i in inner if self.depths[i] == depth) for depth in range(self.depth))
 
-    @property
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The candidates that may be tested, by i · `BRANCHES` + r for those of rank r at position i."""
+        found = {
+            depth * BRANCHES + rank
+            for depth, candidates in zip(self.depths, self.candidates, strict=True)
+            for rank in range(len(candidates))
+        }
+        return tuple(sorted(found))
+
+    @cached_property
     def inner(self) -> int:
         """Smallest n such that the first n nodes include all inner nodes."""
         return max(self.parents, default=-1) + 1

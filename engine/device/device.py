@@ -160,6 +160,10 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
+        self.start()
+
+    def start(self) -> None:
+        """Begin the first interval; earlier ones are forgotten."""
         self._times: list[float] = []
         self._events: list[torch.cuda.Event] = []
         self.mark()

@@ -16,8 +16,10 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source, join
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.drafters.suffix import SURE, SuffixDrafter
+from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.sequence.sequence import SequenceState
+
+_HEAD = (Source(HeadDrafter.name),)
 
 
 class CombinedDrafter(Drafter):
@@ -71,25 +73,26 @@ class CombinedDrafter(Drafter):
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others."""
-        repeated = self._suffix.propose(rows, [row.room for row in rows])
-        assert isinstance(repeated.tokens, list)
-        assert repeated.buckets is not None
-        sure = [bool(found) and found[0] >= SURE for found in repeated.buckets]
-        buckets = [self._shifted(found) for found in repeated.buckets]
-        sources = repeated.sources or [(Source(self._suffix.name),)] * len(rows)
-        heads = [i for i, gamma in enumerate(gammas) if gamma and not sure[i]]
-        texts = [i for i in range(len(rows)) if i not in heads]
-        if not heads:
-            return replace(repeated, buckets=buckets, steps=0, sources=sources)
-        costs = [budgets[i] for i in heads] if budgets else []
-        draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
-        steps = max(gammas[i] for i in heads) if draft.steps is None else draft.steps
-        draft = replace(draft, steps=steps, sources=[(Source(self._head.name),)] * len(heads))
-        if not texts:
-            return draft
-        tokens = [repeated.tokens[i] for i in texts]
-        text = Draft.of_chains(tokens, [buckets[i] for i in texts], [sources[i] for i in texts])
-        return replace(join([(texts, text), (heads, draft)], len(rows), self._device), steps=steps)
+        texts = [i for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)) if not gamma or row.has_draft]
+        heads = [i for i in range(len(rows)) if i not in texts]
+        draft: Draft | None = None
+        if heads:
+            costs = [budgets[i] for i in heads] if budgets else []
+            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
+            draft.sources = [_HEAD] * len(heads)
+            if draft.steps is None:
+                draft.steps = max(gammas[i] for i in heads)
+            if not texts:
+                return draft
+        text = self._suffix.propose([rows[i] for i in texts], [rows[i].room for i in texts])
+        text.buckets = [self._shifted(found) for found in text.buckets or ()]
+        text.sources = text.sources or [(Source(self._suffix.name),)] * len(texts)
+        text.steps = 0
+        if draft is None:
+            return text
+        both = join([(texts, text), (heads, draft)], len(rows), self._device)
+        both.steps = draft.steps
+        return both
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """For the suffix drafter's text."""

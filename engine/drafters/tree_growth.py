@@ -74,7 +74,7 @@ class Asked:
     def settled(self) -> Budget:
         """What it may cost; fixed prices where they may not be learnt."""
         line = 0 if self.row.request.gamma is None else self.gamma
-        return self.budget or repeatable(nominal_rate, line)
+        return self.budget or repeatable(EXPECTED, line)
 
     @property
     def depth(self) -> int:
@@ -254,7 +254,7 @@ class Growth:
             if share <= 0:
                 break
             bucket = bisect_right(EDGES, share) + (GRADES if self._drawn else 0)
-            chance = min(chance, node.chance * self.budget.rate(bucket))
+            chance = min(chance, node.chance * self.budget.rates[bucket])
             if rank and chance <= self._floor:  # nor will later ones be offered
                 break
             ranked.append(Offered(node, rank, bucket, chance))
@@ -280,7 +280,7 @@ def grow(
         draw: draws for rows that are not greedy.
     """
     rows = [each.row for each in asked]
-    drawn = [not row.request.sampling.greedy for row in rows]
+    drawn = [not row.greedy for row in rows]
     growths = [Growth(each.settled, each.depth, drawn=drawn[i]) for i, each in enumerate(asked)]
     q = torch.empty(len(rows), MAX_GAMMA, len(known)) if any(drawn) else None
     steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
@@ -367,11 +367,6 @@ def _draw(
             growth.add(offer, known[place])
             added.append(offer)
     return added
-
-
-def nominal_rate(bucket: int) -> float:
-    """The rate that is thought of first."""
-    return EXPECTED[bucket]
 
 
 def _added_up(values: Iterable[float]) -> float:

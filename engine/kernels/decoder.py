@@ -110,26 +110,25 @@ class Decoder:
         threads: int,
         taps: Sequence[int] = (),
         *,
-        likeliest: int,
+        likeliest: bool = False,
         entered: Tensor | None = None,
-    ) -> tuple[Tensor, list[list[int]], Tensor | None]:
+    ) -> tuple[Tensor, list[int], Tensor | None]:
         """Forward pass with the logits of every token, in memory that the next call overwrites.
 
         Args:
-            likeliest: number of top tokens to return per position. Other arguments and errors as for `run`.
+            likeliest: whether to return the top token per position. Other arguments and errors as for `run`.
 
         Returns:
-            Logits [n, V]; the top tokens [n, likeliest] in descending order, -1 where a logit is NaN; tapped states.
+            Logits [n, V]; the top tokens [n], -1 where a logit is NaN, or none; tapped states.
         """
         count = len(tokens)
         logits = self._logits_of(count)
-        best = array("i", bytes(4 * count * likeliest))
+        best = array("i", bytes(4 * count) if likeliest else b"")
         batch = Batch(tokens, layout, range(count), threads)
         if likeliest:
-            batch.c.best, batch.c.best_count = best.buffer_info()[0], likeliest
+            batch.c.best, batch.c.best_count = best.buffer_info()[0], 1
         tapped = self._pass(batch, logits, taps, entered)
-        found = best.tolist()
-        return logits, [found[at : at + likeliest] for at in range(0, len(found), likeliest or 1)], tapped
+        return logits, best.tolist(), tapped
 
     def _pass(self, batch: Batch, logits: Tensor, taps: Sequence[int], entered: Tensor | None) -> Tensor | None:
         """Run a pass that writes `logits`; returns the tapped hidden states."""
@@ -142,7 +141,8 @@ class Decoder:
             batch.c.entered = entered.data_ptr()
         tapped = None
         if taps:
-            tapped = torch.empty(count, len(taps) * hidden)
+            # `torch.empty` would let other threads have the interpreter's lock just before the pass.
+            tapped = torch.from_numpy(np.empty((count, len(taps) * hidden), np.float32))
             batch.c.tapped = tapped.data_ptr()
             batch.c.tap_count, batch.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
         self._kernels.sk_decoder_pass(self._c, batch.c)

@@ -7,8 +7,7 @@ from array import array
 from collections.abc import Sequence
 from ctypes import Array
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -117,7 +116,9 @@ class TargetStates(NamedTuple):
     first: int
     """Column of the first token."""
     tapped: Tensor
-    """[n, taps x hidden], float32."""
+    """[n or more, taps x hidden], float32, contiguous."""
+    tokens: int
+    """n"""
 
 
 class PackedHead:
@@ -135,7 +136,7 @@ class PackedHead:
             matrix: PackedMatrix = getattr(weights, name)
             if (matrix.rows, matrix.columns) != (hidden, columns):
                 raise KernelError(f"{name} is {matrix.rows} x {matrix.columns} and not {hidden} x {columns}")
-        self.weights = weights
+        self.weights, self._width = weights, weights.taps * hidden
         self._kernels = library().c
         model = CHeadModel(
             layer=weights.layer.c,
@@ -145,6 +146,8 @@ class PackedHead:
             tap_count=weights.taps,
         )
         self._c = self._kernels.sk_head_new(model)
+        self._known: Tensor | None = None
+        """The draft vocabulary, once checked."""
         weakref.finalize(self, self._kernels.sk_head_free, self._c)
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -176,8 +179,7 @@ class PackedHead:
         Raises:
             KernelError: a slot or column does not exist.
         """
-        self._check_states(read)
-        self._kernels.sk_head_absorb(self._c, len(read), _c_reads(read), threads)
+        self._kernels.sk_head_absorb(self._c, len(read), _c_reads(read, self._width), threads)
 
     def grow(
         self,
@@ -190,7 +192,14 @@ class PackedHead:
     ) -> tuple[list[GrownTree], int]:
         """Store new states and grow draft trees (`engine.drafters.tree_growth`).
 
-        Arguments as for `_Growth`.
+        Args:
+            read: new hidden states of the target.
+            wanted: [B].
+            q: [B, longest, V'], float32, contiguous: output, the distribution of each node's children; None if no row
+                is sampled.
+            known: [V'], int64, contiguous: draft vocabulary as target token ids.
+            rules: for all trees.
+            threads: number of threads, the caller included.
 
         Returns:
             The trees [B], and the number of draft steps.
@@ -198,22 +207,47 @@ class PackedHead:
         Raises:
             KernelError: arguments do not fit.
         """
-        self._check_states(read)
-        size = self.weights.layer.shape.vocabulary
-        if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
-            raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
-        wide = (len(wanted), rules.longest, size)
-        if q is not None and (q.dtype is not torch.float32 or q.shape != wide or not q.is_contiguous()):
-            raise KernelError(f"distributions must be contiguous float32 of the shape {list(wide)}")
-        growth = _Growth(read, wanted, q, known, rules, threads)
-        self._kernels.sk_head_grow(self._c, growth.c)
-        return growth.trees, growth.c.steps
+        count, longest, grades = len(wanted), rules.longest, len(rules.edges) + 1
+        if any(len(tree.passes) != longest + 1 or len(tree.rates) != grades or not tree.ids for tree in wanted):
+            raise KernelError(f"a tree needs {longest + 1} costs, {grades} rates and a token to begin with")
+        self._check(q, known, (count, longest))
+        if q is None and any(tree.sampling for tree in wanted):
+            raise KernelError("sampled trees need memory for their distributions")
+        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
+        drafted, edges = array("q", bytes(24 * count * longest)), array("d", rules.edges)
+        rows, _kept = _c_rows(wanted, longest, q, drafted.buffer_info()[0])
+        growing = CGrowing(
+            count,
+            rows,
+            len(read),
+            _c_reads(read, self._width),
+            known.data_ptr(),
+            edges.buffer_info()[0],
+            grades - 1,
+            longest,
+            rules.branches,
+            rules.stream,
+            rules.least,
+            rules.hope,
+            threads,
+        )
+        self._kernels.sk_head_grow(self._c, growing)
+        found = drafted.tolist()
+        starts = range(0, len(found), longest)
+        trees = [
+            GrownTree(*(found[at : at + row.count] for at in starts[3 * i : 3 * i + 3])) for i, row in enumerate(rows)
+        ]
+        return trees, growing.steps
 
-    def _check_states(self, read: Sequence[TargetStates]) -> None:
-        width = self.weights.taps * self.weights.layer.shape.hidden
-        for each in read:
-            if each.tapped.ndim != 2 or each.tapped.shape[1] != width:
-                raise KernelError(f"hidden states of the shape {list(each.tapped.shape)} are not {width} wide")
+    def _check(self, q: Tensor | None, known: Tensor, wide: tuple[int, int]) -> None:
+        """Check the arguments of `grow` that are tensors."""
+        size = self.weights.layer.shape.vocabulary
+        if known is not self._known:
+            if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
+                raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
+            self._known = known
+        if q is not None and (q.dtype is not torch.float32 or q.shape != (*wide, size) or not q.is_contiguous()):
+            raise KernelError(f"distributions must be contiguous float32 of the shape {[*wide, size]}")
 
     def run(
         self,
@@ -252,111 +286,42 @@ class PackedHead:
         return Scores(logits, likeliest, shares)
 
 
-class _Growth:
-    """`sk_growing`: the trees of all rows.
-
-    Args:
-        read: new hidden states of the target.
-        wanted: [B].
-        q: [B, longest, V'], float32, contiguous: output, the distribution of each node's children; None if no row is
-            sampled.
-        known: [V'], int64, contiguous: draft vocabulary as target token ids.
-        rules: for all trees.
-        threads: number of threads, the caller included.
-
-    Raises:
-        KernelError: arguments do not fit.
-    """
-
-    def __init__(
-        self,
-        read: Sequence[TargetStates],
-        wanted: Sequence[TreeRequest],
-        q: Tensor | None,
-        known: Tensor,
-        rules: GrowthRules,
-        threads: int,
-    ) -> None:
-        count, longest, grades = len(wanted), rules.longest, len(rules.edges) + 1
-        if any(len(tree.passes) != longest + 1 or len(tree.rates) != grades or not tree.ids for tree in wanted):
-            raise KernelError(f"a tree needs {longest + 1} costs, {grades} rates and a token to begin with")
-        if q is None and any(tree.sampling for tree in wanted):
-            raise KernelError("sampled trees need memory for their distributions")
-        self._longest, self._wanted, self._kept = longest, wanted, (q, known, read)
-        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
-        self._numbers, self._ids, self._drafted = array("d"), array("q"), array("q", bytes(8 * count * 3 * longest))
-        for tree in wanted:
-            self._numbers.extend(tree.passes)
-            self._numbers.extend(tree.rates)
-            self._ids.extend(tree.ids)
-        self._numbers.extend(rules.edges)
-        self._rows = self._c_rows(8 * (longest + 1 + grades), q)
-        self.c = CGrowing(
-            row_count=count,
-            rows=self._rows,
-            read_count=len(read),
-            read=_c_reads(read),
-            known=known.data_ptr(),
-            edges=self._numbers.buffer_info()[0] + 8 * count * (longest + 1 + grades),
-            edge_count=grades - 1,
-            longest=longest,
-            branches=rules.branches,
-            stream=rules.stream,
-            least=rules.least,
-            hope=rules.hope,
-            threads=threads,
+def _c_rows(wanted: Sequence[TreeRequest], longest: int, q: Tensor | None, drafted: int) -> tuple[Array[CGrowth], Any]:
+    """`sk_growth` of each row, and what has to live as long; `drafted` is the address of [B, 3, longest] results."""
+    ids = [array("q", tree.ids) for tree in wanted]
+    numbers = [array("d", (*tree.passes, *tree.rates)) for tree in wanted]
+    q_at, q_size = (0, 0) if q is None else (q.data_ptr(), 4 * longest * q.shape[2])
+    rows = []
+    for i, tree in enumerate(wanted):
+        passes = numbers[i].buffer_info()[0]
+        row = CGrowth(
+            tree.slot,
+            tree.begin,
+            tree.begin + len(tree.ids),
+            tree.depth,
+            tree.line,
+            tree.repeatable,
+            ids[i].buffer_info()[0],
+            passes,
+            passes + 8 * (longest + 1),
+            tree.step,
+            tree.sampling and c_settings(tree.sampling),
+            tree.seed,
+            tree.number,
+            q_at + i * q_size,
+            drafted + i * 24 * longest,
         )
-        """Valid while this object lives."""
-
-    def _c_rows(self, size: int, q: Tensor | None) -> Array[CGrowth]:
-        """`sk_growth` of each row; `size` is the number of bytes of its costs and rates."""
-        longest = self._longest
-        number, first_id, drafted = (part.buffer_info()[0] for part in (self._numbers, self._ids, self._drafted))
-        q_at, q_size = (0, 0) if q is None else (q.data_ptr(), 4 * longest * q.shape[2])
-        firsts = accumulate((len(tree.ids) for tree in self._wanted), initial=0)
-        return (CGrowth * len(self._wanted))(
-            *(
-                CGrowth(
-                    tree.slot,
-                    tree.begin,
-                    tree.begin + len(tree.ids),
-                    tree.depth,
-                    tree.line,
-                    tree.repeatable,
-                    first_id + 8 * first,
-                    number + i * size,
-                    number + i * size + 8 * (longest + 1),
-                    tree.step,
-                    tree.sampling and c_settings(tree.sampling),
-                    tree.seed,
-                    tree.number,
-                    q_at + i * q_size,
-                    drafted + i * 24 * longest,
-                )
-                for i, (tree, first) in enumerate(zip(self._wanted, firsts, strict=False))
-            )
-        )
-
-    @property
-    def trees(self) -> list[GrownTree]:
-        """The trees [B], after the call."""
-        found, longest = self._drafted.tolist(), self._longest
-        starts = range(0, len(found), longest)
-        return [
-            GrownTree(*(found[at : at + row.count] for at in starts[3 * i : 3 * i + 3]))
-            for i, row in enumerate(self._rows)
-        ]
+        rows.append(row)
+    return (CGrowth * len(rows))(*rows), (ids, numbers)
 
 
-def _c_reads(read: Sequence[TargetStates]) -> Array[CRead]:
+def _c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
     """`sk_read` of each; valid while the hidden states live.
 
     Raises:
-        KernelError: they are not contiguous float32.
+        KernelError: they are not contiguous float32 of this width.
     """
     for each in read:
-        if each.tapped.dtype is not torch.float32 or not each.tapped.is_contiguous():
-            raise KernelError("hidden states must be contiguous float32")
-    return (CRead * len(read))(
-        *(CRead(each.slot, each.first, each.tapped.shape[0], each.tapped.data_ptr()) for each in read)
-    )
+        if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
+            raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
+    return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))

@@ -5,15 +5,15 @@ Distributions equal those of `engine.sampling.sampler` up to rounding. Results a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from ctypes import pointer
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.library import library
@@ -69,8 +69,7 @@ def draw(wanted: Sequence[DrawRequest], threads: int) -> list[list[int]]:
     return [[place for place in part.tolist() if place >= 0] for part in places]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class SampledRow:
+class SampledRow(NamedTuple):
     """A sampled row and its draft. Node 0 is the row's last token, node i the i-th drafted one."""
 
     logits: Tensor
@@ -85,8 +84,9 @@ class SampledRow:
     """[nodes, V'], float32, contiguous: distribution of each node's children; None if they were not drawn."""
     by_overlap: bool
     """Whether β is Σ min(p, q), as for chains; else the probability that one of the children is accepted."""
-    u: NDArray[np.float64]
-    """[n, branches]: uniform draws, by position and by rank among the children."""
+    u: Sequence[float]
+    """Uniform draws, `branches` per position, by rank among the children."""
+    branches: int
     u_last: float
     """Uniform draw of the last token."""
     seed: int = 0
@@ -127,7 +127,7 @@ def judge(
     arrays = [_RowArrays(row) for row in rows]
     c = (CRow * len(rows))(*(each.c for each in arrays))
     tokens, places = (part.data_ptr() for part in support) if support else (None, None)
-    size = len(support[0]) if support else vocabulary
+    size = support[0].shape[0] if support else vocabulary
     library().c.sk_judge(
         CRows(
             count=len(rows), rows=c, vocabulary=vocabulary, support=size, tokens=tokens, places=places, threads=threads
@@ -141,35 +141,35 @@ class _RowArrays:
 
     def __init__(self, row: SampledRow) -> None:
         count = len(row.drafted)
-        self._drafted = np.array(row.drafted, dtype=np.int64)
-        self._ints = np.array([*row.parents, *row.parents], dtype=np.int32)
-        self._floats = np.empty((3, count), dtype=np.float32)
-        self._path = self._ints[count:]
-        p, q, beta = (part.ctypes.data for part in self._floats)
+        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
+        self._drafted, self._u = array("q", row.drafted), array("d", row.u)
+        self._ints, self._floats = array("i", (*row.parents, *row.parents)), array("f", bytes(12 * count))
+        parents, p = self._ints.buffer_info()[0], self._floats.buffer_info()[0]
         self.c = CRow(
             logits=row.logits.data_ptr(),
             sampling=c_settings(row.sampling),
             count=count,
-            drafted=self._drafted.ctypes.data,
-            parents=self._ints.ctypes.data,
+            drafted=self._drafted.buffer_info()[0],
+            parents=parents,
             q=None if row.q is None else row.q.data_ptr(),
             by_overlap=row.by_overlap,
-            u_stride=row.u.shape[1],
-            u=row.u.ctypes.data,
+            u_stride=row.branches,
+            u=self._u.buffer_info()[0],
             u_last=row.u_last,
             seed=row.seed,
             position=row.position,
-            path=self._path.ctypes.data,
+            path=parents + 4 * count,
             p=p,
-            q_of=q,
-            beta=beta,
+            q_of=p + 4 * count,
+            beta=p + 8 * count,
         )
 
     def verdict(self, c: CRow) -> SampledVerdict:
         """The result, after the call."""
-        p, q = self._floats[:2, : c.judged].tolist()
-        beta = self._floats[2, : c.positions].tolist()
-        return SampledVerdict(self._path[: c.accepted].tolist(), c.last, p, q, beta)
+        count = len(self._drafted)
+        ends = ((0, c.judged), (count, c.judged), (2 * count, c.positions))
+        p, q, beta = (self._floats[first : first + length].tolist() for first, length in ends)
+        return SampledVerdict(self._ints[count : count + c.accepted].tolist(), c.last, p, q, beta)
 
 
 @lru_cache(maxsize=64)

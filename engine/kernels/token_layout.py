@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import NamedTuple
 
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.structures import CBatch
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class TokenLayout:
+class TokenLayout(NamedTuple):
     """Slots, positions and visible columns of n tokens; tokens of the same slot are adjacent."""
 
     slots: Sequence[int]
@@ -63,33 +62,18 @@ class Batch:
     """
 
     def __init__(self, tokens: Sequence[int], layout: TokenLayout, judged: Sequence[int], threads: int) -> None:
-        count = len(tokens)
-        per_token = (layout.slots, layout.positions, layout.columns, layout.prefixes)
-        if any(len(part) != count for part in per_token) or len(layout.ancestor_offsets) != count + 1:
+        count, offsets = len(tokens), layout.ancestor_offsets
+        if {len(part) for part in layout[:4]} != {count} or len(offsets) != count + 1:
             raise KernelError(f"the layout does not fit a pass over {count} tokens")
-        if count and layout.ancestor_offsets[-1] > len(layout.ancestors):
+        if offsets[-1] > len(layout.ancestors):
             raise KernelError("ancestor_offsets points beyond the ancestors")
         # In two arrays of the standard library: for a short pass, numpy's time per call is noticeable.
-        parts = (*per_token, layout.ancestor_offsets, layout.ancestors, judged)
-        ids, numbers = array("q", tokens), array("i")
-        for part in parts:
-            numbers.extend(part)
+        ids, numbers = array("q", tokens), array("i", chain(*layout, judged))
         self._kept = (ids, numbers)
-        first, size = numbers.buffer_info()[0], numbers.itemsize
-        slots, positions, columns, prefixes, offsets, ancestors, wanted = (
-            first + size * place for place in accumulate(map(len, parts[:-1]), initial=0)
-        )
-        self.c = CBatch(
-            tokens=count,
-            ids=ids.buffer_info()[0],
-            slots=slots,
-            positions=positions,
-            columns=columns,
-            prefixes=prefixes,
-            ancestor_offsets=offsets,
-            ancestors=ancestors,
-            judged_count=len(judged),
-            judged=wanted,
-            threads=threads,
-        )
+        first, step = numbers.buffer_info()[0], numbers.itemsize * count
+        places = range(first, first + 5 * step, step)
+        ancestors = places[-1] + step + numbers.itemsize
+        wanted = ancestors + numbers.itemsize * len(layout.ancestors)
+        self.c = CBatch(count, ids.buffer_info()[0], None, *places, ancestors, len(judged), wanted)
+        self.c.threads = threads
         """Valid while this object lives. The caller sets the output addresses."""

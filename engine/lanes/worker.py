@@ -63,6 +63,7 @@ class LaneWorker(Worker):
     """One lane: a worker with KV cache, drafters, cost model and separate clock."""
 
     times_plain_passes: ClassVar[bool] = False
+    overlaps: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -122,6 +123,7 @@ class LaneWorker(Worker):
                     self._prefill.run()
                 if self._target.device.type == "cuda":  # work queued by this lane must not count on the other's clock
                     torch.cuda.synchronize(self._target.device)
+                self._emission.finish()
             except torch.OutOfMemoryError:
                 self._make_room()
 

@@ -100,7 +100,7 @@ class HierarchicalDrafter(Drafter):
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 2 * MAX_GAMMA)
         chains = [_Chain(*each) for each in zip(rows, range(len(rows)), gammas, u, strict=True)]
         q = None
-        if not all(row.request.sampling.greedy for row in rows):
+        if not all(row.greedy for row in rows):
             q = torch.zeros(len(rows), max(gammas), self._vocabulary, device=self._model.device)
         while open_ones := [each for each in chains if len(each.tokens) < each.length]:
             self._step(open_ones, unfed, q)

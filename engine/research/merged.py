@@ -128,7 +128,7 @@ class MergedDrafter(Drafter):
         tokens, q = self._draw(rows, steps)
         orders = _orders(rows, max(positions), count)
         drafted = tokens.cpu().tolist()
-        greedy = [row.request.sampling.greedy for row in rows]
+        greedy = [row.greedy for row in rows]
         merged: list[PrefixTree] = []
         sources: list[list[Source]] = []
         for i, row in enumerate(rows):
@@ -169,7 +169,7 @@ class MergedDrafter(Drafter):
         best, most, gained, chance = 1, -inf, 0.0, 1.0
         for depth in range(1, longest + 1):
             lengths, later = shares(depth, count), count * (depth > 1)
-            chance *= min(1.0, sum(budget.rate(later + k) for k in range(count) if lengths[k] >= depth))
+            chance *= min(1.0, sum(budget.rates[later + k] for k in range(count) if lengths[k] >= depth))
             gained += chance
             worth = gained - budget.passes[sum(lengths)] - budget.step * (depth - 1)
             if worth > most:

@@ -45,7 +45,7 @@ class RandomDrafter(Drafter):
         steps = max(gammas)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
         tokens = to_device((u * self._vocabulary).astype("int64"), self._device)
-        greedy = [row.request.sampling.greedy for row in rows]
+        greedy = [row.greedy for row in rows]
         if all(greedy):
             return Draft(tokens, [chain(gamma) for gamma in gammas])
         q = torch.full((len(rows), steps, self._vocabulary), 1 / self._vocabulary, device=self._device)

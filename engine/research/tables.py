@@ -182,7 +182,7 @@ class TableDrafter(Drafter):
     ) -> Draft:
         """Chains: the likeliest tokens where all rows are greedy and plain, else drawn, with their distributions."""
         plain = not any(row.request.sampling.adjusts_drafts for row in rows)
-        if plain and all(row.request.sampling.greedy for row in rows):
+        if plain and all(row.greedy for row in rows):
             chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
             return Draft.of_chains(chains)
         steps = max(gammas)

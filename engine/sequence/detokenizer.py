@@ -25,7 +25,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._shown = shown
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._stop = tuple(stop)
+        self.stops = tuple(stop)
         self._ids: list[int] = []
         self._streamed = ""
         self._held = ""
@@ -73,11 +73,11 @@ class Detokenizer:
 
     def _release(self, piece: str) -> str:
         text = self._held + piece
-        ends = [at for at in (text.find(s) for s in self._stop) if at >= 0]
+        ends = [at for at in (text.find(s) for s in self.stops) if at >= 0]
         if ends:
             self.stopped = True
             return text[: min(ends)]
-        keep = max((_overlap(text, s) for s in self._stop), default=0)
+        keep = max((_overlap(text, s) for s in self.stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

@@ -31,16 +31,12 @@ class Scheduler(Generic[Waiting]):
     def __init__(self, cache: BlockStore, *, prefixes: bool = True) -> None:
         self.pool, self._cache, self._prefixes = cache.pool, cache, prefixes
         self.waiting: deque[Waiting] = deque()
-        self._rows: list[SequenceState | None] = [None] * self.pool.slots
+        self.rows: Sequence[SequenceState] = ()
+        """Running sequences, by slot."""
         self._stored = [0] * self.pool.slots
         """Leading columns of each slot in its blocks; a drafter may need the target to read some of them again."""
         self._reserved: set[int] = set()
         """Slots in use for other work than requests."""
-
-    @property
-    def rows(self) -> list[SequenceState]:
-        """Running sequences, by slot."""
-        return [row for row in self._rows if row is not None]
 
     @property
     def suspended(self) -> list[SequenceState]:
@@ -53,7 +49,8 @@ class Scheduler(Generic[Waiting]):
         return bool(self._free_slots())
 
     def _free_slots(self) -> list[int]:
-        return [slot for slot, row in enumerate(self._rows) if row is None and slot not in self._reserved]
+        used = {row.slot for row in self.rows} | self._reserved
+        return [slot for slot in range(self.pool.slots) if slot not in used]
 
     def reserve(self) -> int | None:
         """A slot with blocks for all of its columns for other work, until `release`; None if all are in use."""
@@ -94,7 +91,7 @@ class Scheduler(Generic[Waiting]):
 
     def admit(self, row: SequenceState) -> None:
         """Assign a sequence to its slot."""
-        self._rows[row.slot] = row
+        self.rows = sorted((*self.rows, row), key=lambda each: each.slot)
 
     def longer_prefix(self, row: SequenceState) -> bool:
         """Whether more of a row's prompt is known by now than the row has read."""
@@ -146,7 +143,7 @@ class Scheduler(Generic[Waiting]):
         if keep and not row.waits:
             self.commit(row, ends=True)
         self.pool.clear(row.slot)
-        self._rows[row.slot] = None
+        self.rows = [each for each in self.rows if each is not row]
 
     def prefill_batch(
         self,

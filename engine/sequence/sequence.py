@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request
@@ -41,6 +41,16 @@ class SequenceState:
     has_draft: bool = False
     """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
 
+    greedy: bool = field(init=False)
+    """Whether its tokens are the likeliest ones."""
+    adjusts: bool = field(init=False)
+    """Whether bias or penalties change the target's logits."""
+    failed: BaseException | None = None
+    """Why it ends: what was raised as its tokens were committed or their record was made."""
+
+    def __post_init__(self) -> None:
+        self.greedy, self.adjusts = self.request.sampling.greedy, self.request.sampling.adjusts
+
     @property
     def emitted(self) -> int:
         """Number of reply tokens so far."""
@@ -54,7 +64,7 @@ class SequenceState:
     @property
     def repeatable(self) -> bool:
         """Whether its drafts must depend only on the request: a sampled reply with a seed must be reproducible."""
-        return self.request.sampling.seed is not None and not self.request.sampling.greedy
+        return self.request.sampling.seed is not None and not self.greedy
 
     @property
     def adaptive(self) -> bool:

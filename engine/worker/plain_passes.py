@@ -12,8 +12,8 @@ import torch
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import merge
-from specchat.engine.device.device import Stopwatch
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.worker.records import Times
 
 WARM_UP_PASSES = 5
 TIMED_WIDTHS = (1, 2, 5, 9, 17)
@@ -88,29 +88,27 @@ class PlainPasses:
         self._target = target
         self._known: dict[int, _Known] = {}
 
-    def measure(self, rows: Sequence[SequenceState]) -> float:
-        """Run a plain pass and its verification for ready rows if one is due; return its seconds, else 0."""
+    def due(self, rows: Sequence[SequenceState]) -> bool:
+        """Whether a plain pass is to be timed before the next round of these rows."""
         known = self._known.get(len(rows))
-        if known is None or any(row.request.detail or not row.rounds for row in rows):
-            return 0.0
-        if not known.due:
-            return 0.0
-        seconds = self._run(rows)
-        known.note(seconds)
-        return seconds
+        return known is not None and known.due and all(row.rounds and not row.request.detail for row in rows)
 
-    def learn(self, rows: int, plain: bool, verify_s: float, seconds: float) -> None:
-        """Take in a round that has been run: B, whether no row drafted, the time of its pass, and that of all of it."""
-        known = self._known.setdefault(rows, _Known(first_s=verify_s))
+    def learn(self, rows: int, plain: bool, times: Times) -> None:
+        """Take in a round that has been run: B, whether no row drafted, and its times."""
+        known = self._known.setdefault(rows, _Known(first_s=times.verify_s))
         if plain:
-            known.note(verify_s)
+            known.note(times.verify_s)
         else:
-            known.work_s += seconds
+            known.work_s += times.draft_s + times.verify_s + times.rest_s
 
-    def _run(self, rows: Sequence[SequenceState]) -> float:
-        watch = Stopwatch(self._target.device)
+    def run(self, rows: Sequence[SequenceState]) -> float:
+        """Run a plain pass and its verification; return its seconds."""
+        watch = self._target.stopwatch
+        watch.start()
         proposal = merge([], len(rows), self._target.device)
         scores = self._target.score(rows, proposal)
         self._target.accept(rows, proposal, scores, [0] * len(rows)).outcomes()
         watch.mark()
-        return watch.seconds()[0]
+        seconds = watch.seconds()[0]
+        self._known[len(rows)].note(seconds)
+        return seconds

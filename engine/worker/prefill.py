@@ -25,6 +25,7 @@ class Prefill:
         target: runner of the target model.
         faults: ends rows that cannot be read.
         clock: seconds since the engine started.
+        on_launch: called when a device that computes by itself has the work of a chunk.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Prefill:
         target: Backend,
         faults: Faults,
         clock: Callable[[], float],
+        on_launch: Callable[[], None],
     ) -> None:
         self._config = config
         self._scheduler = scheduler
@@ -42,6 +44,7 @@ class Prefill:
         self._target = target
         self._faults = faults
         self._clock = clock
+        self._on_launch = on_launch
         self._ragged = target.capabilities.ragged
 
     def is_ready(self, row: SequenceState) -> bool:
@@ -85,6 +88,7 @@ class Prefill:
             padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
             slots, starts = [row.slot for row in reading], [row.cached for row in reading]
             tapped = self._target.prefill(padded, slots, starts, lengths)
+            self._on_launch()
             self._planner.drafters.on_hidden_states(reading, tapped, lengths)
             for row, length in zip(reading, lengths, strict=True):
                 row.cached += length

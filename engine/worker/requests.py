@@ -22,6 +22,7 @@ from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import find_markers
 from specchat.engine.worker.assembly import Assembly
+from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.notices import UNREPEATABLE, Notices
 
 
@@ -32,6 +33,7 @@ class OpenRequests:
         made: what the engine runs with.
         scheduler: of the slots; holds the requests.
         planner: informed of rows that start, change their drafter or end.
+        emission: of the rows' records, which precede their end.
         notices: for what the user should know.
         most: maximum number of waiting requests.
         clock: seconds since the engine started.
@@ -43,6 +45,7 @@ class OpenRequests:
         made: Assembly,
         scheduler: Scheduler[Submit],
         planner: Planner,
+        emission: Emission,
         notices: Notices,
         most: int,
         clock: Callable[[], float],
@@ -51,6 +54,7 @@ class OpenRequests:
         self._made = made
         self._scheduler = scheduler
         self._planner = planner
+        self._emission = emission
         self._notices = notices
         self._most = most
         self._clock = clock
@@ -189,8 +193,11 @@ class OpenRequests:
 
     def finish(self, row: SequenceState, reason: FinishReason, message: str = "", *, keep: bool = True) -> None:
         """End a request that runs; `keep` says whether its cached tokens may be reused."""
+        self._emission.finish()
+        if row.failed is not None:
+            reason, message = FinishReason.ERROR, message or sentence(row.failed)
         self._planner.release(row)
-        self._scheduler.retire(row, keep=keep)
+        self._scheduler.retire(row, keep=keep and row.failed is None)
         try:
             tail = row.text.tail()
         except Exception as error:  # the tokenizer's: the request ends all the same
@@ -214,7 +221,7 @@ def start(row: SequenceState, target: Backend, planner: Planner) -> None:
         row.cached = target.cache.states.reusable(row.slot, row.cached)
 
 
-def sentence(error: Exception) -> str:
+def sentence(error: BaseException) -> str:
     """Message for a request that failed."""
     if isinstance(error, EngineError):
         return str(error)

@@ -45,6 +45,7 @@ from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory
+from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
@@ -70,6 +71,9 @@ class Worker:
 
     times_plain_passes: ClassVar[bool] = True
     """Whether plain passes are timed in addition to rounds that draft; lanes are compared with each other instead."""
+
+    overlaps: ClassVar[bool] = True
+    """Whether records are made while the next round runs; those of a lane belong to its own turn."""
 
     def __init__(
         self,
@@ -125,6 +129,7 @@ class Worker:
         """Finish every open request with an error: the thread is about to end."""
         if self._loaded:
             self._requests.end_all(FinishReason.ERROR, message)
+            self._emission.close()
 
     # ---- loading
 
@@ -183,13 +188,18 @@ class Worker:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         made.target.cache.pool.manage(cache_memory(self._config, made))
         self._scheduler = self._make_scheduler(made)
+        self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
         self._requests = OpenRequests(
-            made, self._scheduler, self._planner, self._notices, self._config.queue, clock, self._on_end
+            made, self._scheduler, self._planner, self._emission, self._notices, self._config.queue, clock, self._on_end
         )
         faults = Faults(self._requests)
-        self._prefill = Prefill(self._config, self._scheduler, self._planner, made.target, faults, clock)
+        self._prefill = Prefill(
+            self._config, self._scheduler, self._planner, made.target, faults, clock, self._emission.release
+        )
         plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
-        self._rounds = Rounds(made, self._planner, plain_passes, self._requests, faults, self._notices, clock)
+        self._rounds = Rounds(
+            made, self._planner, plain_passes, self._requests, self._emission, faults, self._notices, clock
+        )
         self._side_work = SideWork(made, self._scheduler)
         self._loaded = True
 
@@ -239,11 +249,12 @@ class Worker:
         idle = not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
         while True:
             held = self._paused and not self._steps and not self._closed
-            try:
-                with self._clock.stopped() if held else nullcontext():
-                    command = self._early.popleft() if self._early else self._commands.get(block=idle or held)
-            except queue.Empty:
+            if idle or held:
+                self._emission.release()
+            elif not self._early and self._commands.empty():
                 return
+            with self._clock.stopped() if held else nullcontext():
+                command = self._early.popleft() if self._early else self._commands.get()
             idle = False
             self._obey(command)
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from specchat.engine import Sampling
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
@@ -17,7 +16,7 @@ def scored(
 ) -> Any:
     """`Backend.score` of rows that each feed their last token and a draft."""
     rows: list[Any] = [
-        SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, request=SimpleNamespace(sampling=Sampling()))
+        SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, greedy=True)
         for tokens, slot, start in zip(fed, slots, starts, strict=True)
     ]
     draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))

@@ -67,7 +67,7 @@ class Experience:
         self.priors = dict(self._first)
         self._tests = dict.fromkeys(self.priors, 0)
         self._calibrated = bool(expected)
-        self._methods = methods
+        self.methods = methods
         self._counts = [(_TRUST, _TRUST)] * len(methods)
         """Accepted and expected tokens, by method."""
         self.gain: dict[int, float] = {}
@@ -121,7 +121,7 @@ class Experience:
             self._counts[method] = (_fading(old_accepted) + accepted, _fading(old_expected) + expected)
 
     def _method(self, bucket: int) -> int:
-        return bisect_right(self._methods, bucket) - 1
+        return bisect_right(self.methods, bucket) - 1
 
 
 class AcceptanceModel:
@@ -144,14 +144,21 @@ class AcceptanceModel:
         self._offers = offers
         self._beliefs = dict(experience.priors)
         self._round = 0
-        self._means: dict[int, list[float]] = {}
-        """By bucket, E[αⁿ] as far as asked for."""
+        self._means = {bucket: _means(belief) for bucket, belief in self._beliefs.items()}
+        """By bucket, E[αⁿ] as far as asked for, at least up to n = 1."""
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
 
-    def rate(self, bucket: int) -> float:
-        """Probability that a token of the bucket is accepted if its parent was."""
-        return self._mean_power(bucket, 1) * self.experience.factor(bucket)
+    @property
+    def rates(self) -> dict[int, float]:
+        """By bucket, the probability that a token is accepted if its parent was."""
+        experience, rates = self.experience, dict[int, float]()
+        factor = experience.factor(next(iter(self._means)))
+        for bucket, means in self._means.items():
+            if bucket in experience.methods:
+                factor = experience.factor(bucket)
+            rates[bucket] = means[1] * factor
+        return rates
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """Probability that each token is accepted, and with it all that it follows.
@@ -175,7 +182,8 @@ class AcceptanceModel:
         """`survival` of what the drafter offers for γ: if unknown, a chain of the most promising bucket."""
         key = gamma if self._offers else MAX_GAMMA
         if key not in self._offered:
-            offer = self._offers(key) if self._offers else ([max(self._beliefs, key=self.rate)] * key, None)
+            rates = self.rates
+            offer = self._offers(key) if self._offers else ([max(rates, key=rates.__getitem__)] * key, None)
             self._offered[key] = self.survival(*offer)
         return self._offered[key] if self._offers else self._offered[key][:gamma]
 
@@ -189,9 +197,8 @@ class AcceptanceModel:
             return
         accepted, rejected = verified.tested()
         tested = (*accepted, *rejected)
-        self.experience.calibrate(
-            verified.buckets[0], len(accepted), sum(self._mean_power(bucket, 1) for bucket in tested)
-        )
+        expected = sum(self._means[bucket][1] for bucket in tested)
+        self.experience.calibrate(verified.buckets[0], len(accepted), expected)
         for bucket in set(tested):
             hits, misses = accepted.count(bucket), rejected.count(bucket)
             weights = [b * r**hits * (1 - r) ** misses for b, r in zip(self._beliefs[bucket], _RATES, strict=True)]
@@ -199,12 +206,11 @@ class AcceptanceModel:
             self.experience.learn(bucket, self._beliefs[bucket])
 
     def _believe(self, bucket: int, belief: list[float]) -> None:
-        self._beliefs[bucket] = belief
-        self._means.pop(bucket, None)
+        self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
         self._offered.clear()
 
     def _mean_power(self, bucket: int, n: int) -> float:
-        means = self._means.setdefault(bucket, [])
+        means = self._means[bucket]
         while len(means) <= n:
             means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
         return means[n]
@@ -213,6 +219,11 @@ class AcceptanceModel:
 def _fading(count: float) -> float:
     """A count of tokens on its way back to that before any test."""
     return count - _RECENT * (count - _TRUST)
+
+
+def _means(belief: Sequence[float]) -> list[float]:
+    """E[αⁿ] for n = 0 and 1."""
+    return [sum(belief), sum(map(mul, belief, _RATES))]
 
 
 def _around(rate: float | None) -> list[float]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from specchat.engine.request import MAX_GAMMA
 
@@ -17,7 +16,7 @@ class Budget:
     """Of verifying 0, 1, … drafted tokens."""
     step: float
     """Of one more draft step, this row's share."""
-    rate: Callable[[int], float]
+    rates: Mapping[int, float]
     """The chance that a token is accepted where the one before it was, by its bucket."""
     line: int = 0
     """Positions that are drafted for whatever they cost: one token each at least."""
@@ -25,10 +24,9 @@ class Budget:
     """Whether the draft may depend on nothing but the row."""
 
 
-@lru_cache
-def repeatable(rate: Callable[[int], float], line: int = 0) -> Budget:
+def repeatable(rates: Mapping[int, float], line: int = 0) -> Budget:
     """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them."""
-    return Budget([_TOKEN * n for n in range(MAX_GAMMA + 1)], _STEP, rate, line, repeatable=True)
+    return Budget(_PASSES, _STEP, rates, line, repeatable=True)
 
 
-_TOKEN, _STEP = 0.15, 0.1
+_PASSES, _STEP = [0.15 * n for n in range(MAX_GAMMA + 1)], 0.1

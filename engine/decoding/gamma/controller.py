@@ -81,7 +81,7 @@ class GammaController:
         price = max(1.0, self._speed) * rows / sharing
         passes = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
         step = costs.drafting(acceptance.drafter, 2) - costs.drafting(acceptance.drafter, 1)
-        return Budget(passes, price * step, acceptance.rate)
+        return Budget(passes, price * step, acceptance.rates)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to draft for, per row; 0 for no draft.

@@ -127,8 +127,7 @@ class PackedLayer(HeadLayer):
         """Keep the states of the tokens that are wanted; they are made when they are needed for them."""
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            wanted = part if len(part) == count else part[:count]
-            self._read.append(TargetStates(slot, start, wanted.contiguous()))
+            self._read.append(TargetStates(slot, start, part, count))
             self._unfused += count
         if self._unfused >= _MOST_UNFUSED:
             self.flush()
@@ -147,8 +146,8 @@ class PackedLayer(HeadLayer):
             begins: [B], the first place to read of each.
             support: the V' tokens that can be drafted.
         """
-        drawn = [not each.row.request.sampling.greedy for each in asked]
-        q = torch.empty(len(asked), MAX_GAMMA, len(support.tokens)) if any(drawn) else None
+        drawn = [not each.row.greedy for each in asked]
+        q = torch.empty(len(asked), MAX_GAMMA, support.tokens.shape[0]) if any(drawn) else None
         wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
         found, steps = self._head.grow(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
         self._read, self._unfused = [], 0
@@ -210,7 +209,7 @@ def can_be_packed(head: DraftHead) -> bool:
 
 def _wanted(asked: Asked, begin: int) -> TreeRequest:
     row, budget = asked.row, asked.settled
-    greedy = row.request.sampling.greedy
+    greedy = row.greedy
     first = 0 if greedy else GRADES
     # The last place is scored with even where it has been read.
     begin = min(begin, len(row.tokens) - 2)
@@ -223,7 +222,7 @@ def _wanted(asked: Asked, begin: int) -> TreeRequest:
         repeatable=budget.repeatable,
         passes=budget.passes,
         step=budget.step,
-        rates=[budget.rate(bucket) for bucket in range(first, first + GRADES)],
+        rates=[budget.rates[bucket] for bucket in range(first, first + GRADES)],
         sampling=None if greedy else row.request.sampling,
         seed=row.seed,
         number=row.rounds,

@@ -191,7 +191,7 @@ class _OfDrawn(Penalties):
 
     def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
         """Adjustment of sampled rows; None for greedy ones."""
-        return None if rows[0].request.sampling.greedy else super().of(rows, drafts=drafts)
+        return None if rows[0].greedy else super().of(rows, drafts=drafts)
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
@@ -222,12 +222,13 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, outcome: Outcome, depth: int) -> Place:
         """The token at a depth of a round's draft, or after its end."""
-        if depth >= len(outcome.p):
+        tests = outcome.tests
+        if depth >= len(tests.p):
             return cls(depth, (), 0.0)
-        others = [token for token, *_ in outcome.refused[depth]] if outcome.refused else []
-        decided = outcome.drafted[depth]
+        others = [token for token, *_ in tests.refused[depth]] if tests.refused else []
+        decided = tests.drafted[depth]
         offered = (*others, decided) if depth < outcome.accepted else (decided, *others)
-        return cls(depth, tuple(dict.fromkeys(offered)), outcome.beta[depth])
+        return cls(depth, tuple(dict.fromkeys(offered)), tests.beta[depth])
 
     @property
     def predicted(self) -> bool:
@@ -308,7 +309,7 @@ class Drafting:
                 drafters.on_accepted(row, emitted)
                 course.rounds += 1
                 course.emitted += len(emitted)
-                course.tested.update(range(len(outcome.p)))
+                course.tested.update(range(len(outcome.tests.p)))
                 for depth in range(outcome.accepted):
                     course.accepted[depth] += 1
                 course.lengths[plan.steps] += 1

@@ -189,7 +189,8 @@ def emitted(
                     trees[i].parents,
                     None if drawn_from is None else drawn_from[i],
                     not trees[i].branches,
-                    u[i].numpy(),
+                    u[i].flatten().tolist(),
+                    BRANCHES,
                     u_last[i].item(),
                 )
                 for i in range(rows)

@@ -15,6 +15,7 @@ from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.drafters.head.steps import HeadSteps
+from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.tiny import ask, ids_of, run_together
 
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 
 def row_in(slot: int, tokens: list[int]) -> SequenceState:
     """A row without a request."""
-    return SequenceState(None, None, slot, tokens, 1, 0, 0, None, "head")  # type: ignore[arg-type]
+    return SequenceState(Request("r", prompt_ids=(1,)), None, slot, tokens, 1, 0, 0, None, "head")  # type: ignore[arg-type]
 
 
 @torch.inference_mode()

@@ -16,7 +16,7 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.tree_growth import nominal_rate
+from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import packed_family, related
@@ -53,7 +53,7 @@ def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None =
 
 def cheap() -> Budget:
     """Where tokens cost little a tree takes nearly all the room there is."""
-    return Budget([0.03 * n for n in range(18)], 0.001, nominal_rate)
+    return Budget([0.03 * n for n in range(18)], 0.001, EXPECTED)
 
 
 @pytest.mark.parametrize("before", ["model", "model-tree", "none"])

@@ -27,6 +27,7 @@ from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.lanes.order import Order, next_lane
 from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.records import Commit, Times
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
 
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
@@ -168,6 +169,29 @@ def test_a_lane_s_clock_counts_its_own_work() -> None:
     assert sum(spent) <= elapsed
     for lane, seconds in zip(lanes, spent, strict=True):
         assert 0 < sum(e.seconds for e in lane if isinstance(e, Round | Prefilled)) <= seconds
+
+
+def test_a_lane_s_records_are_made_in_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made later, they would count on the other lane's clock."""
+    emit, turn, order = Commit.emit, lane_loop.LaneWorker.turn, list[str]()
+
+    def turned(lane: lane_loop.LaneWorker) -> None:
+        order.append("turn begins")
+        turn(lane)
+        order.append("turn ends")
+
+    def emitted(commit: Commit, times: Times) -> None:
+        time.sleep(0.002)
+        emit(commit, times)
+        order.append("record")
+
+    monkeypatch.setattr(lane_loop.LaneWorker, "turn", turned)
+    monkeypatch.setattr(Commit, "emit", emitted)
+    with lane_engine() as engine:
+        both(engine, ask(PROMPT, "left", max_tokens=20, gamma=0), ask(PROMPT, "right", max_tokens=20))
+    places = [place for place, each in enumerate(order) if each == "record"]
+    assert len(places) > 20
+    assert all((order[place - 1], order[place + 1]) == ("turn begins", "turn ends") for place in places)
 
 
 def test_sequential_lanes_run_one_after_the_other() -> None:

@@ -24,12 +24,17 @@ class Adjusting(Outbox):
         super().put(event)
         if isinstance(event, Round):
             self._engine.adjust(self._id, *next(self._ways))
+            self._engine.step()
 
 
 def adjusted(engine: Engine, request: Request) -> list[Event]:
     box = Adjusting(engine, request.request_id, WAYS)
+    engine.pause()
     engine.submit(request, box)
-    return ended(box)
+    engine.step()
+    events = ended(box)
+    engine.resume()
+    return events
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from torch import Tensor
 
-from specchat.engine import Engine, Event, Outbox, Request, Round
+from specchat.engine import Engine, Event, Outbox, Request
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.drafters import suffix
 from specchat.engine.research import ngram
@@ -27,36 +28,28 @@ def log() -> list[str]:
 
 @pytest.fixture
 def passes(log: list[str], monkeypatch: pytest.MonkeyPatch) -> Passes:
-    """The backend and [rows, tokens] of every prefill pass."""
+    """The backend and [rows, tokens] of every prefill pass; chunks and rounds are logged."""
     seen: Passes = []
-    prefill = TransformersBackend.prefill
+    prefill, score = TransformersBackend.prefill, TransformersBackend.score
 
     def noted(backend: TransformersBackend, tokens: Tensor, *rest: Sequence[int]) -> Tensor | None:
         seen.append((backend, tuple(tokens.shape)))
         log.append("chunk")
         return prefill(backend, tokens, *rest)
 
+    def logged(backend: TransformersBackend, *rest: Any) -> Any:
+        log.append("round")
+        return score(backend, *rest)
+
     monkeypatch.setattr(TransformersBackend, "prefill", noted)
+    monkeypatch.setattr(TransformersBackend, "score", logged)
     return seen
-
-
-class Logged(Outbox):
-    """Notes every round."""
-
-    def __init__(self, log: list[str]) -> None:
-        super().__init__()
-        self.log = log
-
-    def put(self, event: Event) -> None:
-        if isinstance(event, Round):
-            self.log.append("round")
-        super().put(event)
 
 
 @contextmanager
 def beside_a_running_row(engine: Engine, log: list[str]) -> Iterator[Callable[[Request], Outbox]]:
     """Yields what submits requests while a row runs; they begin together at the end of the context."""
-    first = Logged(log)
+    first = Outbox()
     engine.pause()  # the running row must not end before the others have come
     engine.step()
     engine.submit(Request("short", prompt_ids=(1, 2, 3), drafter="none", max_tokens=200), first)

@@ -45,7 +45,7 @@ def learn(experiences: Experiences, accepted: int) -> float:
     model = controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3})
     for _ in range(20):
         controller.observe([model], [VerifiedDraft([1, 1, 2, 2], accepted)])
-    return controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}).rate(1)
+    return controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}).rates[1]
 
 
 def test_models_and_kinds_of_sampling_are_kept_apart(file: Path) -> None:
@@ -57,7 +57,7 @@ def test_models_and_kinds_of_sampling_are_kept_apart(file: Path) -> None:
     for models in ("a", "b", "c"):
         controller = GammaController(Machine(1, head_step, 1).costs, Experiences(file, models))
         models_of = [controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}, sampled=sampled) for sampled in (False, True)]
-        rates += [model.rate(1) for model in models_of]
+        rates += [model.rates[1] for model in models_of]
     assert rates[0] > rates[4] > rates[2]
     assert rates[1] == rates[3] == rates[4] == rates[5]
 

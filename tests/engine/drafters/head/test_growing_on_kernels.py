@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -96,8 +96,8 @@ def budget(chance: random.Random) -> Budget | None:
     return Budget(passes, 10 ** chance.uniform(-3, 0), _rates(factor), chance.choice((0, 0, 2)))
 
 
-def _rates(factor: float) -> Callable[[int], float]:
-    return lambda bucket: min(1.0, EXPECTED[bucket] * factor)
+def _rates(factor: float) -> dict[int, float]:
+    return {bucket: min(1.0, rate * factor) for bucket, rate in EXPECTED.items()}
 
 
 def case(both: Both, chance: random.Random, count: int) -> list[Asked]:

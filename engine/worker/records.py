@@ -1,0 +1,153 @@
+"""From what a round added to a row to its record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from specchat.engine.decoding.outcome import Outcome
+from specchat.engine.decoding.proposal import Source
+from specchat.engine.decoding.top_logprobs import unpack
+from specchat.engine.events import FinishReason
+from specchat.engine.round import Fate, Refused, Round
+from specchat.engine.sequence.sequence import SequenceState
+
+
+class Times(NamedTuple):
+    """Times of a round, as in its records."""
+
+    at: float
+    draft_s: float
+    verify_s: float
+    rest_s: float
+    plain_s: float
+    rows: int
+
+
+@dataclass(slots=True)
+class Commit:
+    """Tokens that a round has added to a row. The next round may run before `emit` makes the record of it."""
+
+    row: SequenceState
+    outcome: Outcome
+    sources: Sequence[Source]
+    eos: Collection[int]
+    number: int
+    """Of the round."""
+    drafter: str
+    detail: int
+    position: int
+    """Tokens before the round."""
+    added: list[int] = field(default_factory=list)
+    """The tokens added: up to the first that ends the reply."""
+    pieces: list[str] = field(default_factory=list)
+    """Their texts, if the row has stop strings: else `emit` decodes them."""
+    reason: FinishReason | None = None
+    """Why the reply ends here; None if it continues."""
+
+    @classmethod
+    def of(
+        cls, row: SequenceState, outcome: Outcome, sources: Sequence[Source], eos: Collection[int], context: int
+    ) -> Commit:
+        """Add a round's tokens to a row, up to the first that ends the reply.
+
+        Args:
+            row: gains the tokens; its `cached` follows.
+            outcome: what the round decided.
+            sources: the drafts that its draft was combined from.
+            eos: tokens that end a reply.
+            context: tokens that fit.
+        """
+        made = cls(row, outcome, sources, eos, row.rounds, row.drafter, row.request.detail, len(row.tokens))
+        row.rounds += 1
+        row.cached += 1 + outcome.accepted
+        for token in outcome.emitted:
+            row.tokens.append(token)
+            made.added.append(token)
+            if row.text.stops:
+                made.pieces.append(made.decode(token))
+            made.reason = _reason(row, token, eos, context)
+            if made.reason:
+                break
+        row.cached = min(row.cached, len(row.tokens))
+        return made
+
+    def decode(self, token: int) -> str:
+        """Text of the next token of the reply."""
+        return "" if token in self.eos else self.row.text.add(token)
+
+    def emit(self, times: Times) -> None:
+        """Build and emit the record. If that fails the row has failed: no more of its records are emitted."""
+        if self.row.failed is not None:
+            return
+        try:
+            self.row.outbox.put(self._record(times))
+        except BaseException as error:  # its text, its record: nothing that the others share
+            self.row.failed = error
+
+    def _record(self, times: Times) -> Round:
+        """The immutable record; tokens after the end of the reply are dropped."""
+        row, outcome, tests, added = self.row, self.outcome, self.outcome.tests, self.added
+        pieces = self.pieces or [self.decode(token) for token in added]
+        cut = len(added) <= outcome.accepted
+        accepted = len(added) if cut else outcome.accepted
+        drafted = tests.drafted[:accepted] if cut else tests.drafted
+        tested = accepted if cut else len(tests.p)
+        if cut:
+            fate = None
+        elif accepted < tested:
+            fate = Fate.CORRECTION
+        else:
+            fate = Fate.BONUS if drafted else Fate.PLAIN
+        others = row.text.alternative(drafted[accepted:], after=row.tokens[self.position + accepted - 1])
+        return Round(
+            request_id=row.request.request_id,
+            number=self.number,
+            position=self.position,
+            drafter=self.drafter,
+            gamma=outcome.gamma,
+            drafted=tuple(drafted),
+            p=tuple(tests.p[:tested]),
+            q=tuple(tests.q[:tested]),
+            u=tuple(tests.u[:tested]),
+            beta=tuple(tests.beta[:tested]),
+            accepted=accepted,
+            last=None if cut else outcome.last,
+            last_fate=fate,
+            pieces=(*pieces[:accepted], *others),
+            last_piece="" if cut else pieces[-1],
+            at=times.at,
+            draft_s=times.draft_s,
+            verify_s=times.verify_s,
+            rest_s=times.rest_s,
+            rows=times.rows,
+            detail=self._details(tested, cut, fate),
+            refused=tuple(
+                tuple(Refused(token, row.text.name(token), *chances) for token, *chances in each)
+                for each in tests.refused[:tested]
+            ),
+            offered=outcome.offered,
+            plain_s=times.plain_s,
+            proposers=tuple(source.proposer(tests.drafted) for source in self.sources if tests.drafted),
+        )
+
+    def _details(self, tested: int, cut: bool, fate: Fate | None) -> tuple[Any, ...]:
+        if not self.outcome.detail or not self.detail:
+            return ()
+        details = unpack(self.outcome.detail, tested, fate is Fate.CORRECTION, self.row.text.name, self.detail)
+        return details[:tested] if cut else details
+
+
+def _reason(row: SequenceState, token: int, eos: Collection[int], context: int) -> FinishReason | None:
+    if token in eos:
+        return FinishReason.EOS
+    if row.text.stopped:
+        return FinishReason.STOP
+    if row.repetition is not None and row.repetition.add(token):
+        return FinishReason.REPEATS
+    if row.emitted >= row.request.max_tokens:
+        return FinishReason.LENGTH
+    if len(row.tokens) >= context:
+        return FinishReason.CONTEXT
+    return None
