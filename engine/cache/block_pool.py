@@ -277,12 +277,18 @@ class BlockStore:
             columns = range(max(start - first, 0), min(end - first, BLOCK))
             yield first + columns.start, int(self.pool.tables[slot, first // BLOCK]), columns
 
-    def attach(self, slot: int, length: int) -> int:
-        """How many of a slot's first `length` columns this cache knows; they can be read from now on."""
-        valid = self.valid[self.pool.tables[slot, : -(-length // BLOCK)]]
+    def attach(self, slot: int, length: int, start: int = 0) -> int:
+        """How many of a slot's first `length` columns this cache knows; they can be read from now on.
+
+        Args:
+            slot: its blocks are in its table.
+            length: of the text.
+            start: columns that do not matter, a multiple of `BLOCK`.
+        """
+        valid = self.valid[self.pool.tables[slot, start // BLOCK : -(-length // BLOCK)]]
         partial = np.flatnonzero(valid < BLOCK)
         if len(partial):
-            length = min(length, int(partial[0]) * BLOCK + int(valid[partial[0]]))
+            length = min(length, start + int(partial[0]) * BLOCK + int(valid[partial[0]]))
         self.load(slot, length)
         return length
 

@@ -52,8 +52,9 @@ class MedusaHeads(LayeredHead):
         """The layer for a target, and the bytes of what scores if that is not a part of the heads."""
         like = next((layer for layer in self.modules() if isinstance(layer, QuantizedLinear)), None)
         output, size = target_output(target, vocabulary, like) if self.shared else (None, 0)
-        states = target.embedding_rows(vocabulary[:1]).new_empty(target.cache.slots, target.cache.columns, self.hidden)
-        return MedusaLayer(self, output, states, target.cache.pool), size
+        pool = target.cache.pool
+        states = target.embedding_rows(vocabulary[:1]).new_empty(pool.slots, pool.columns, self.hidden)
+        return MedusaLayer(self, output, states, pool), size
 
     def forward(self, state: Tensor, number: int) -> Tensor:
         """From the target's hidden states [..., d], the logits [..., V'] of head `number`; [..., d] for the target's
@@ -89,7 +90,7 @@ class MedusaLayer(HeadLayer):
     """
 
     def __init__(self, heads: MedusaHeads, output: nn.Module | None, states: Tensor, pool: BlockPool) -> None:
-        super().__init__(states, pool, window=1, deepest=len(heads.heads))
+        super().__init__([states], pool, window=1, deepest=len(heads.heads))
         self._heads, self._output = heads, output or nn.Identity()
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:  # noqa: ARG002

@@ -73,7 +73,8 @@ class PackedLayer(HeadLayer):
         self._shape = head.shape
         self._tables = pool.tables
         self.allocate(pool.blocks)
-        super().__init__(self.states, pool, window)
+        super().__init__([self.states], pool, window)
+        self._rows = ()
         self.column_bytes += 2 * head.shape.key_heads * head.shape.head_size * self._keys.element_size()
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
@@ -105,10 +106,11 @@ class PackedLayer(HeadLayer):
         return min(times)
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first states of a block."""
+        """Copy the first columns of a block."""
         self.flush()
-        states = self.states.numpy()
-        states[target, :count] = states[source, :count]
+        for each in (self.states, self._keys.transpose(1, 2), self._values.transpose(1, 2)):
+            blocks = each.numpy()
+            blocks[target, :count] = blocks[source, :count]
 
     def load(self, slot: int, length: int) -> None:  # noqa: ARG002
         """Passes read the blocks."""

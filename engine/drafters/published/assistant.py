@@ -140,8 +140,8 @@ class _AssistantLayer(HeadLayer):
         self._head, self._cache, self._embed = head, target.cache, target.embedding_rows
         like, width = head.model.norm.weight, head.post_projection.out_features
         self._scale = like.new_tensor(width**0.5)
-        states = like.new_empty(target.cache.slots, target.cache.columns, width)
-        super().__init__(states, target.cache.pool, window=1)
+        pool = target.cache.pool
+        super().__init__([like.new_empty(pool.slots, pool.columns, width)], pool, window=1)
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Run on the last place of every row."""
