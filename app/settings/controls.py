@@ -156,8 +156,8 @@ CONTROLS: tuple[Control, ...] = (
         str, (), (("", OFF),), form=True,
     ),
     Control(
-        "context", "context", "context", "a whole number of tokens", "tokens of prompt and reply; enter types",
-        int, (), loads=True,
+        "context", "context", "context", "a whole number of tokens, or auto", "tokens of prompt and reply; enter types",
+        int, (), ((None, AUTO),), loads=True,
     ),
     Control(
         "rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}", "drafts that a finished reply is without",

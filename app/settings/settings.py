@@ -93,8 +93,9 @@ class Settings:
     max_tokens: int = 1024
     slots: int = 4
     """Maximum number of concurrent replies; others wait."""
-    context: int = 4096
-    """Maximum number of tokens of a chat, prompt and reply together."""
+    context: int | None = None
+    """Maximum number of tokens of a chat, prompt and reply together; None, written auto, is as many as the model reads
+    and memory can hold."""
     cache_memory: float | None = None
     """GB of memory that keeps what was read of all chats; None, written auto, is a quarter of what is free."""
     when_full: str = STOP

@@ -8,10 +8,11 @@ pass that gathers blocks costs more than such a copy for every prompt.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import prod
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
 from typing import Any
 
 import torch
@@ -27,16 +28,20 @@ Shapes = Sequence[tuple[int, int, int, int]]
 """(G, D of keys, G, D of values) of each layer; zeros for a layer without keys and values."""
 
 
+_UNRESERVED = {"flags": MAP_SHARED | MAP_ANONYMOUS | 0x4000} if sys.platform == "linux" else {}
+"""With `MAP_NORESERVE`, which Python has no name for."""
+
+
 def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Zeros; on a CPU pages that take memory, and time, when they are first written to.
 
     Raises:
-        MemoryError: the system does not give that much.
+        MemoryError: the system does not give that much; Linux gives any amount, if it is not told otherwise.
     """
     if device.type != "cpu" or not prod(shape):
         return torch.zeros(*shape, device=device, dtype=dtype)
     try:
-        pages = mmap(-1, prod(shape) * dtype.itemsize)
+        pages = mmap(-1, prod(shape) * dtype.itemsize, **_UNRESERVED)
     except OSError as error:
         raise MemoryError from error
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
@@ -87,8 +92,7 @@ class LayerCache(BlockStore):
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states
         self._shapes, self._device, self._dtype = shapes, device, dtype
-        self.column_bytes = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
-        require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
+        self.column_bytes = column_bytes(shapes, dtype)
         super().__init__(pool or BlockPool(slots, columns))
         if pool is None:
             self.pool.states = states
@@ -108,6 +112,11 @@ class LayerCache(BlockStore):
     def _shortage(self) -> EngineError:
         size, what = self.slots * self.columns * self.column_bytes, f"a cache of {self.slots} x {self.columns} tokens"
         return EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context")
+
+
+def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
+    """Memory of keys and values of a token in all layers."""
+    return sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
 
 
 class KVCache(LayerCache):
@@ -140,6 +149,7 @@ class KVCache(LayerCache):
             return block.transpose(1, 2) if paged else block
 
         super().__init__(shapes, slots, columns, device, dtype, states, pool)
+        require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
         try:
             self._rows, self.keys, self.values = grouped(shapes, rows)
         except (RuntimeError, MemoryError):

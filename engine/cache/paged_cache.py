@@ -13,7 +13,10 @@ from torch import Tensor
 from specchat.engine.cache.block_pool import BlockPool, States
 from specchat.engine.cache.kv_cache import LayerCache, Shapes
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.device.device import require_memory
 
+TYPE = torch.float16
+"""Of keys and values."""
 Attach = Callable[[NDArray[np.int32], Sequence[Tensor], Sequence[Tensor]], None]
 """Called with the tables of the pool [slots, width], keys and values."""
 
@@ -34,7 +37,8 @@ class PagedCache(LayerCache):
     def __init__(
         self, shapes: Shapes, slots: int, columns: int, states: States | None, pool: BlockPool | None = None
     ) -> None:
-        super().__init__(shapes, slots, columns, torch.device("cpu"), torch.float16, states, pool)
+        super().__init__(shapes, slots, columns, torch.device("cpu"), TYPE, states, pool)
+        require_memory(self._device, columns * self.column_bytes, f"a cache for a text of {columns} tokens")
         self._attach: Attach = _nowhere
         try:
             self.allocate(self.pool.blocks)

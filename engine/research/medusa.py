@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
@@ -53,7 +54,8 @@ class MedusaHeads(LayeredHead):
         like = next((layer for layer in self.modules() if isinstance(layer, QuantizedLinear)), None)
         output, size = target_output(target, vocabulary, like) if self.shared else (None, 0)
         pool = target.cache.pool
-        states = target.embedding_rows(vocabulary[:1]).new_empty(pool.slots, pool.columns, self.hidden)
+        some = target.embedding_rows(vocabulary[:1])
+        states = lazy_zeros((pool.slots, pool.columns, self.hidden), some.device, some.dtype)
         return MedusaLayer(self, output, states, pool), size
 
     def forward(self, state: Tensor, number: int) -> Tensor:

@@ -194,9 +194,15 @@ class SetUpCard(ReplyCard):
             self.row("memory", f"{size(ready.weight_bytes)} + {size(ready.cache_bytes)}"),
             *([self.row("per slot", size(ready.slot_bytes))] if ready.slot_bytes else []),
             *([self.row("graphs", graphs(ready))] if ready.graphs else []),
+            *self._limit(ready),
             *([self.row("kept texts", f"up to {size(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
+
+    def _limit(self, ready: Ready) -> list[Text]:
+        """The context, if it is shorter than the model's."""
+        shorter = ready.context < ready.model_context
+        return [self.row("context", f"{ready.context:,} of {ready.model_context:,}")] if shorter else []
 
 
 class Panel(Container):

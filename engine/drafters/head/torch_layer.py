@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.tree_mask import tree_visibility
 from specchat.engine.device.padding import padded_width
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
@@ -39,10 +40,10 @@ class TorchLayer(HeadLayer):
     ) -> None:
         shape = head.shape
         like: Tensor = next(head.parameters())
-        # Nothing looks at a state before it is written, so it need not take memory before.
-        states = like.new_empty(pool.slots, pool.columns, shape.hidden)
-        self._keys, self._values = (
-            like.new_zeros(pool.slots, pool.columns, shape.key_heads, shape.head_size) for _ in range(2)
+        cached = (shape.key_heads, shape.head_size)
+        states, self._keys, self._values = (
+            lazy_zeros((pool.slots, pool.columns, *size), like.device, like.dtype)
+            for size in ((shape.hidden,), cached, cached)
         )
         super().__init__((states, self._keys, self._values), pool, window)
         self._head, self._scores, self._embed = head, scores, embed

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specchat.engine.backends import attention
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, pack_head
@@ -141,7 +142,7 @@ class _AssistantLayer(HeadLayer):
         like, width = head.model.norm.weight, head.post_projection.out_features
         self._scale = like.new_tensor(width**0.5)
         pool = target.cache.pool
-        super().__init__([like.new_empty(pool.slots, pool.columns, width)], pool, window=1)
+        super().__init__([lazy_zeros((pool.slots, pool.columns, width), like.device, like.dtype)], pool, window=1)
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Run on the last place of every row."""
