@@ -60,11 +60,13 @@ class BlockPool:
         self.stores: list[BlockStore] = []
         self.states: States | None = None
         """Of the target's recurrent layers."""
+        self.draft_states: list[States] = []
+        """Of those of draft models, which may know less of a text."""
         self._users = [1] * self.blocks
         self._free: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(slots)]
         self._tree = PrefixTree()
-        self._with_states: deque[tuple[Node, int]] = deque()
+        self._with_states: deque[tuple[Node, tuple[States, int]]] = deque()
 
     def manage(self, memory: int) -> None:
         """From now on slots have the blocks that their texts need; all blocks together take so many bytes.
@@ -118,9 +120,9 @@ class BlockPool:
         Args:
             usable: how much of a length may be used.
         """
-        found, length, states = self._match(tokens, usable)
-        if self.states:
-            self.states.give(slot, states)
+        found, length = self._match(tokens, usable)
+        for states in self._all_states:
+            states.give(slot, {n: state for n, state in _known(found, states).items() if n <= length})
         whole, rest = divmod(length, BLOCK)
         blocks = [node.block for node, _ in found[: whole + (rest > 0)]]
         for block in blocks:
@@ -156,6 +158,13 @@ class BlockPool:
             held.append(block)
         return True
 
+    def trim(self, slot: int, columns: int) -> None:
+        """Free the blocks of a slot beyond so many columns."""
+        held = self._held[slot]
+        while len(held) > -(-columns // BLOCK):
+            self._drop(held.pop())
+            self.tables[slot, len(held)] = 0
+
     def clear(self, slot: int) -> None:
         """Free all blocks of a slot."""
         for block in self._held[slot]:
@@ -180,32 +189,34 @@ class BlockPool:
                 if before is not None:
                     self._drop(before)
             nodes.append(node)
-        if self.states and final:
-            for length, state in self.states.take(slot, len(tokens)).items():
+        for states in self._all_states if final else ():
+            for length, state in states.take(slot, len(tokens)).items():
                 node = nodes[-(-length // BLOCK) - 1]
-                if length not in node.states:
-                    self._with_states.append((node, length))
-                node.states[length] = state
-            while len(self._with_states) > _STATES:
-                node, length = self._with_states.popleft()
-                node.states.pop(length, None)
+                if (states, length) not in node.states:
+                    self._with_states.append((node, (states, length)))
+                node.states[states, length] = state
+        while len(self._with_states) > _STATES:
+            node, key = self._with_states.popleft()
+            node.states.pop(key, None)
+
+    @property
+    def _all_states(self) -> Iterator[States]:
+        yield from ([self.states] if self.states else [])
+        yield from self.draft_states
 
     def known(self, tokens: Sequence[int], usable: Callable[[int], int] = int) -> int:
         """Length of the longest known beginning of a text."""
         return self._match(tokens, usable)[1]
 
-    def _match(
-        self, tokens: Sequence[int], usable: Callable[[int], int]
-    ) -> tuple[list[tuple[Node, int]], int, dict[int, Any]]:
-        """Nodes of the longest known beginning, its length, and known states up to there."""
+    def _match(self, tokens: Sequence[int], usable: Callable[[int], int]) -> tuple[list[tuple[Node, int]], int]:
+        """Nodes of the longest known beginning, and its length, at which the target's states are known."""
         found = self._tree.find(tokens)
         length = usable(sum(shared for _, shared in found))
-        if not self.states:
-            return found, length, {}
-        known = {n: state for node, _ in found for n, state in node.states.items()}
-        while length and length not in known:
-            length = usable(max((n for n in known if n < length), default=0))
-        return found, length, {n: state for n, state in known.items() if n <= length}
+        if self.states:
+            known = _known(found, self.states)
+            while length and length not in known:
+                length = usable(max((n for n in known if n < length), default=0))
+        return found, length
 
     def filled_by(self) -> tuple[Counter[str], Counter[str]]:
         """Number of known blocks by the request that filled them, the latest last; number of them in several texts."""
@@ -240,6 +251,11 @@ class BlockPool:
         self._users[block] -= 1
         if not self._users[block]:
             self._free.append(block)
+
+
+def _known(found: Sequence[tuple[Node, int]], states: States) -> dict[int, Any]:
+    """What is stored of these states along a text, by length."""
+    return {n: state for node, _ in found for (owner, n), state in node.states.items() if owner is states}
 
 
 class BlockStore:

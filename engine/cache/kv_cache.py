@@ -96,6 +96,8 @@ class LayerCache(BlockStore):
         super().__init__(pool or BlockPool(slots, columns))
         if pool is None:
             self.pool.states = states
+        elif states:
+            pool.draft_states.append(states)
 
     @property
     def state_bytes(self) -> int:

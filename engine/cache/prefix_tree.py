@@ -30,8 +30,8 @@ class Node:
     """Time of last use; larger is more recent."""
     filled_by: str = ""
     """Name of the request that first read this block."""
-    states: dict[int, Any] = field(default_factory=dict)
-    """States of recurrent layers, by length of the text."""
+    states: dict[tuple[Any, int], Any] = field(default_factory=dict)
+    """States of recurrent layers, by what knows them of slots and by length of the text."""
 
     def best_child(self, tokens: Sequence[int]) -> tuple[Node | None, int]:
         """The child that shares most leading tokens, and how many."""

@@ -122,6 +122,11 @@ class Scheduler(Generic[Waiting]):
         """Let a row have the blocks that its next round may write; whether there are enough."""
         return self.pool.reserve(row.slot, len(row.tokens) + _AHEAD)
 
+    def trim(self) -> None:
+        """Free the blocks that a round reserved for tokens that were rejected."""
+        for row in self.rows:
+            self.pool.trim(row.slot, len(row.tokens))
+
     def commit(self, row: SequenceState, *, ends: bool = False) -> None:
         """Let other texts that begin like a row's use what it has read.
 

@@ -285,6 +285,7 @@ class Worker:
             return
         self._steps -= self._steps > 0
         self._rounds.run(rows)
+        self._scheduler.trim()
 
     def _make_room(self) -> None:
         """The device is out of memory: end the youngest request and continue with the others."""
