@@ -10,12 +10,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Admitted, CacheUse, EngineConfig, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.requests import OpenRequests
 from tests.engine.families import write_family
 from tests.engine.hybrids import hybrid
@@ -38,6 +39,10 @@ def of_hybrid() -> dict[str, object]:
     return {"target": hybrid("qwen3_5_text")}
 
 
+def of_hybrid_draft() -> dict[str, object]:
+    return {"target": tiny_model(), "draft": hybrid("qwen3_5_text", seed=1)}
+
+
 def of_packed(family: str) -> dict[str, object]:
     """The target on the kernels, which drafts for itself."""
     with TemporaryDirectory() as folder:
@@ -53,6 +58,7 @@ KINDS = {
     "head": of_head,
     "draft": of_draft,
     "hybrid": of_hybrid,
+    "hybrid draft": of_hybrid_draft,
     "packed": partial(of_packed, "llama"),
     "packed hybrid": partial(of_packed, "qwen3.5"),
 }
@@ -139,6 +145,30 @@ def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> Non
                 events = list(engine.stream(Request(f"{turn} {n}", prompt_ids=prompt, max_tokens=2)))
                 (admitted,) = (event for event in events if isinstance(event, Admitted))
                 assert admitted.reused_tokens >= (119 if turn else 0)
+
+
+@pytest.mark.parametrize("family", ["", "qwen3.5"])
+def test_a_recurrent_draft_model_reads_a_chat_once(family: str) -> None:
+    kind = of_packed(family) if family else of_hybrid_draft()
+    made: list[Assembly] = []
+
+    def assemble(config: EngineConfig, _: object) -> Assembly:
+        made.append(put_together(config, kind["target"], kind["draft"]))  # type: ignore[arg-type]
+        return made[0]
+
+    chat, other = (tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(2))
+    with tiny_engine(assemble=assemble, slots=1) as engine:
+        ask = partial(Request, max_tokens=12, drafter="model", gamma=3)
+        reply = ids_of(list(engine.stream(ask("one", prompt_ids=chat))))
+        list(engine.stream(ask("two", prompt_ids=other)))
+        read, prefill = [0], made[0].draft_runners[0].prefill
+        made[0].draft_runners[0].prefill = lambda tokens, *rest: (  # type: ignore[method-assign]
+            read.append(tokens.numel()),
+            prefill(tokens, *rest),
+        )[1]
+        again = ids_of(list(engine.stream(ask("three", prompt_ids=(*chat, *reply, *range(97, 107))))))
+    assert again
+    assert 10 <= sum(read) < 30
 
 
 def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:
