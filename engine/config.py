@@ -74,6 +74,9 @@ class EngineConfig:
     experience: Path | None = None
     """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.experiences`)."""
 
+    kept: Path | None = None
+    """Folder of texts whose cache is kept between runs (`engine.cache.kept_texts`), see `Engine.keep_texts`."""
+
     exact: bool = False
     """Run the target in batch-invariant passes, so that greedy output is identical for all drafters."""
 

@@ -64,6 +64,15 @@ def chat(
         str | None,
         opt("--rejected", "fold|show|hide", "How finished replies show rejected drafts: folded, in place or hidden."),
     ] = None,
+    keep_cache: Annotated[
+        bool,
+        opt(
+            "--keep-cache",
+            None,
+            "At exit, write what was read of the latest chats to disk (at most 1 GB), for the next start.",
+            options.MACHINE,
+        ),
+    ] = False,
     side_by_side: Annotated[
         bool,
         opt(
@@ -78,7 +87,7 @@ def chat(
     version: Annotated[bool, opt("--version", None, "Print the version.")] = False,
 ) -> None:
     """Chat, if no command is given. Put options of a command after the command."""
-    given = {**given, "theme": theme, "rejected": rejected}
+    given = {**given, "theme": theme, "rejected": rejected, "keep_cache": "on" if keep_cache else None}
     side = {"left": left, "right": right, "order": order, "exact": exact or None}
     if version:
         from importlib.metadata import version as installed

@@ -46,6 +46,7 @@ _WORDS = {
     "view": ("", *VIEWS),
     "tips": ("on", "off"),
     "reopen": ("on", "off"),
+    "keep_cache": ("on", "off"),
     "thinking": THINKING,
 }
 """Settings that are one of a few words."""
@@ -98,6 +99,8 @@ class Settings:
     and memory can hold."""
     cache_memory: float | None = None
     """GB of memory that keeps what was read of all chats; None, written auto, is a quarter of what is free."""
+    keep_cache: str = "off"
+    """Whether what was read of the latest chats is written to disk at exit, for the next start."""
     when_full: str = STOP
     """What happens to a chat that exceeds the context (`specchat.engine.WHEN_FULL`): it is not sent, or sent without
     the oldest turns, or without the middle ones."""
@@ -160,10 +163,10 @@ class Settings:
         options = self._shared_with(Request) | {"thinking": THINKING[self.thinking], "sampling": self.sampling()}
         return Request(request_id, messages, stop=stop, **options)
 
-    def engine_config(self, models: Path, experience: Path | None = None) -> EngineConfig:
-        """Configuration of an engine; `models` is the folder of local models, `experience` as in `EngineConfig`."""
+    def engine_config(self, models: Path, experience: Path | None = None, kept: Path | None = None) -> EngineConfig:
+        """Configuration of an engine; `models` is the folder of local models, the others are as in `EngineConfig`."""
         options = self._shared_with(EngineConfig) | {"draft": self.draft or None}
-        return EngineConfig(models=models, experience=experience, **options)
+        return EngineConfig(models=models, experience=experience, kept=kept, **options)
 
     def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
         """The settings that are options of the engine by the same name."""

@@ -8,11 +8,12 @@ and heads use the same tables, each with its own memory per block (`BlockStore`)
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK, Node, PrefixTree
 from specchat.engine.errors import EngineError
@@ -97,6 +98,11 @@ class BlockPool:
     def bytes(self) -> int:
         """Memory of all blocks."""
         return self.blocks * BLOCK * sum(store.column_bytes for store in self.stores)
+
+    @property
+    def free(self) -> int:
+        """Number of blocks that hold nothing."""
+        return len(self._free)
 
     @property
     def columns(self) -> int:
@@ -224,6 +230,18 @@ class BlockPool:
         shared = (node.filled_by for node, count in texts if count > 1)
         return Counter(node.filled_by for node, _ in texts), Counter(shared)
 
+    def latest_texts(self, groups: Mapping[str, str]) -> dict[str, list[int]]:
+        """Known texts by group, of each the one that was used last, the latest first.
+
+        Args:
+            groups: of requests that filled blocks.
+        """
+        latest: dict[str, Node] = {}
+        for node in sorted(self._tree.nodes, key=lambda node: node.used, reverse=True):
+            if node.filled_by in groups and node.ends:
+                latest.setdefault(groups[node.filled_by], node)
+        return {group: node.text() for group, node in latest.items()}
+
     def unshared(self, slot: int) -> int:
         """Blocks of a slot that are in no known text."""
         return sum(self._users[block] == 1 for block in self._held[slot])
@@ -267,6 +285,8 @@ class BlockStore:
 
     column_bytes: int
     """Memory of one column."""
+    memory: Sequence[Tensor] = ()
+    """What it stores of blocks, each [blocks, …]."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool

@@ -166,8 +166,9 @@ class KVCache(LayerCache):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to on a CPU."""
-        self._saved = []
+        self._saved, self.memory = [], ()
         self._saved = self._by_block(blocks)[0]
+        self.memory = [each.transpose(0, 1) for each in self._saved]
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first columns of a block."""

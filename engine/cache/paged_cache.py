@@ -58,6 +58,7 @@ class PagedCache(LayerCache):
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
         self._blocks, self.keys, self.values = self._by_block(blocks)
+        self.memory = [each.transpose(0, 1) for each in self._blocks]
         self._attach(self.pool.tables, self.keys, self.values)
 
     def copy(self, source: int, target: int, count: int) -> None:

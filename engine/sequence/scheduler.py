@@ -55,6 +55,11 @@ class Scheduler(Generic[Waiting]):
     def _free_slots(self) -> list[int]:
         return [slot for slot, row in enumerate(self._rows) if row is None and slot not in self._reserved]
 
+    @property
+    def free_slot(self) -> int | None:
+        """A slot that nothing uses."""
+        return next(iter(self._free_slots()), None)
+
     def reserve(self) -> int | None:
         """A slot with blocks for all of its columns for other work, until `release`; None if all are in use."""
         for slot in self._free_slots()[:1]:

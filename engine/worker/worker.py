@@ -23,6 +23,7 @@ from specchat.engine.commands import (
     Close,
     Command,
     Count,
+    KeepTexts,
     Pause,
     Resume,
     SetDetail,
@@ -44,6 +45,7 @@ from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
+from specchat.engine.worker.keeping import Keeping
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
@@ -105,6 +107,7 @@ class Worker:
             return
         finally:
             before_capture.reset(asked)
+        self._keeping.load(self._notices)
         while not self._closed:
             self._take_commands()
             self._requests.admit()
@@ -190,6 +193,7 @@ class Worker:
         plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
         self._rounds = Rounds(made, self._planner, plain_passes, self._requests, faults, self._notices, clock)
         self._side_work = SideWork(made, self._scheduler)
+        self._keeping = Keeping(self._config.kept, made, self._scheduler)
         self._loaded = True
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
@@ -268,6 +272,8 @@ class Worker:
                 self._outbox.put(cache_use(self._scheduler, self._clock()))
             case Borrow():
                 self._side_work.enqueue(command)
+            case KeepTexts():
+                self._keeping.save(command)
             case Close():
                 self._closed = True
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specchat.app.errors import StoreError, UsageError
-from specchat.app.paths import database_file, experience_file, settings_file
+from specchat.app.paths import database_file, experience_file, kept_folder, settings_file
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError, models_folder, read_trace
@@ -129,7 +129,8 @@ def prepare(
 def _engine(settings: Settings) -> Source:
     from specchat.engine import Engine
 
-    return Engine(settings.engine_config(models_folder(), experience_file()))
+    kept = kept_folder(database_file()) if settings.keep_cache == "on" else None
+    return Engine(settings.engine_config(models_folder(), experience_file(), kept))
 
 
 def open_store(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
@@ -60,6 +61,7 @@ class _ReadPlaces(BlockStore):
         """For so many blocks."""
         self._next = np.full(blocks, -1)
         """Token that the last place of each block was read with."""
+        self.memory = [torch.from_numpy(self._next)]
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The first places of a block have been copied; if more have been read, the text differs after them."""

@@ -93,8 +93,7 @@ class HeadLayer(BlockStore):
         self.most_unread = window + BLOCK - 1 if window > 1 else 1
         """Most places that a row reads at once: a window, from the beginning of a block on."""
         self.column_bytes = sum(each[0, 0].nbytes for each in rows)
-        self._rows, self._saved = rows, list[Tensor]()
-        """`_saved` is [blocks, BLOCK, …] of each, once there are blocks."""
+        self._rows = rows
         super().__init__(pool)
 
     @property
@@ -108,12 +107,12 @@ class HeadLayer(BlockStore):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for so many blocks."""
-        self._saved = []
-        self._saved = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
+        self.memory = ()
+        self.memory = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first columns of a block."""
-        for saved in self._saved:
+        for saved in self.memory:
             saved[target, :count] = saved[source, :count]
 
     def load(self, slot: int, length: int) -> None:
@@ -130,7 +129,7 @@ class HeadLayer(BlockStore):
         """Whole blocks with these columns: the slot's [n, BLOCK, …], the memory of all blocks, and which they are."""
         first, last = start // BLOCK, -(-end // BLOCK)
         blocks = to_device(torch.from_numpy(self.pool.tables[slot, first:last]), self.states.device, torch.long)
-        for rows, saved in zip(self._rows, self._saved, strict=False):
+        for rows, saved in zip(self._rows, self.memory, strict=False):
             yield rows[slot, first * BLOCK : last * BLOCK].view(last - first, *saved.shape[1:]), saved, blocks
 
     def flush(self) -> None:

@@ -93,6 +93,7 @@ class PackedLayer(HeadLayer):
         cached = (blocks, shape.key_heads, BLOCK, shape.head_size)
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
         self._keys, self._values = (lazy_zeros(cached, _CPU, torch.float16) for _ in range(2))
+        self.memory = [self.states, self._keys, self._values]
         self._head.attach(self._tables, self.states, self._keys, self._values)
 
     def time_step(self) -> float:
