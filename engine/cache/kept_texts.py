@@ -75,7 +75,8 @@ class KeptTexts:
     def _content(self, slot: int, tokens: Sequence[int]) -> bytes:
         length = self._pool.admit(slot, tokens)
         blocks = torch.tensor(self._pool.held(slot), dtype=torch.long)
-        content = {str(i): each[blocks.to(each.device)].cpu() for i, each in enumerate(_contents(self._pool))}
+        stored = (each[blocks.to(each.device)].cpu().contiguous() for each in _contents(self._pool))
+        content = {str(i): each for i, each in enumerate(stored)}
         self._pool.clear(slot)
         return save(content | {_TOKENS: torch.tensor(tokens[:length], dtype=torch.int32)})
 

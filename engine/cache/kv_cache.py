@@ -16,10 +16,9 @@ from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, BlockStore, States
+from specchat.engine.cache.block_pool import BlockPool, BlockStore, States, as_array
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
@@ -168,23 +167,18 @@ class KVCache(LayerCache):
         """Have memory for blocks, which takes it when they are first written to on a CPU."""
         self._saved, self.memory = [], ()
         self._saved = self._by_block(blocks)[0]
-        self.memory = [each.transpose(0, 1) for each in self._saved]
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first columns of a block."""
-        for saved in map(_as_array, self._saved):
-            saved[:, target, :, :count] = saved[:, source, :, :count]
+        self.memory = [each.movedim((1, 3), (0, 1)) for each in self._saved]
 
     def load(self, slot: int, length: int) -> None:
         """Copy the first columns of a slot from its blocks."""
         for start, block, columns in self.parts(slot, 0, length):
-            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=False):
+            for rows, saved in zip(map(as_array, self._rows), map(as_array, self._saved), strict=False):
                 rows[:, slot, :, start : start + len(columns)] = saved[:, block, :, columns.start : columns.stop]
 
     def save(self, slot: int, start: int, end: int) -> None:
         """Copy columns of a slot to its blocks."""
         for first, block, columns in self.parts(slot, start, end):
-            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=False):
+            for rows, saved in zip(map(as_array, self._rows), map(as_array, self._saved), strict=False):
                 saved[:, block, :, columns.start : columns.stop] = rows[:, slot, :, first : first + len(columns)]
 
     def clear(self, slot: int) -> None:
@@ -221,20 +215,8 @@ class KVCache(LayerCache):
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
         """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU."""
         end = target + len(sources)
-        for rows in map(_as_array, self._rows):
+        for rows in map(as_array, self._rows):
             rows[:, slot, :, target:end] = rows[:, slot][:, :, list(sources)]
-
-
-def _as_array(tensor: Tensor) -> Any:
-    """On a CPU the memory of a tensor for numpy, which knows no bfloat16, of which a value is two bytes to it.
-
-    Indexing of numpy takes a fraction of the time of torch's, which shares even a copy out among threads, and waits for
-    one that another program keeps busy.
-    """
-    if tensor.device.type != "cpu":
-        return tensor
-    array: NDArray[Any] = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    return array
 
 
 def pages(stored: Tensor) -> Tensor:

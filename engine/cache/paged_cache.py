@@ -58,14 +58,8 @@ class PagedCache(LayerCache):
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
         self._blocks, self.keys, self.values = self._by_block(blocks)
-        self.memory = [each.transpose(0, 1) for each in self._blocks]
+        self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
         self._attach(self.pool.tables, self.keys, self.values)
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first columns of a block."""
-        for blocks in self._blocks:
-            array = blocks.numpy()
-            array[:, target, :, :count] = array[:, source, :, :count]
 
     def clear(self, slot: int) -> None:
         """Forget a slot. Kernels read no column that a token does not see, so what is no number may stay."""

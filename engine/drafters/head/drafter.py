@@ -61,7 +61,7 @@ class _ReadPlaces(BlockStore):
         """For so many blocks."""
         self._next = np.full(blocks, -1)
         """Token that the last place of each block was read with."""
-        self.memory = [torch.from_numpy(self._next)]
+        self.memory = [torch.from_numpy(self._next)]  # of a block, not of its columns
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The first places of a block have been copied; if more have been read, the text differs after them."""

@@ -110,11 +110,6 @@ class HeadLayer(BlockStore):
         self.memory = ()
         self.memory = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
 
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first columns of a block."""
-        for saved in self.memory:
-            saved[target, :count] = saved[source, :count]
-
     def load(self, slot: int, length: int) -> None:
         """Copy the last window of a slot from its blocks."""
         for rows, saved, blocks in self._blocks(slot, max(length - self.window, 0), length):

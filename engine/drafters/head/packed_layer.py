@@ -93,7 +93,7 @@ class PackedLayer(HeadLayer):
         cached = (blocks, shape.key_heads, BLOCK, shape.head_size)
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
         self._keys, self._values = (lazy_zeros(cached, _CPU, torch.float16) for _ in range(2))
-        self.memory = [self.states, self._keys, self._values]
+        self.memory = [self.states, self._keys.transpose(1, 2), self._values.transpose(1, 2)]
         self._head.attach(self._tables, self.states, self._keys, self._values)
 
     def time_step(self) -> float:
@@ -109,9 +109,7 @@ class PackedLayer(HeadLayer):
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first columns of a block."""
         self.flush()
-        for each in (self.states, self._keys.transpose(1, 2), self._values.transpose(1, 2)):
-            blocks = each.numpy()
-            blocks[target, :count] = blocks[source, :count]
+        super().copy(source, target, count)
 
     def load(self, slot: int, length: int) -> None:  # noqa: ARG002
         """Passes read the blocks."""

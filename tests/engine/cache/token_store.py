@@ -22,9 +22,6 @@ class TokenStore(BlockStore):
         self.content = np.full((blocks, BLOCK), -1)
         self.memory = [torch.from_numpy(self.content)]
 
-    def copy(self, source: int, target: int, count: int) -> None:
-        self.content[target, :count] = self.content[source, :count]
-
     def read(self, slot: int, tokens: list[int], start: int) -> None:
         for column in range(start, len(tokens)):
             self.content[self.pool.tables[slot, column // BLOCK], column % BLOCK] = tokens[column]
