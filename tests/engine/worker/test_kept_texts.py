@@ -67,12 +67,18 @@ def test_a_damaged_file_is_deleted_and_its_chat_read_again(damage: str, tmp_path
     assert [file.name for file in files(tmp_path)] == ["chat-2.cache"]
 
 
-def test_files_of_other_models_are_not_looked_at(tmp_path: Path) -> None:
-    texts = chatted(tmp_path, "none")
-    with tiny_engine(tiny_model(seed=5), kept=tmp_path) as engine:
-        assert turn(engine, "r", texts[0])[1] == 0
-        assert not said_while_loading(engine)
-    assert len(files(tmp_path)) == 3
+def test_another_model_after_a_full_cache_begins_with_an_empty_one(tmp_path: Path) -> None:
+    with tiny_engine(kept=tmp_path, cache_memory=1e-9) as engine:  # which has room for two of the chats
+        texts = [turn(engine, f"{n} 0", chat)[0] for n, chat in enumerate(CHATS)]
+        engine.keep_texts(NAMES)
+    kept, found = files(tmp_path), []
+    assert kept
+    for folder in (tmp_path, None):
+        with tiny_engine(tiny_model(seed=5), kept=folder, cache_memory=1e-9) as engine:
+            found.append([turn(engine, f"{n}", text) for n, text in enumerate(texts)])
+            assert not said_while_loading(engine)
+    assert found[0] == found[1]
+    assert files(tmp_path) == kept
 
 
 def test_the_files_that_are_too_many_go_the_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

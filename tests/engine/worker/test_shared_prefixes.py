@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -51,6 +53,10 @@ def of_packed(family: str) -> dict[str, object]:
         assert made is not None
         model = load_packed(made, ignore_progress)
     return {"target": model, "draft": model}
+
+
+def assembled(config: EngineConfig, kind: dict[str, Any]) -> Assembly:
+    return put_together(config, kind.get("target") or tiny_model(), kind.get("draft"), kind.get("head"))
 
 
 KINDS = {
@@ -136,6 +142,37 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
     assert reused > 100 if memory is None else suspended, reused
 
 
+@pytest.mark.parametrize("kind", ["head", "packed", pytest.param("hybrid", marks=pytest.mark.slow)])
+def test_a_reply_that_is_cancelled_at_any_step_leaves_every_block_free_or_known(kind: str) -> None:
+    made: list[Assembly] = []
+
+    def assemble(config: EngineConfig, _: object) -> Assembly:
+        made.append(assembled(config, KINDS[kind]()))
+        return made[0]
+
+    prompt = tuple(random.Random(1).choices(range(97, 122), k=100))
+    whole = Request("whole", prompt_ids=prompt, max_tokens=20, sampling=Sampling(temperature=0.9, seed=4), gamma=3)
+    with tiny_engine(assemble=assemble, slots=2, cache_memory=ONE_TEXT) as engine:
+        reply, steps = ids_of(list(engine.stream(whole))), 0
+        list(engine.stream(Request("other", prompt_ids=(98,) * 200, max_tokens=2)))  # the cache is full
+        while True:
+            request, box = replace(whole, request_id=f"after {steps}"), Outbox()
+            engine.submit(request, box)
+            seen = [box.get(60) for _ in range(steps)]
+            engine.cancel(request.request_id)
+            if any(isinstance(event, Finished) for event in seen):
+                break
+            end = ended(box)[-1]
+            assert isinstance(end, Finished)
+            assert end.reason in (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.EOS)
+            steps += 1
+        assert steps > 5
+        assert ids_of(list(engine.stream(whole))) == reply
+    pool = made[0].target.cache.pool
+    assert not any(pool.held(slot) for slot in range(pool.slots))
+    assert pool.free + sum(pool.filled_by()[0].values()) == pool.blocks - 1
+
+
 def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> None:
     chats = [tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(20)]
     with tiny_engine(slots=2) as engine:
@@ -153,7 +190,7 @@ def test_a_recurrent_draft_model_reads_a_chat_once(family: str) -> None:
     made: list[Assembly] = []
 
     def assemble(config: EngineConfig, _: object) -> Assembly:
-        made.append(put_together(config, kind["target"], kind["draft"]))  # type: ignore[arg-type]
+        made.append(assembled(config, kind))
         return made[0]
 
     chat, other = (tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(2))
