@@ -69,7 +69,7 @@ class Source(Protocol):
         raise EngineError(NO_CACHE)
 
     def keep_texts(self, names: Mapping[str, str]) -> None:  # noqa: ARG002
-        """Write the cache of texts, named by the ids of their requests, to disk for the next start, if there is one."""
+        """Write the cache of texts, named by the ids of their requests, to disk for the next start, if any."""
         return
 
     def pause(self) -> None:

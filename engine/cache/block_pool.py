@@ -232,7 +232,7 @@ class BlockPool:
         return Counter(node.filled_by for node, _ in texts), Counter(shared)
 
     def latest_texts(self, groups: Mapping[str, str]) -> dict[str, list[int]]:
-        """Known texts by group, of each the one that was used last, the latest first.
+        """The text of each group that was used last, the latest first.
 
         Args:
             groups: of requests that filled blocks.

@@ -43,7 +43,7 @@ class KeptTexts:
         self._folder = folder / sha256(repr((models, layout)).encode()).hexdigest()[:16]
 
     def save(self, slot: int, texts: Mapping[str, Sequence[int]]) -> None:
-        """Write what is known of texts, by name, the most valuable ones first; those that are too many are left out.
+        """Write the cache of texts, by name, the most valuable ones first, as many as `MOST_BYTES` allows.
 
         Args:
             slot: an empty one.

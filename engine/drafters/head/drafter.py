@@ -124,7 +124,7 @@ class HeadMemory:
                 slot.stored = end
 
     def release(self, row: SequenceState) -> None:
-        """The row leaves; what is known of its text stays."""
+        """The row leaves; states and places of its text stay known."""
         self._layer.flush()
         slot = self._slots[row.slot]
         self._layer.mark(row.slot, min(slot.first, slot.stored), max(row.cached, slot.stored))
