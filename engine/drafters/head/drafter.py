@@ -71,7 +71,9 @@ class _ReadPlaces(BlockStore):
         """Places of a text in a slot have been read, from the beginning of a block on."""
         self.mark(slot, first, end)
         for start in range(first, end, BLOCK):
-            self._next[self.pool.tables[slot, start // BLOCK]] = tokens[min(start + BLOCK, end)]
+            block, stop = self.pool.tables[slot, start // BLOCK], min(start + BLOCK, end)
+            if self.valid[block] == stop - start:
+                self._next[block] = tokens[stop]
 
     def read(self, slot: int, first: int, length: int, tokens: Sequence[int]) -> int:
         """Up to which place a text in a slot has been read from `first`, the beginning of a block, on."""
