@@ -37,6 +37,11 @@ def database_file() -> Path:
     return data_folder() / "specchat.db"
 
 
+def kept_folder(database: Path) -> Path:
+    """What was read of the chats of a database (`EngineConfig.kept`)."""
+    return database.with_suffix(".cache")
+
+
 def settings_file() -> Path:
     """The TOML file of `app.settings.settings`."""
     return config_folder() / "settings.toml"

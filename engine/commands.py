@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +37,14 @@ class Adjust:
     drafter: str
     gamma: int | None
     """As `Request.gamma`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepTexts:
+    """Write the cache of the latest texts to files, see `Engine.keep_texts`."""
+
+    names: Mapping[str, str]
+    result: Future[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +99,4 @@ class Close:
     """End the engine thread."""
 
 
-Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | ShowCache | Borrow | Close
+Command = Submit | Cancel | Adjust | Pause | Step | Resume | SetDetail | Count | ShowCache | KeepTexts | Borrow | Close

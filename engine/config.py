@@ -61,8 +61,9 @@ class EngineConfig:
     models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
     slots: int = 4
     """Maximum number of concurrent requests; each uses one slot of the KV cache."""
-    context: int = 4096
-    """Tokens per slot, prompt and reply together; limited by the model's context length."""
+    context: int | None = None
+    """Most tokens of a text, prompt and reply together; limited by the model's context length. None for that, or for
+    what the cache can hold if that is less."""
     cache_memory: float | None = None
     """GB for what was read of all texts, so that it need not be read again; None for a quarter of what is free."""
     queue: int = 1024
@@ -72,6 +73,9 @@ class EngineConfig:
 
     experience: Path | None = None
     """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.experiences`)."""
+
+    kept: Path | None = None
+    """Folder of texts whose cache is kept between runs (`engine.cache.kept_texts`), see `Engine.keep_texts`."""
 
     exact: bool = False
     """Run the target in batch-invariant passes, so that greedy output is identical for all drafters."""
@@ -84,7 +88,7 @@ class EngineConfig:
         if self.quantize in ("q8", "q4") and self.dtype != "auto":
             raise EngineError(f"quantize {self.quantize} contradicts dtype {self.dtype}: leave one of them at auto")
         for name in ("slots", "context", "queue", "prefill_chunk"):
-            if (value := getattr(self, name)) < 1:
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")
 
         if self.cache_memory is not None and not 0 < self.cache_memory < inf:

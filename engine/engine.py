@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -25,6 +25,7 @@ from specchat.engine.commands import (
     Close,
     Command,
     Count,
+    KeepTexts,
     Pause,
     Resume,
     SetDetail,
@@ -185,6 +186,17 @@ class Engine:
         """Report what the cache holds; the answer is a `CacheUse` event, between two rounds."""
         self._commands.put(ShowCache())
 
+    def keep_texts(self, names: Mapping[str, str], timeout: float = 60.0) -> None:
+        """Write the cache of texts to `EngineConfig.kept`, from where the next start loads it; waits until it is done.
+
+        Args:
+            names: of a text, by the ids of its requests; of each name the text that was used last is written.
+            timeout: seconds.
+        """
+        if self.ready is not None:
+            with suppress(EngineError, TimeoutError):
+                self._ask(lambda result: KeepTexts(names, result)).result(timeout)
+
     def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
         """Run other work with the loaded models, one step between two rounds, in the engine's thread.
 
@@ -197,11 +209,15 @@ class Engine:
         Returns:
             The result, or an `EngineError` if the work fails or the engine ends. Cancelling it ends the work.
         """
+        return self._ask(lambda result: Borrow(work, result))
+
+    def _ask(self, command: Callable[[Future[_Result]], Command]) -> Future[_Result]:
+        """Send a command whose result is awaited."""
         result: Future[_Result] = Future()
         with self._lock:
             if self._death is None:
                 self._borrowed.add(result)
-                self._commands.put(Borrow(work, result))
+                self._commands.put(command(result))
             else:
                 result.set_exception(EngineError(self._death))
         result.add_done_callback(self._borrowed.discard)

@@ -94,7 +94,7 @@ class Ready:
     dtype: str
     """Format of the weights."""
     context: int
-    """Tokens per slot, prompt and reply together."""
+    """Most tokens of a text, prompt and reply together."""
     slots: int
     """Maximum number of concurrent requests."""
     weight_bytes: int
@@ -130,6 +130,8 @@ class Ready:
     """Sampling settings that the model's authors recommend; what they do not state is the default."""
     device_uuid: str = ""
     """Identifies the GPU, as NVML does without the prefix `GPU-`; empty on a CPU."""
+    model_context: int = 0
+    """Context length of the target: `context` is less if memory is short or less was requested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,8 @@ class RequestManager:
 
     def close(self) -> None:
         """End the replies, store them, and close source and archive."""
+        if self.session is not None and self.settings is not None and self.settings.keep_cache == "on":
+            self._keep_texts(self.session.source)
         self.end()
         if self.session is not None and self._archive is not None:
             self._archive.close()
@@ -136,6 +138,13 @@ class RequestManager:
         self._take_in(self.session.source)
         for record in self._arrivals.rest():
             list(self._deliver(record))
+
+    def _keep_texts(self, source: Source) -> None:
+        """End the replies, and let the engine write what it has read of chats that are stored."""
+        self.running.cancel([self.running.reply(request_id) for request_id in self.replies])
+        stored = {chat.id for chat in (self._archive.chats().result() if self._archive else None) or ()}
+        chats = {request_id: self.chat_of(request_id)[0] for request_id in (*self._chats, *self.replies)}
+        source.keep_texts({request_id: str(chat) for request_id, chat in chats.items() if chat in stored})
 
     @property
     def model(self) -> str:

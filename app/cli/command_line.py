@@ -55,6 +55,7 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 _REJECTED = "How finished replies show rejected drafts: folded, in place or hidden."
+_KEEP = "At exit, write what was read of the latest chats to disk (at most 1 GB), for the next start."
 _SIDE = "One prompt in two set-ups, each with its own clock; with --attach, also a server."
 
 
@@ -65,6 +66,7 @@ def chat(
     given: options.Given,
     theme: options.Theme = None,
     rejected: Annotated[str | None, opt("--rejected", "fold|show|hide", _REJECTED)] = None,
+    keep_cache: Annotated[bool, opt("--keep-cache", None, _KEEP, options.MACHINE)] = False,
     side_by_side: Annotated[bool, opt("--side-by-side", None, _SIDE)] = False,
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
@@ -74,7 +76,7 @@ def chat(
     version: Annotated[bool, opt("--version", None, "Print the version.")] = False,
 ) -> None:
     """Chat, if no command is given. Put options of a command after the command."""
-    given = {**given, "theme": theme, "rejected": rejected}
+    given = {**given, "theme": theme, "rejected": rejected, "keep_cache": "on" if keep_cache else None}
     side = {"left": left, "right": right, "order": order, "exact": exact or None}
     if version:
         from importlib.metadata import version as installed

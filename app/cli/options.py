@@ -84,7 +84,7 @@ SETTINGS: Mapping[str, Any] = {
         MODEL,
         target=(str, "MODEL", "A preset, a hub id, a folder or a GGUF file."),
         draft=(list[str], "MODEL", "A smaller model that drafts (may be repeated), a draft head, or bigram tables."),
-        context=(int, "N", "Tokens of prompt and reply together."),
+        context=(int, "N", "Tokens of prompt and reply together; default: as the model and memory allow."),
         thinking=(bool, None, "Switch the model's thinking on or off, where its chat template can."),
     ),
     **table(

@@ -125,8 +125,8 @@ CONTROLS: tuple[Control, ...] = (
         "what becomes of a chat that is too long", str, WHEN_FULL),
     Control("system", "system prompt", "system", "a text", "told to the model first; enter edits it",
         str, (), (("", OFF),), form=True),
-    Control("context", "context", "context", "a whole number of tokens", "tokens of prompt and reply; enter types",
-        int, (), loads=True),
+    Control("context", "context", "context", "a whole number of tokens, or auto",
+        "tokens of prompt and reply; enter types", int, (), ((None, AUTO),), loads=True),
     Control("rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}",
         "how finished replies show rejected drafts", str, REJECTED, look=True),
 )  # fmt: skip

@@ -30,6 +30,7 @@ THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
 _ON_OFF = ("on", "off")
 _WORDS = {
     "drafter": DRAFTERS, "rejected": REJECTED, "view": ("", *VIEWS), "tips": _ON_OFF, "reopen": _ON_OFF,
+    "keep_cache": _ON_OFF,
     "thinking": THINKING,
 }  # fmt: skip
 """Settings that are one of a few words."""
@@ -77,10 +78,13 @@ class Settings:
     max_tokens: int = 1024
     slots: int = 4
     """Maximum number of concurrent replies; others wait."""
-    context: int = 4096
-    """Maximum number of tokens of a chat, prompt and reply together."""
+    context: int | None = None
+    """Maximum number of tokens of a chat, prompt and reply together; None, written auto, is as many as the model reads
+    and memory can hold."""
     cache_memory: float | None = None
     """GB of memory that keeps what was read of all chats; None, written auto, is a quarter of what is free."""
+    keep_cache: str = "off"
+    """Whether what was read of the latest chats is written to disk at exit, for the next start."""
     when_full: str = STOP
     """What happens to a chat that exceeds the context (`specchat.engine.WHEN_FULL`): it is not sent, or sent without
     the oldest turns, or without the middle ones."""
@@ -143,10 +147,10 @@ class Settings:
         options = self._shared_with(Request) | {"thinking": THINKING[self.thinking], "sampling": self.sampling()}
         return Request(request_id, messages, stop=stop, **options)
 
-    def engine_config(self, models: Path, experience: Path | None = None) -> EngineConfig:
-        """Configuration of an engine; `models` is the folder of local models, `experience` as in `EngineConfig`."""
+    def engine_config(self, models: Path, experience: Path | None = None, kept: Path | None = None) -> EngineConfig:
+        """Configuration of an engine; `models` is the folder of local models, the others are as in `EngineConfig`."""
         options = self._shared_with(EngineConfig) | {"draft": self.draft or None}
-        return EngineConfig(models=models, experience=experience, **options)
+        return EngineConfig(models=models, experience=experience, kept=kept, **options)
 
     def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
         """The settings that are options of the engine by the same name."""

@@ -108,6 +108,9 @@ class AttachedEngine:
         """
         raise engine.EngineError(NO_CACHE)
 
+    def keep_texts(self, names: Mapping[str, str]) -> None:
+        """A server keeps its own cache."""
+
     def pause(self) -> None:
         """Hold events back; the server continues."""
         self._paused, self._steps = True, 0

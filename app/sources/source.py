@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -67,6 +67,10 @@ class Source(Protocol):
             EngineError: the source cannot tell.
         """
         raise EngineError(NO_CACHE)
+
+    def keep_texts(self, names: Mapping[str, str]) -> None:  # noqa: ARG002
+        """Write the cache of texts, named by the ids of their requests, to disk for the next start, if any."""
+        return
 
     def pause(self) -> None:
         """Run no further round after the current one."""
@@ -245,6 +249,10 @@ class Stepper:
             EngineError: the source cannot tell.
         """
         self._source.show_cache()
+
+    def keep_texts(self, names: Mapping[str, str]) -> None:
+        """Let the source write its cache."""
+        self._source.keep_texts(names)
 
     def close(self) -> None:
         """Close the source; held records are released."""

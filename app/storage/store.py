@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from specchat.app.errors import StoreError
+from specchat.app.paths import kept_folder
 from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows, UnsentRows
 from specchat.app.storage.database import StoreFile, storable
 from specchat.app.storage.replies import FinishedReplies
@@ -113,6 +114,9 @@ class Store:
             changes["deleted_at"] = self._now() if changes.pop("deleted") else None
         names = ", ".join(f"{name} = ?" for name in changes)
         self._file.change(f"chat {chat_id}", f"UPDATE chats SET {names} WHERE id = ?", (*changes.values(), chat_id))
+        if changes.get("deleted_at"):
+            for file in kept_folder(self.path).glob(f"*/{chat_id}.*"):
+                file.unlink(missing_ok=True)
 
     def prompts(self, at_most: int) -> list[str]:
         """The newest different prompts of all chats, oldest first, except prompts that refer to a paste."""

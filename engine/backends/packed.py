@@ -77,13 +77,11 @@ class PackedBackend(Backend):
     ) -> None:
         columns = context + overhang + 1
         shape, recurrent = model.shape, model.described.recurrent
-        attended = [model.described.layer_shape(layer).cached * 2 for layer in range(model.layers)]
-        shapes = [(0, 0, 0, 0) if layer in recurrent else each for layer, each in enumerate(attended)]
         self._states = None
         if recurrent:
             self._states = PackedStates(len(recurrent), slots, shape.taps, shape.recurrent_sizes)
             self.capabilities = replace(self.capabilities, trees=False)
-        self.cache = PagedCache(shapes, slots, columns, self._states, pool)
+        self.cache = PagedCache(model.cached, slots, columns, self._states, pool)
         self._decoder = model.decoder(context, columns)
         self.cache.connect(self._decoder.attach)
         self._embedding = self.packed_embedding = model.embedding

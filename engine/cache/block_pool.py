@@ -8,11 +8,13 @@ and heads use the same tables, each with its own memory per block (`BlockStore`)
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK, Node, PrefixTree
 from specchat.engine.errors import EngineError
@@ -60,11 +62,13 @@ class BlockPool:
         self.stores: list[BlockStore] = []
         self.states: States | None = None
         """Of the target's recurrent layers."""
+        self.draft_states: list[States] = []
+        """Of those of draft models, which may know less of a text."""
         self._users = [1] * self.blocks
         self._free: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(slots)]
         self._tree = PrefixTree()
-        self._with_states: deque[tuple[Node, int]] = deque()
+        self._with_states: deque[tuple[Node, tuple[States, int]]] = deque()
 
     def manage(self, memory: int) -> None:
         """From now on slots have the blocks that their texts need; all blocks together take so many bytes.
@@ -97,6 +101,11 @@ class BlockPool:
         return self.blocks * BLOCK * sum(store.column_bytes for store in self.stores)
 
     @property
+    def free(self) -> int:
+        """Number of blocks that hold nothing."""
+        return len(self._free)
+
+    @property
     def columns(self) -> int:
         """Most columns of a slot."""
         return self.width * BLOCK
@@ -118,9 +127,9 @@ class BlockPool:
         Args:
             usable: how much of a length may be used.
         """
-        found, length, states = self._match(tokens, usable)
-        if self.states:
-            self.states.give(slot, states)
+        found, length = self._match(tokens, usable)
+        for states in self._all_states:
+            states.give(slot, {n: state for n, state in _known(found, states).items() if n <= length})
         whole, rest = divmod(length, BLOCK)
         blocks = [node.block for node, _ in found[: whole + (rest > 0)]]
         for block in blocks:
@@ -156,6 +165,13 @@ class BlockPool:
             held.append(block)
         return True
 
+    def trim(self, slot: int, columns: int) -> None:
+        """Free the blocks of a slot beyond so many columns."""
+        held = self._held[slot]
+        while len(held) > -(-columns // BLOCK):
+            self._drop(held.pop())
+            self.tables[slot, len(held)] = 0
+
     def clear(self, slot: int) -> None:
         """Free all blocks of a slot."""
         for block in self._held[slot]:
@@ -180,38 +196,52 @@ class BlockPool:
                 if before is not None:
                     self._drop(before)
             nodes.append(node)
-        if self.states and final:
-            for length, state in self.states.take(slot, len(tokens)).items():
+        for states in self._all_states if final else ():
+            for length, state in states.take(slot, len(tokens)).items():
                 node = nodes[-(-length // BLOCK) - 1]
-                if length not in node.states:
-                    self._with_states.append((node, length))
-                node.states[length] = state
-            while len(self._with_states) > _STATES:
-                node, length = self._with_states.popleft()
-                node.states.pop(length, None)
+                if (states, length) not in node.states:
+                    self._with_states.append((node, (states, length)))
+                node.states[states, length] = state
+        while len(self._with_states) > _STATES:
+            node, key = self._with_states.popleft()
+            node.states.pop(key, None)
+
+    @property
+    def _all_states(self) -> Iterator[States]:
+        yield from ([self.states] if self.states else [])
+        yield from self.draft_states
 
     def known(self, tokens: Sequence[int], usable: Callable[[int], int] = int) -> int:
         """Length of the longest known beginning of a text."""
         return self._match(tokens, usable)[1]
 
-    def _match(
-        self, tokens: Sequence[int], usable: Callable[[int], int]
-    ) -> tuple[list[tuple[Node, int]], int, dict[int, Any]]:
-        """Nodes of the longest known beginning, its length, and known states up to there."""
+    def _match(self, tokens: Sequence[int], usable: Callable[[int], int]) -> tuple[list[tuple[Node, int]], int]:
+        """Nodes of the longest known beginning, and its length, at which the target's states are known."""
         found = self._tree.find(tokens)
         length = usable(sum(shared for _, shared in found))
-        if not self.states:
-            return found, length, {}
-        known = {n: state for node, _ in found for n, state in node.states.items()}
-        while length and length not in known:
-            length = usable(max((n for n in known if n < length), default=0))
-        return found, length, {n: state for n, state in known.items() if n <= length}
+        if self.states:
+            known = _known(found, self.states)
+            while length and length not in known:
+                length = usable(max((n for n in known if n < length), default=0))
+        return found, length
 
     def filled_by(self) -> tuple[Counter[str], Counter[str]]:
         """Number of known blocks by the request that filled them, the latest last; number of them in several texts."""
         texts = sorted(self._tree.texts().items(), key=lambda item: item[0].used)
         shared = (node.filled_by for node, count in texts if count > 1)
         return Counter(node.filled_by for node, _ in texts), Counter(shared)
+
+    def latest_texts(self, groups: Mapping[str, str]) -> dict[str, list[int]]:
+        """The text of each group that was used last, the latest first.
+
+        Args:
+            groups: of requests that filled blocks.
+        """
+        latest: dict[str, Node] = {}
+        for node in sorted(self._tree.nodes, key=lambda node: node.used, reverse=True):
+            if node.filled_by in groups and node.ends:
+                latest.setdefault(groups[node.filled_by], node)
+        return {group: node.text() for group, node in latest.items()}
 
     def unshared(self, slot: int) -> int:
         """Blocks of a slot that are in no known text."""
@@ -242,6 +272,23 @@ class BlockPool:
             self._free.append(block)
 
 
+def _known(found: Sequence[tuple[Node, int]], states: States) -> dict[int, Any]:
+    """What is stored of these states along a text, by length."""
+    return {n: state for node, _ in found for (owner, n), state in node.states.items() if owner is states}
+
+
+def as_array(tensor: Tensor) -> Any:
+    """On a CPU the memory of a tensor for numpy, which knows no bfloat16, of which a value is two bytes to it.
+
+    Indexing of numpy takes a fraction of the time of torch's, which shares even a copy out among threads, and waits for
+    one that another program keeps busy.
+    """
+    if tensor.device.type != "cpu":
+        return tensor
+    array: NDArray[Any] = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
+
+
 class BlockStore:
     """Memory of one cache, by block, and how many columns of each block it knows.
 
@@ -251,6 +298,8 @@ class BlockStore:
 
     column_bytes: int
     """Memory of one column."""
+    memory: Sequence[Tensor] = ()
+    """What it stores of blocks, each [blocks, BLOCK, …]."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -263,7 +312,8 @@ class BlockStore:
 
     def copy(self, source: int, target: int, count: int) -> None:
         """Copy the first `count` columns of a block."""
-        raise NotImplementedError
+        for each in map(as_array, self.memory):
+            each[target, :count] = each[source, :count]
 
     def load(self, slot: int, length: int) -> None:
         """Bring the first columns of a slot's blocks to where passes read them, if that is elsewhere."""
@@ -277,12 +327,18 @@ class BlockStore:
             columns = range(max(start - first, 0), min(end - first, BLOCK))
             yield first + columns.start, int(self.pool.tables[slot, first // BLOCK]), columns
 
-    def attach(self, slot: int, length: int) -> int:
-        """How many of a slot's first `length` columns this cache knows; they can be read from now on."""
-        valid = self.valid[self.pool.tables[slot, : -(-length // BLOCK)]]
+    def attach(self, slot: int, length: int, start: int = 0) -> int:
+        """How many of a slot's first `length` columns this cache knows; they can be read from now on.
+
+        Args:
+            slot: its blocks are in its table.
+            length: of the text.
+            start: columns that do not matter, a multiple of `BLOCK`.
+        """
+        valid = self.valid[self.pool.tables[slot, start // BLOCK : -(-length // BLOCK)]]
         partial = np.flatnonzero(valid < BLOCK)
         if len(partial):
-            length = min(length, int(partial[0]) * BLOCK + int(valid[partial[0]]))
+            length = min(length, start + int(partial[0]) * BLOCK + int(valid[partial[0]]))
         self.load(slot, length)
         return length
 

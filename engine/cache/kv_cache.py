@@ -8,17 +8,17 @@ pass that gathers blocks costs more than such a copy for every prompt.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import prod
-from mmap import mmap
+from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, BlockStore, States
+from specchat.engine.cache.block_pool import BlockPool, BlockStore, States, as_array
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
@@ -27,16 +27,20 @@ Shapes = Sequence[tuple[int, int, int, int]]
 """(G, D of keys, G, D of values) of each layer; zeros for a layer without keys and values."""
 
 
+_UNRESERVED = {"flags": MAP_SHARED | MAP_ANONYMOUS | 0x4000} if sys.platform == "linux" else {}
+"""With `MAP_NORESERVE`, which Python has no name for."""
+
+
 def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Zeros; on a CPU pages that take memory, and time, when they are first written to.
 
     Raises:
-        MemoryError: the system does not give that much.
+        MemoryError: the system does not give that much; Linux gives any amount, if it is not told otherwise.
     """
     if device.type != "cpu" or not prod(shape):
         return torch.zeros(*shape, device=device, dtype=dtype)
     try:
-        pages = mmap(-1, prod(shape) * dtype.itemsize)
+        pages = mmap(-1, prod(shape) * dtype.itemsize, **_UNRESERVED)
     except OSError as error:
         raise MemoryError from error
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
@@ -92,11 +96,12 @@ class LayerCache(BlockStore):
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states
         self._shapes, self._device, self._dtype = shapes, device, dtype
-        self.column_bytes = sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
-        require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
+        self.column_bytes = column_bytes(shapes, dtype)
         super().__init__(pool or BlockPool(slots, columns))
         if pool is None:
             self.pool.states = states
+        elif states:
+            pool.draft_states.append(states)
 
     @property
     def state_bytes(self) -> int:
@@ -117,6 +122,11 @@ class LayerCache(BlockStore):
     def _shortage(self) -> EngineError:
         size, what = self.slots * self.columns * self.column_bytes, f"a cache of {self.slots} x {self.columns} tokens"
         return EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context")
+
+
+def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
+    """Memory of keys and values of a token in all layers."""
+    return sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
 
 
 class KVCache(LayerCache):
@@ -149,6 +159,7 @@ class KVCache(LayerCache):
             return block.transpose(1, 2) if paged else block
 
         super().__init__(shapes, slots, columns, device, dtype, states, pool)
+        require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
         try:
             self._rows, self.keys, self.values = grouped(shapes, rows, rows)
         except (RuntimeError, MemoryError):
@@ -163,24 +174,20 @@ class KVCache(LayerCache):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to on a CPU."""
-        self._saved = []
+        self._saved, self.memory = [], ()
         self._saved = self._by_block(blocks)[0]
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first columns of a block."""
-        for saved in map(_as_array, self._saved):
-            saved[:, target, :, :count] = saved[:, source, :, :count]
+        self.memory = [each.movedim((1, 3), (0, 1)) for each in self._saved]
 
     def load(self, slot: int, length: int) -> None:
         """Copy the first columns of a slot from its blocks."""
         for start, block, columns in self.parts(slot, 0, length):
-            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=False):
+            for rows, saved in zip(map(as_array, self._rows), map(as_array, self._saved), strict=False):
                 rows[:, slot, :, start : start + len(columns)] = saved[:, block, :, columns.start : columns.stop]
 
     def save(self, slot: int, start: int, end: int) -> None:
         """Copy columns of a slot to its blocks."""
         for first, block, columns in self.parts(slot, start, end):
-            for rows, saved in zip(map(_as_array, self._rows), map(_as_array, self._saved), strict=False):
+            for rows, saved in zip(map(as_array, self._rows), map(as_array, self._saved), strict=False):
                 saved[:, block, :, columns.start : columns.stop] = rows[:, slot, :, first : first + len(columns)]
 
     def clear(self, slot: int) -> None:
@@ -217,20 +224,8 @@ class KVCache(LayerCache):
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
         """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU."""
         end = target + len(sources)
-        for rows in map(_as_array, self._rows):
+        for rows in map(as_array, self._rows):
             rows[:, slot, :, target:end] = rows[:, slot][:, :, list(sources)]
-
-
-def _as_array(tensor: Tensor) -> Any:
-    """On a CPU the memory of a tensor for numpy, which knows no bfloat16, of which a value is two bytes to it.
-
-    Indexing of numpy takes a fraction of the time of torch's, which shares even a copy out among threads, and waits for
-    one that another program keeps busy.
-    """
-    if tensor.device.type != "cpu":
-        return tensor
-    array: NDArray[Any] = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    return array
 
 
 def pages(stored: Tensor) -> Tensor:

@@ -13,7 +13,10 @@ from torch import Tensor
 from specchat.engine.cache.block_pool import BlockPool, States
 from specchat.engine.cache.kv_cache import LayerCache, Shapes
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.device.device import require_memory
 
+TYPE = torch.float16
+"""Of keys and values."""
 Attach = Callable[[NDArray[np.int32], Sequence[Tensor], Sequence[Tensor]], None]
 """Called with the tables of the pool [slots, width], keys and values."""
 
@@ -35,7 +38,8 @@ class PagedCache(LayerCache):
     def __init__(
         self, shapes: Shapes, slots: int, columns: int, states: States | None, pool: BlockPool | None = None
     ) -> None:
-        super().__init__(shapes, slots, columns, torch.device("cpu"), torch.float16, states, pool)
+        super().__init__(shapes, slots, columns, torch.device("cpu"), TYPE, states, pool)
+        require_memory(self._device, columns * self.column_bytes, f"a cache for a text of {columns} tokens")
         self._attach: Attach = _nowhere
         try:
             self.allocate(self.pool.blocks)
@@ -55,13 +59,8 @@ class PagedCache(LayerCache):
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
         self._blocks, self.keys, self.values = self._by_block(blocks, by_dimension=True)
+        self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
         self.connect(self._attach)
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first columns of a block."""
-        for blocks in self._blocks:
-            array = blocks.numpy()
-            array[:, target, :, :count] = array[:, source, :, :count]
 
     def clear(self, slot: int) -> None:
         """Forget a slot. Kernels read no column that a token does not see, so what is no number may stay."""

@@ -30,8 +30,21 @@ class Node:
     """Time of last use; larger is more recent."""
     filled_by: str = ""
     """Name of the request that first read this block."""
-    states: dict[int, Any] = field(default_factory=dict)
-    """States of recurrent layers, by length of the text."""
+    states: dict[tuple[Any, int], Any] = field(default_factory=dict)
+    """States of recurrent layers, by what knows them of slots and by length of the text."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the text that was last used ends here."""
+        return all(child.used < self.used for children in self.children.values() for child in children)
+
+    def text(self) -> list[int]:
+        """All tokens up to its end."""
+        parts, node = list[Sequence[int]](), self
+        while node.parent:
+            parts.append(node.tokens)
+            node = node.parent
+        return [token for part in reversed(parts) for token in part]
 
     def best_child(self, tokens: Sequence[int]) -> tuple[Node | None, int]:
         """The child that shares most leading tokens, and how many."""

@@ -37,15 +37,17 @@ class DraftCache:
         cache = self._model.cache
         known = cache.attach(row.slot, row.cached) if self._model.capabilities.prefixes else 0
         if cache.states:
-            cache.states.give(row.slot, {})
-            known = 0
+            known = cache.states.reusable(row.slot, known)
         self._cached[row.request.request_id] = known
         self.update(row)
 
     def release(self, row: SequenceState) -> None:
         """Leave what was read to the next turn."""
         self._drafted.pop(row.request.request_id, None)
-        self._model.cache.mark(row.slot, 0, min(self._cached.pop(row.request.request_id), row.cached))
+        cache, known = self._model.cache, min(self._cached.pop(row.request.request_id), row.cached)
+        cache.mark(row.slot, 0, known)
+        if cache.states:  # those of rejected tokens go
+            cache.states.give(row.slot, cache.states.take(row.slot, known))
 
     def expect(self, row: SequenceState, length: int) -> None:
         """A chain of so many tokens has been drafted after the row's."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
@@ -52,8 +53,10 @@ class MedusaHeads(LayeredHead):
         """The layer for a target, and the bytes of what scores if that is not a part of the heads."""
         like = next((layer for layer in self.modules() if isinstance(layer, QuantizedLinear)), None)
         output, size = target_output(target, vocabulary, like) if self.shared else (None, 0)
-        states = target.embedding_rows(vocabulary[:1]).new_empty(target.cache.slots, target.cache.columns, self.hidden)
-        return MedusaLayer(self, output, states, target.cache.pool), size
+        pool = target.cache.pool
+        some = target.embedding_rows(vocabulary[:1])
+        states = lazy_zeros((pool.slots, pool.columns, self.hidden), some.device, some.dtype)
+        return MedusaLayer(self, output, states, pool), size
 
     def forward(self, state: Tensor, number: int) -> Tensor:
         """From the target's hidden states [..., d], the logits [..., V'] of head `number`; [..., d] for the target's
@@ -89,7 +92,7 @@ class MedusaLayer(HeadLayer):
     """
 
     def __init__(self, heads: MedusaHeads, output: nn.Module | None, states: Tensor, pool: BlockPool) -> None:
-        super().__init__(states, pool, window=1, deepest=len(heads.heads))
+        super().__init__([states], pool, window=1, deepest=len(heads.heads))
         self._heads, self._output = heads, output or nn.Identity()
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:  # noqa: ARG002

@@ -52,6 +52,11 @@ class Scheduler(Generic[Waiting]):
         used = {row.slot for row in self.rows} | self._reserved
         return [slot for slot in range(self.pool.slots) if slot not in used]
 
+    @property
+    def free_slot(self) -> int | None:
+        """A slot that nothing uses."""
+        return next(iter(self._free_slots()), None)
+
     def reserve(self) -> int | None:
         """A slot with blocks for all of its columns for other work, until `release`; None if all are in use."""
         for slot in self._free_slots()[:1]:
@@ -118,6 +123,11 @@ class Scheduler(Generic[Waiting]):
     def extend(self, row: SequenceState) -> bool:
         """Let a row have the blocks that its next round may write; whether there are enough."""
         return self.pool.reserve(row.slot, len(row.tokens) + _AHEAD)
+
+    def trim(self) -> None:
+        """Free the blocks that a round reserved for tokens that were rejected."""
+        for row in self.rows:
+            self.pool.trim(row.slot, len(row.tokens))
 
     def commit(self, row: SequenceState, *, ends: bool = False) -> None:
         """Let other texts that begin like a row's use what it has read.

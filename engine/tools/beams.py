@@ -175,7 +175,8 @@ class BeamModels:
         model = self.target.model
         name = check_request(request, beams, self.config.draft)
         draft = self.draft if name != NO_DRAFTER else None
-        context = min([self.config.context, model.context, *([draft.model.context] if draft else [])])
+        models = [part.model for part in (self.target, draft) if part]
+        context = min(self.config.context or model.context, *(each.context for each in models))
         prompt = fit(request, model.tokenizer, 0, context).ids
         check_length(len(prompt), context)
         limit = min(request.max_tokens, context - len(prompt))
@@ -183,8 +184,10 @@ class BeamModels:
         # Beams may differ from their first token to their last one.
         spare = beams * limit + width * MAX_GAMMA + _PADDING
         trees = [
-            TextTree(make_runner(part, 1, context, spare), prompt, self.config.prefill_chunk, model.vocab_size)
-            for part in (model, *([draft.model] if draft else []))
+            TextTree(
+                make_runner(each, 1, len(prompt) + limit, spare), prompt, self.config.prefill_chunk, model.vocab_size
+            )
+            for each in models
         ]
         search = BeamSearch(beams, model.eos_ids, limit)
         gamma = request.gamma if draft else 0

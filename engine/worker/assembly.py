@@ -11,14 +11,18 @@ from typing import Any
 import torch
 
 from specchat.engine.backends.batch_invariant import BatchInvarianceCheck, check_batch_invariance
+from specchat.engine.cache.kv_cache import column_bytes
+from specchat.engine.cache.paged_cache import TYPE
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.device.device import pick_device, unused_gpu
+from specchat.engine.device.device import available_memory, pick_device, unused_gpu
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, is_hub_id
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.resolve import described, gguf_of, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
@@ -93,6 +97,10 @@ class Assembly:
 
 
 _LEAST_CONTEXT = 512
+_RESERVED_CONTEXT = 4096
+"""Where none is requested: of models whose caches reserve memory for every slot."""
+_CACHE_SHARE = 0.25
+"""Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
@@ -163,8 +171,10 @@ def put_together(
     """
     drafts = (draft, *more) if draft else ()
     given = {kind: part for kind, part in {"head": head, **parts}.items() if part is not None}
-    loaded = _Loaded(config, model, drafts, given, tuple(notices))
-    return _first_that_fits(loaded, list(_sizes(config.slots, loaded.context)))
+    memory = cache_memory(config, model.device)
+    context = min(_context(each, config.context, memory) for each in (model, *drafts))
+    loaded = _Loaded(config, model, drafts, given, tuple(notices), context)
+    return _first_that_fits(loaded, list(_sizes(loaded)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +187,33 @@ class _Loaded:
     parts: Mapping[str, DraftPart]
     notices: tuple[str, ...]
 
-    @property
-    def context(self) -> int:
-        """Requested tokens per slot."""
-        return min(self.config.context, *(each.context for each in (self.model, *self.drafts)))
+    context: int
+    """Most tokens of a text, as requested, or as the models and memory allow."""
 
     def reduced(self, slots: int, context: int) -> bool:
         """Whether this is less than requested."""
         return (slots, context) != (self.config.slots, self.context)
+
+
+def _context(model: Model, requested: int | None, memory: int | None) -> int:
+    """Tokens of a text as requested; else all that a model reads with the rotary factors that it was first trained
+    with, if so many bytes can hold them."""
+    if requested is not None:
+        return min(requested, model.context)
+    if not isinstance(model, PackedModel):
+        return min(model.context, _RESERVED_CONTEXT)
+    context = model.short_context(model.context) or model.context
+    held = context if memory is None else memory // max(column_bytes(model.cached, TYPE), 1) - _OVERHANG - BLOCK
+    return min(context, max(held, _LEAST_CONTEXT))
+
+
+def cache_memory(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes for the blocks of all caches: as requested, else a part of what is free; None if that is not known."""
+    free = available_memory(device)
+    if config.cache_memory is None:
+        return None if free is None else int(free * _CACHE_SHARE)
+    wanted = int(config.cache_memory * 1e9)
+    return wanted if free is None else min(wanted, free)
 
 
 def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assembly:
@@ -239,10 +268,12 @@ def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], As
     )
 
 
-def _sizes(slots: int, context: int) -> Iterator[tuple[int, int]]:
-    """Sizes to try: the slots halved down to one, then the context halved down to `_LEAST_CONTEXT`."""
+def _sizes(loaded: _Loaded) -> Iterator[tuple[int, int]]:
+    """Sizes to try: slots halved down to one if they take memory, then the context down to `_LEAST_CONTEXT`."""
+    slots, context = loaded.config.slots, loaded.context
+    reserved = not all(isinstance(each, PackedModel) for each in (loaded.model, *loaded.drafts))
     yield slots, context
-    while slots > 1:
+    while slots > 1 and reserved:
         slots //= 2
         yield slots, context
     while context > _LEAST_CONTEXT:

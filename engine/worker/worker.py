@@ -23,6 +23,7 @@ from specchat.engine.commands import (
     Close,
     Command,
     Count,
+    KeepTexts,
     Pause,
     Resume,
     SetDetail,
@@ -33,7 +34,6 @@ from specchat.engine.commands import (
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.device import available_memory
 from specchat.engine.device.graphs import ClosingError, before_capture
 from specchat.engine.errors import EngineError
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
@@ -44,17 +44,15 @@ from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
-from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, free_memory
+from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
 from specchat.engine.worker.emission import Emission
+from specchat.engine.worker.keeping import Keeping
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.requests import Faults, OpenRequests
 from specchat.engine.worker.rounds import Rounds
 from specchat.engine.worker.side_work import SideWork
-
-_CACHE_SHARE = 0.25
-"""Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 
 
 class Worker:
@@ -113,6 +111,7 @@ class Worker:
             return
         finally:
             before_capture.reset(asked)
+        self._keeping.load(self._notices)
         while not self._closed:
             self._take_commands()
             self._requests.admit()
@@ -145,6 +144,7 @@ class Worker:
         self._put_to_work(made)
         target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
         on_gpu = device.type == "cuda"
+        pool, reserved = target.cache.pool, not target.capabilities.packed
         self._on_ready(
             Ready(
                 target=made.model.name,
@@ -155,11 +155,12 @@ class Worker:
                 device_uuid=str(torch.cuda.get_device_properties(device).uuid) if on_gpu else "",
                 dtype=made.model.format,
                 context=target.context,
+                model_context=made.model.context,
                 slots=target.cache.slots,
                 weight_bytes=made.weight_bytes,
-                cache_bytes=made.cache_bytes + made.graph_bytes,
+                cache_bytes=made.cache_bytes + made.graph_bytes if reserved else min(made.cache_bytes, pool.bytes),
                 slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
-                kept_bytes=target.cache.pool.bytes,
+                kept_bytes=pool.bytes,
                 state_bytes=target.cache.state_bytes,
                 graphs=self._graphs,
                 graph_bytes=self._graph_bytes,
@@ -186,7 +187,8 @@ class Worker:
         self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
-        made.target.cache.pool.manage(cache_memory(self._config, made))
+        pool, memory = made.target.cache.pool, cache_memory(self._config, made.target.device)
+        pool.manage(pool.bytes if memory is None else memory)
         self._scheduler = self._make_scheduler(made)
         self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
         self._requests = OpenRequests(
@@ -201,6 +203,7 @@ class Worker:
             made, self._planner, plain_passes, self._requests, self._emission, faults, self._notices, clock
         )
         self._side_work = SideWork(made, self._scheduler)
+        self._keeping = Keeping(self._config.kept, made, self._scheduler)
         self._loaded = True
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
@@ -280,6 +283,8 @@ class Worker:
                 self._outbox.put(cache_use(self._scheduler, self._clock()))
             case Borrow():
                 self._side_work.enqueue(command)
+            case KeepTexts():
+                self._keeping.save(command)
             case Close():
                 self._closed = True
 
@@ -297,6 +302,7 @@ class Worker:
             return
         self._steps -= self._steps > 0
         self._rounds.run(rows)
+        self._scheduler.trim()
 
     def _make_room(self) -> None:
         """The device is out of memory: end the youngest request and continue with the others."""
@@ -309,14 +315,6 @@ class Worker:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
         self._planner.give_up(row)
-
-
-def cache_memory(config: EngineConfig, made: Assembly) -> int:
-    """Bytes for the blocks of all caches: as requested, else a part of what is free."""
-    if config.cache_memory is not None:
-        return int(config.cache_memory * 1e9)
-    free = available_memory(made.target.device)
-    return made.target.cache.pool.bytes if free is None else int(free * _CACHE_SHARE)
 
 
 def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:

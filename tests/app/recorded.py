@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +52,7 @@ class RecordedEngine:
         self.examined: list[tuple[Request, tuple[int, ...]]] = []
         self.refuse: str | None = None
         self.cache: CacheUse | None = None
+        self.kept: list[dict[str, str]] = []
         self._ready = next(r for r in records if isinstance(r, Ready))
         self._replies = _replies(records)
         self._out: list[Record] = []
@@ -88,6 +89,9 @@ class RecordedEngine:
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """A token for each word."""
         self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0, key))
+
+    def keep_texts(self, names: Mapping[str, str]) -> None:
+        self.kept.append(dict(names))
 
     def show_cache(self) -> None:
         """What the test says that the cache holds."""

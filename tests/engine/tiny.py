@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -86,15 +87,15 @@ def tiny_engine(
     look_ahead: LookAhead | None = None,
     more: Sequence[LoadedModel] = (),
     cache_memory: float | None = None,
+    kept: Path | None = None,
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 
     def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
         return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead, more=more)
 
-    config = EngineConfig(
-        "tiny", Path(), slots=slots, context=256, queue=queue, prefill_chunk=chunk, cache_memory=cache_memory
-    )
+    sizes: dict[str, Any] = {"slots": slots, "context": 256, "queue": queue, "prefill_chunk": chunk}
+    config = EngineConfig("tiny", Path(), cache_memory=cache_memory, kept=kept, **sizes)
     engine = Engine(config, assemble or of_models)
     engine.start()
     engine.wait_ready(60)

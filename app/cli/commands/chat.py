@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specchat.app.errors import StoreError, UsageError
-from specchat.app.paths import database_file, settings_file, state_folder
+from specchat.app.paths import database_file, kept_folder, settings_file, state_folder
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError, models_folder, read_trace
@@ -136,7 +136,8 @@ def prepare(
 def _engine(settings: Settings) -> Source:
     from specchat.engine import Engine
 
-    return Engine(settings.engine_config(models_folder(), state_folder() / "drafters.json"))
+    kept = kept_folder(database_file()) if settings.keep_cache == "on" else None
+    return Engine(settings.engine_config(models_folder(), state_folder() / "drafters.json", kept))
 
 
 def open_store(

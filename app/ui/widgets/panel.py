@@ -194,9 +194,15 @@ class SetUpCard(ReplyCard):
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
             *([self.row("graphs", graphs(ready))] if ready.graphs else []),
+            *self._limit(ready),
             *([self.row("kept texts", f"{slot} each, ≤ {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
+
+    def _limit(self, ready: Ready) -> list[Text]:
+        """The context, if it is shorter than the model's."""
+        shorter = ready.context < ready.model_context
+        return [self.row("context", f"{ready.context:,} of {ready.model_context:,}")] if shorter else []
 
 
 class Panel(Container):

@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from specchat.engine.cache.block_pool import BlockPool, BlockStore
+from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
@@ -35,21 +39,58 @@ _BUCKETS = range(2 * BRANCHES)
 class _Slot:
     first: int = 0
     read: int = 0
-    """Keys and values of the places from `first` up to `read` come from the target's states."""
+    """The places from `first` up to `read` have been read."""
     stored: int = 0
     """Leading tokens whose states are in the slot's blocks."""
 
-    def begins(self, end: int, window: int) -> int:
-        """The first place still to be read, for a draft at `end` that looks back over a window."""
-        least = max(end - window, 0)
-        return max(self.read, least) if self.first <= least else least
+
+class _ReadPlaces(BlockStore):
+    """Which places of blocks have been read; the memory of their keys and values is the layer's.
+
+    Args:
+        pool: of the blocks.
+    """
+
+    column_bytes = 0
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.allocate(pool.blocks)
+
+    def allocate(self, blocks: int) -> None:
+        """For so many blocks."""
+        self._next = np.full(blocks, -1)
+        """Token that the last place of each block was read with."""
+        self.memory = [torch.from_numpy(self._next)]  # of a block, not of its columns
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """The first places of a block have been copied; if more have been read, the text differs after them."""
+        self._next[target] = self._next[source] if self.valid[source] <= count else -1
+
+    def note(self, slot: int, first: int, end: int, tokens: Sequence[int]) -> None:
+        """Places of a text in a slot have been read, from the beginning of a block on."""
+        self.mark(slot, first, end)
+        for start in range(first, end, BLOCK):
+            block, stop = self.pool.tables[slot, start // BLOCK], min(start + BLOCK, end)
+            if self.valid[block] == stop - start:
+                self._next[block] = tokens[stop]
+
+    def read(self, slot: int, first: int, length: int, tokens: Sequence[int]) -> int:
+        """Up to which place a text in a slot has been read from `first`, the beginning of a block, on."""
+        end = self.attach(slot, length, first)
+        for start in range(first, end, BLOCK):
+            block, stop = self.pool.tables[slot, start // BLOCK], min(start + BLOCK, end)
+            if stop - start == self.valid[block] and self._next[block] != tokens[stop]:
+                return stop - 1
+        return end
 
 
 class HeadMemory:
     """Which places of every slot the head has read.
 
     Place i stands for token i + 1 with the state that the target had at token i. The head has one layer, so a place's
-    key and value depend on nothing but these two: places may be read in any order, and again.
+    key and value depend on nothing but these two: places may be read in any order, and again. They stay with the blocks
+    of a text.
 
     Args:
         layer: keeps states, keys and values.
@@ -57,13 +98,14 @@ class HeadMemory:
     """
 
     def __init__(self, layer: HeadLayer, slots: int) -> None:
-        self._layer = layer
+        self._layer, self._places = layer, _ReadPlaces(layer.pool)
         self._slots = [_Slot() for _ in range(slots)]
 
     def admit(self, row: SequenceState) -> int:
         """Take a row in; how many of its tokens' states are known."""
         known = self._layer.attach(row.slot, row.cached)
-        self._slots[row.slot] = _Slot(stored=known)
+        first = self._looks_back_to(known)
+        self._slots[row.slot] = _Slot(first, self._places.read(row.slot, first, known, row.tokens), known)
         return known
 
     def absorb(
@@ -78,29 +120,34 @@ class HeadMemory:
         """
         self._layer.absorb([row.slot for row in rows], [row.cached for row in rows], tapped, lengths)
         for row, count in zip(rows, lengths or (), strict=False):
-            if not row.prefilled:
-                self._store(row, row.cached + count)
+            slot, end = self._slots[row.slot], row.cached + count
+            if not row.prefilled and end > slot.stored:
+                self._layer.mark(row.slot, slot.stored, end)
+                slot.stored = end
 
     def release(self, row: SequenceState) -> None:
-        """The row leaves; the states of its text stay."""
+        """The row leaves; states and places of its text stay known."""
         self._layer.flush()
-        self._store(row, row.cached)
-
-    def _store(self, row: SequenceState, end: int) -> None:
         slot = self._slots[row.slot]
-        if end > slot.stored:
-            self._layer.mark(row.slot, slot.stored, end)
-            slot.stored = end
+        self._layer.mark(row.slot, min(slot.first, slot.stored), max(row.cached, slot.stored))
+        self._places.note(row.slot, slot.first, slot.read, row.tokens)
 
     def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
-        """The first place that each row has to read, at most a window below its last; from now on they count as
-        read."""
+        """The first place that each row has to read; from now on they count as read."""
         begins = []
         for row in rows:
             slot, end = self._slots[row.slot], len(row.tokens) - 1
-            begins.append(begin := slot.begins(end, self._layer.window))
-            slot.first, slot.read = (begin if begin > slot.read else min(slot.first, begin)), end
+            least = self._looks_back_to(end)
+            if not slot.first <= least <= slot.read:
+                slot.first = slot.read = least
+            begins.append(max(slot.read, end - self._layer.most_unread))
+            slot.read = end
         return begins
+
+    def _looks_back_to(self, end: int) -> int:
+        """The first place that has to be read for a draft at `end`; the beginning of a block."""
+        least = max(end - self._layer.window, 0)
+        return least - least % BLOCK
 
 
 class HeadDrafter(Drafter):
@@ -235,7 +282,7 @@ def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[Hea
     scores, size = target_output(target, vocabulary, head.fuse)
     if target.packed_embedding is not None and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.packed_embedding, pool), size
-    return TorchLayer(head, scores, target.embedding_rows, pool, target.cache.columns), size
+    return TorchLayer(head, scores, target.embedding_rows, pool), size
 
 
 def build(context: BuildContext, name: str) -> HeadDrafter:  # noqa: ARG001

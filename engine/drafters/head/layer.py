@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -81,53 +81,51 @@ class Rows(NamedTuple):
 class HeadLayer(BlockStore):
     """A head with states, keys and values of every slot; a tree's token i has the i-th place after the last read.
 
-    Texts for later prompts keep their states; keys and values are made of these again.
-
     Args:
-        states: [slots, columns, d], as many slots and columns as the target's cache has.
-        pool: the blocks of the target's cache.
+        rows: states [slots, columns, d], and other tensors [slots, columns, …] that are kept with a text.
+        pool: the blocks of the target's cache, which has as many slots and columns.
         window: places that a place sees, itself included.
         deepest: positions it can draft for.
     """
 
-    def __init__(self, states: Tensor, pool: BlockPool, window: int, deepest: int = MAX_GAMMA) -> None:
-        self.states, self.window, self.deepest = states, window, deepest
-        self.column_bytes = states.shape[-1] * states.element_size()
-        self._saved: Tensor | None = None
-        """[blocks, BLOCK, d], once there are blocks."""
+    def __init__(self, rows: Sequence[Tensor], pool: BlockPool, window: int, deepest: int = MAX_GAMMA) -> None:
+        self.states, self.window, self.deepest = rows[0], window, deepest
+        self.most_unread = window + BLOCK - 1 if window > 1 else 1
+        """Most places that a row reads at once: a window, from the beginning of a block on."""
+        self.column_bytes = sum(each[0, 0].nbytes for each in rows)
+        self._rows = rows
         super().__init__(pool)
 
     @property
     def bytes(self) -> int:
         """Memory of all slots."""
-        return self.states.nbytes
+        return sum(each.nbytes for each in self._rows)
 
     def width(self, places: int) -> int:
         """Places per row that reading so many is padded to where shapes are not static."""
         return places
 
     def allocate(self, blocks: int) -> None:
-        """Have memory for the states of so many blocks."""
-        self._saved = lazy_zeros((blocks, BLOCK, self.states.shape[-1]), self.states.device, self.states.dtype)
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first states of a block."""
-        if self._saved is not None:
-            self._saved[target, :count] = self._saved[source, :count]
+        """Have memory for so many blocks."""
+        self.memory = ()
+        self.memory = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
 
     def load(self, slot: int, length: int) -> None:
-        """Copy the first states of a slot from its blocks."""
-        if self._saved is None:
-            return
-        for first, block, columns in self.parts(slot, 0, length):
-            self.states[slot, first : first + len(columns)] = self._saved[block, columns.start : columns.stop]
+        """Copy the last window of a slot from its blocks."""
+        for rows, saved, blocks in self._blocks(slot, max(length - self.window, 0), length):
+            rows.copy_(saved[blocks])
 
     def save(self, slot: int, start: int, end: int) -> None:
-        """Copy states of a slot to its blocks."""
-        if self._saved is None:
-            return
-        for first, block, columns in self.parts(slot, start, end):
-            self._saved[block, columns.start : columns.stop] = self.states[slot, first : first + len(columns)]
+        """Copy columns of a slot to its blocks."""
+        for rows, saved, blocks in self._blocks(slot, start, end):
+            saved[blocks] = rows
+
+    def _blocks(self, slot: int, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Whole blocks with these columns: the slot's [n, BLOCK, …], the memory of all blocks, and which they are."""
+        first, last = start // BLOCK, -(-end // BLOCK)
+        blocks = to_device(torch.from_numpy(self.pool.tables[slot, first:last]), self.states.device, torch.long)
+        for rows, saved in zip(self._rows, self.memory, strict=False):
+            yield rows[slot, first * BLOCK : last * BLOCK].view(last - first, *saved.shape[1:]), saved, blocks
 
     def flush(self) -> None:
         """Complete the states of what the target has read: the slot's blocks may soon be another's."""

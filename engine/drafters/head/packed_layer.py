@@ -73,7 +73,8 @@ class PackedLayer(HeadLayer):
         self._shape = head.shape
         self._tables = pool.tables
         self.allocate(pool.blocks)
-        super().__init__(self.states, pool, window)
+        super().__init__([self.states], pool, window)
+        self._rows = ()
         self.column_bytes += 2 * head.shape.key_heads * head.shape.head_size * self._keys.element_size()
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
@@ -92,6 +93,7 @@ class PackedLayer(HeadLayer):
         sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
         self._keys, self._values = (lazy_zeros((blocks, shape.key_heads, *size), _CPU, torch.float16) for size in sizes)
+        self.memory = [self.states, self._keys.movedim(3, 1), self._values.movedim(2, 1)]
         self._head.attach(self._tables, self.states, self._keys, self._values)
 
     def time_step(self) -> float:
@@ -105,10 +107,9 @@ class PackedLayer(HeadLayer):
         return min(times)
 
     def copy(self, source: int, target: int, count: int) -> None:
-        """Copy the first states of a block."""
+        """Copy the first columns of a block."""
         self.flush()
-        states = self.states.numpy()
-        states[target, :count] = states[source, :count]
+        super().copy(source, target, count)
 
     def load(self, slot: int, length: int) -> None:  # noqa: ARG002
         """Passes read the blocks."""

@@ -22,7 +22,7 @@ from specchat.engine.sequence.sequence import SequenceState
 MOST_SHAPES = 512
 """Captured shapes that are kept."""
 _WIDTHS = (5, 17, 68)
-"""Numbers of places that are read, padded, where shapes are static and the layer's window is larger."""
+"""Numbers of places that are read, padded, where shapes are static and the layer may read more."""
 _CHAINS = (2, 4, 8)
 """Lengths of chains, padded, where shapes are static and the layer drafts longer ones."""
 _TOGETHER = 17
@@ -41,7 +41,7 @@ class HeadSteps:
     def __init__(self, layer: HeadLayer, support: Support, graphs: Graphs) -> None:
         self._layer, self._support, self._graphs = layer, support, graphs
         self._columns = layer.states.shape[1]
-        self._widths = (*(width for width in _WIDTHS if width < layer.window), layer.window)
+        self._widths = (*(width for width in _WIDTHS if width < layer.most_unread), layer.most_unread)
         self._chains = (*(length for length in _CHAINS if length < layer.deepest), layer.deepest)
 
     @torch.inference_mode()

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.tree_mask import tree_visibility
 from specchat.engine.device.padding import padded_width
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
@@ -25,8 +26,7 @@ class TorchLayer(HeadLayer):
         head: a network of one layer, with the methods of `engine.drafters.head.network.DraftHead`.
         scores: gives logits of the draft vocabulary [..., V'] of what a step gave [..., d].
         embed: gives the target's embeddings [..., d] of tokens [...].
-        pool: the blocks of the target's cache, as many slots as that has.
-        columns: as many as the target's cache has.
+        pool: the blocks of the target's cache, which has as many slots and columns.
         window: places that a place sees, itself included.
     """
 
@@ -36,23 +36,19 @@ class TorchLayer(HeadLayer):
         scores: Callable[[Tensor], Tensor],
         embed: Callable[[Tensor], Tensor],
         pool: BlockPool,
-        columns: int,
         window: int = WINDOW,
     ) -> None:
         shape = head.shape
         like: Tensor = next(head.parameters())
-        # Nothing looks at a state before it is written, so it need not take memory before.
-        super().__init__(like.new_empty(pool.slots, columns, shape.hidden), pool, window)
+        cached = (shape.key_heads, shape.head_size)
+        states, self._keys, self._values = (
+            lazy_zeros((pool.slots, pool.columns, *size), like.device, like.dtype)
+            for size in ((shape.hidden,), cached, cached)
+        )
+        super().__init__((states, self._keys, self._values), pool, window)
         self._head, self._scores, self._embed = head, scores, embed
-        self._keys = like.new_zeros(pool.slots, shape.key_heads, columns, shape.head_size)
-        self._values = torch.zeros_like(self._keys)
-        positions = torch.arange(columns, device=like.device)[None]
+        positions = torch.arange(pool.columns, device=like.device)[None]
         self._cosine, self._sine = (part[0, 0].to(like.dtype) for part in head.rotation(positions))
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all slots."""
-        return int(self.states.nbytes + 2 * self._keys.nbytes)
 
     def width(self, places: int) -> int:
         """One of few."""
@@ -144,9 +140,9 @@ class TorchLayer(HeadLayer):
             value: of the pass.
         """
         own, columns, seen = places
-        self._keys[own, :, columns] = key.transpose(1, 2)
-        self._values[own, :, columns] = value.transpose(1, 2)
-        keys, values = (stored[own, :, seen].transpose(1, 2) for stored in (self._keys, self._values))
+        self._keys[own, columns] = key.transpose(1, 2)
+        self._values[own, columns] = value.transpose(1, 2)
+        keys, values = (stored[own, seen].transpose(1, 2) for stored in (self._keys, self._values))
         return keys, values
 
 

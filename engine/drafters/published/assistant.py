@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from specchat.engine.backends import attention
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, pack_head
@@ -140,8 +141,8 @@ class _AssistantLayer(HeadLayer):
         self._head, self._cache, self._embed = head, target.cache, target.embedding_rows
         like, width = head.model.norm.weight, head.post_projection.out_features
         self._scale = like.new_tensor(width**0.5)
-        states = like.new_empty(target.cache.slots, target.cache.columns, width)
-        super().__init__(states, target.cache.pool, window=1)
+        pool = target.cache.pool
+        super().__init__([lazy_zeros((pool.slots, pool.columns, width), like.device, like.dtype)], pool, window=1)
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Run on the last place of every row."""

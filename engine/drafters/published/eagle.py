@@ -145,19 +145,19 @@ class EagleHead(LayeredHead):
 
     def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
         """The layer next to a target; the target's output layer scores where there is no other."""
-        pool, columns = target.cache.pool, target.cache.columns
+        pool = target.cache.pool
         if self.lm_head is None:
             output, size = target_output(target, vocabulary, self.layer.mlp["up_proj"])
         else:
             output, size = self.lm_head, 0
-        window = min(columns, self.shape.window or LONGEST_LOOK)
+        window = min(pool.columns, self.shape.window or LONGEST_LOOK)
         embed = self.embed_tokens or target.embedding_rows
 
         def score(outcome: Tensor) -> Tensor:
             logits: Tensor = output(self.norm(outcome) if self.shape.normed_score else outcome)
             return logits
 
-        return TorchLayer(self, score, embed, pool, columns, window), size
+        return TorchLayer(self, score, embed, pool, window), size
 
     def fused(self, tapped: Tensor) -> Tensor:
         """The state [B, T, d] from the target's hidden states [B, T, taps x d]."""

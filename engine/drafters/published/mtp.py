@@ -119,9 +119,8 @@ class MtpHead(LayeredHead):
     def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
         """The layer next to a target, whose output layer scores."""
         output, size = target_output(target, vocabulary, self.fc)
-        columns = target.cache.columns
-        layer = _BlockLayer(self, output, target.embedding_rows, target.cache.pool, columns, min(columns, LONGEST_LOOK))
-        return layer, size
+        pool = target.cache.pool
+        return _BlockLayer(self, output, target.embedding_rows, pool, min(pool.columns, LONGEST_LOOK)), size
 
     def fused(self, tapped: Tensor) -> Tensor:
         """The state [B, T, d] from the target's last hidden states [B, T, d]."""

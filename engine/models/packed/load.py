@@ -110,6 +110,13 @@ class PackedModel:
         """Number of layers."""
         return self.described.layers
 
+    @property
+    def cached(self) -> list[tuple[int, int, int, int]]:
+        """Heads and head size of keys, and of values, that a cache holds of each layer; zeros for recurrent layers."""
+        recurrent = self.described.recurrent
+        attended = [self.described.layer_shape(layer).cached * 2 for layer in range(self.layers)]
+        return [(0, 0, 0, 0) if layer in recurrent else each for layer, each in enumerate(attended)]
+
     def short_context(self, context: int) -> int | None:
         """Context of the short rotary factors, if a decoder for texts of `context` tokens uses the long ones."""
         originals = [each.original_context for each in self.described.rotaries if each.long_frequencies]

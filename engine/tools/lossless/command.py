@@ -247,7 +247,7 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
     packed = obtain_model(config.target, config, device, ignore_progress).model
     if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
         return packed.eos_ids, ModelReference(packed), None
-    reference = QuantizedReference(packed, config.context)
+    reference = QuantizedReference(packed, evidence.ready.context)
     if evidence.stopped:  # measuring the fidelity would load another model
         return packed.eos_ids, reference, None
     dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)

@@ -170,7 +170,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
         assert [each.context for each in made] == [800]
         assert any(line.split() == ["▸", "context", "800"] for line in shown(stage))
         await stage.press(pilot, "enter", *"few", "enter")
-        assert stage.said[-1] == "context 'few' is not understood: it takes a whole number of tokens"
+        assert stage.said[-1] == "context 'few' is not understood: it takes a whole number of tokens, or auto"
     assert "context" not in Presets(stage.database.parent).save("mine", settings(stage)).read_text()
 
 

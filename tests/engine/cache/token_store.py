@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -19,9 +20,7 @@ class TokenStore(BlockStore):
 
     def allocate(self, blocks: int) -> None:
         self.content = np.full((blocks, BLOCK), -1)
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        self.content[target, :count] = self.content[source, :count]
+        self.memory = [torch.from_numpy(self.content)]
 
     def read(self, slot: int, tokens: list[int], start: int) -> None:
         for column in range(start, len(tokens)):

@@ -52,6 +52,20 @@ def test_the_last_token_of_a_prompt_is_never_taken_from_the_cache() -> None:
     assert placed(scheduler, [1, 2, 3]) == (0, 2)
 
 
+def test_blocks_that_a_round_did_not_need_are_free_after_it() -> None:
+    scheduler = scheduler_of(2, blocks=6)
+    slot, _ = placed(scheduler, list(range(60)))
+    row = make_row(slot, list(range(60)), 59)
+    scheduler.admit(row)
+    assert len(scheduler.pool.held(slot)) == 3
+    scheduler.trim()
+    assert len(scheduler.pool.held(slot)) == 2
+    assert scheduler.place(list(range(100, 160))) is not None
+    scheduler.trim()
+    assert scheduler.extend(row)
+    assert len(scheduler.pool.held(slot)) == 3
+
+
 def test_a_running_row_shares_the_prompt_that_it_has_read() -> None:
     scheduler = scheduler_of(2)
     slot, length = placed(scheduler, [1, 2, 3, 4])

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
-from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Admitted, CacheUse, EngineConfig, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.requests import OpenRequests
 from tests.engine.families import write_family
 from tests.engine.hybrids import hybrid
@@ -38,6 +41,10 @@ def of_hybrid() -> dict[str, object]:
     return {"target": hybrid("qwen3_5_text")}
 
 
+def of_hybrid_draft() -> dict[str, object]:
+    return {"target": tiny_model(), "draft": hybrid("qwen3_5_text", seed=1)}
+
+
 def of_packed(family: str) -> dict[str, object]:
     """The target on the kernels, which drafts for itself."""
     with TemporaryDirectory() as folder:
@@ -48,11 +55,16 @@ def of_packed(family: str) -> dict[str, object]:
     return {"target": model, "draft": model}
 
 
+def assembled(config: EngineConfig, kind: dict[str, Any]) -> Assembly:
+    return put_together(config, kind.get("target") or tiny_model(), kind.get("draft"), kind.get("head"))
+
+
 KINDS = {
     "none": dict,
     "head": of_head,
     "draft": of_draft,
     "hybrid": of_hybrid,
+    "hybrid draft": of_hybrid_draft,
     "packed": partial(of_packed, "llama"),
     "packed hybrid": partial(of_packed, "qwen3.5"),
 }
@@ -130,6 +142,37 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
     assert reused > 100 if memory is None else suspended, reused
 
 
+@pytest.mark.parametrize("kind", ["head", "packed", pytest.param("hybrid", marks=pytest.mark.slow)])
+def test_a_reply_that_is_cancelled_at_any_step_leaves_every_block_free_or_known(kind: str) -> None:
+    made: list[Assembly] = []
+
+    def assemble(config: EngineConfig, _: object) -> Assembly:
+        made.append(assembled(config, KINDS[kind]()))
+        return made[0]
+
+    prompt = tuple(random.Random(1).choices(range(97, 122), k=100))
+    whole = Request("whole", prompt_ids=prompt, max_tokens=20, sampling=Sampling(temperature=0.9, seed=4), gamma=3)
+    with tiny_engine(assemble=assemble, slots=2, cache_memory=ONE_TEXT) as engine:
+        reply, steps = ids_of(list(engine.stream(whole))), 0
+        list(engine.stream(Request("other", prompt_ids=(98,) * 200, max_tokens=2)))  # the cache is full
+        while True:
+            request, box = replace(whole, request_id=f"after {steps}"), Outbox()
+            engine.submit(request, box)
+            seen = [box.get(60) for _ in range(steps)]
+            engine.cancel(request.request_id)
+            if any(isinstance(event, Finished) for event in seen):
+                break
+            end = ended(box)[-1]
+            assert isinstance(end, Finished)
+            assert end.reason in (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.EOS)
+            steps += 1
+        assert steps > 5
+        assert ids_of(list(engine.stream(whole))) == reply
+    pool = made[0].target.cache.pool
+    assert not any(pool.held(slot) for slot in range(pool.slots))
+    assert pool.free + sum(pool.filled_by()[0].values()) == pool.blocks - 1
+
+
 def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> None:
     chats = [tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(20)]
     with tiny_engine(slots=2) as engine:
@@ -139,6 +182,30 @@ def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> Non
                 events = list(engine.stream(Request(f"{turn} {n}", prompt_ids=prompt, max_tokens=2)))
                 (admitted,) = (event for event in events if isinstance(event, Admitted))
                 assert admitted.reused_tokens >= (119 if turn else 0)
+
+
+@pytest.mark.parametrize("family", ["", "qwen3.5"])
+def test_a_recurrent_draft_model_reads_a_chat_once(family: str) -> None:
+    kind = of_packed(family) if family else of_hybrid_draft()
+    made: list[Assembly] = []
+
+    def assemble(config: EngineConfig, _: object) -> Assembly:
+        made.append(assembled(config, kind))
+        return made[0]
+
+    chat, other = (tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(2))
+    with tiny_engine(assemble=assemble, slots=1) as engine:
+        ask = partial(Request, max_tokens=12, drafter="model", gamma=3)
+        reply = ids_of(list(engine.stream(ask("one", prompt_ids=chat))))
+        list(engine.stream(ask("two", prompt_ids=other)))
+        read, prefill = [0], made[0].draft_runners[0].prefill
+        made[0].draft_runners[0].prefill = lambda tokens, *rest: (  # type: ignore[method-assign]
+            read.append(tokens.numel()),
+            prefill(tokens, *rest),
+        )[1]
+        again = ids_of(list(engine.stream(ask("three", prompt_ids=(*chat, *reply, *range(97, 107))))))
+    assert again
+    assert 10 <= sum(read) < 30
 
 
 def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:

@@ -140,7 +140,7 @@ def test_every_step_of_a_head_scores_what_the_drafter_would() -> None:
     for anchor in (0, 5, 15):
         # The drafter stands where the target has read up to the anchor and has given one token more.
         row = row_in(0, tokens[0, : anchor + 2].tolist())
-        layer = TorchLayer(head, torch.nn.Identity(), embeddings, BlockPool(1, 32), 32, window=64)
+        layer = TorchLayer(head, torch.nn.Identity(), embeddings, BlockPool(1, 32), window=64)
         memory = HeadMemory(layer, 1)
         memory.admit(row)
         memory.absorb([row], tapped[:, : anchor + 1])

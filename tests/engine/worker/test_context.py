@@ -1,0 +1,103 @@
+"""How long a text may be: as long as the model allows, if memory can hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specchat.engine import Engine, EngineConfig, Finished, FinishReason, Request
+from specchat.engine.models.packed.find import packed_folder
+from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from specchat.engine.worker.assembly import put_together
+from tests.engine.families import write_family
+from tests.engine.tiny import ids_of, run_together, tiny_model
+
+MODEL_CONTEXT, COLUMN_BYTES = 3000, 3 * 2 * 2 * 16 * 2
+"""COLUMN_BYTES: layers, keys and values, heads, head size, float16."""
+
+
+def packed_model(tmp_path: Path, family: str = "llama") -> PackedModel:
+    folder = packed_folder(
+        str(write_family(family, tmp_path / family)), "q8", ModelStore(tmp_path / "s"), ignore_progress
+    )
+    assert folder is not None
+    return replace(load_packed(folder, ignore_progress), context=MODEL_CONTEXT)
+
+
+@contextmanager
+def engine_of(model: object, **config: object) -> Iterator[Engine]:
+    """An engine on a model, whose context is not requested."""
+    engine = Engine(
+        EngineConfig("m", Path(), **config),  # type: ignore[arg-type]
+        lambda config, _: put_together(config, model),  # type: ignore[arg-type]
+    )
+    engine.start()
+    try:
+        engine.wait_ready(60)
+        yield engine
+    finally:
+        engine.close()
+
+
+def test_a_context_is_as_long_as_the_models_and_takes_no_memory_for_every_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = 5 * MODEL_CONTEXT * COLUMN_BYTES
+    monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda _: free)
+    monkeypatch.setattr("specchat.engine.worker.assembly.available_memory", lambda _: free)
+    with engine_of(packed_model(tmp_path), slots=16) as engine:
+        ready = engine.wait_ready()
+        assert (ready.slots, ready.context) == (16, MODEL_CONTEXT)
+        assert ready.cache_bytes <= ready.kept_bytes < 2 * MODEL_CONTEXT * COLUMN_BYTES
+        request = Request("long", prompt_ids=(5,) * (MODEL_CONTEXT - 4), max_tokens=50, drafter="none")
+        both = run_together(engine, [request, replace(request, request_id="again")])
+        assert [len(ids_of(events)) for events in both] == [4, 4]
+        assert ids_of(both[0]) == ids_of(both[1])
+
+
+@pytest.mark.parametrize("memory", [None, 0.001])
+def test_a_context_for_which_memory_is_short_is_shorter_and_stated(
+    memory: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.engine.worker.assembly.available_memory", lambda _: 4_000_000)
+    with engine_of(packed_model(tmp_path), cache_memory=memory) as engine:
+        ready = engine.wait_ready()
+        assert 1_000_000 / COLUMN_BYTES - 100 < ready.context < 1_000_000 / COLUMN_BYTES < ready.model_context
+        (end,) = engine.stream(Request("longer", prompt_ids=(5,) * ready.context, max_tokens=2))
+        assert isinstance(end, Finished)
+        assert end.reason is FinishReason.ERROR
+        assert f"{ready.context}" in end.message
+        request = Request("fits", prompt_ids=(5,) * (ready.context - 2), max_tokens=50, drafter="none")
+        assert len(ids_of(list(engine.stream(request)))) == 2
+
+
+def test_a_requested_context_has_room_however_little_memory_is_for_other_texts(tmp_path: Path) -> None:
+    with engine_of(packed_model(tmp_path), context=2000, cache_memory=1e-6) as engine:
+        assert engine.wait_ready().context == 2000
+        assert ids_of(list(engine.stream(Request("r", prompt_ids=(5,) * 1990, max_tokens=5, drafter="none"))))
+
+
+def test_a_requested_context_that_does_not_fit_is_refused_or_made_smaller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda _: 1000 * COLUMN_BYTES)
+    with engine_of(packed_model(tmp_path), context=2900) as engine:
+        ready = engine.wait_ready()
+        assert ready.context == 725
+        assert ready.slots == 4
+
+
+def test_rotary_factors_for_long_texts_are_used_only_on_request(tmp_path: Path) -> None:
+    with engine_of(packed_model(tmp_path, "phi3-long")) as engine:
+        assert engine.wait_ready().context == 128
+
+
+def test_a_cache_with_memory_for_every_slot_has_a_limit() -> None:
+    with engine_of(replace(tiny_model(), context=9000), slots=1) as engine:
+        assert engine.wait_ready().context == 4096
