@@ -1,7 +1,5 @@
 """The installed program with the real default model, in a terminal, as a person uses it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The wheel: what it holds, and that it works beside a project with an `app` package of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """An engine that answers with what was recorded, when a test says so: no model, no thread, no time of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts that are sent along with a prompt: read in any encoding, named in the prompt, put before it."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the engine computes of a finished reply is what it would have recorded."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What stored chats give the engine to draft from: handed over, kept on disk, taken back, never in another's way."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from array import array

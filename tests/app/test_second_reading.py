@@ -1,7 +1,5 @@
 """A reply of the chat read again by two drafters: the classes of its tokens, and when it cannot be read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Thinking in a reply: which tokens it takes, what is answered behind it, and the acceptance on both sides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The page that replays a chat: in a real browser, with real traces, and with what a hostile model might say."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

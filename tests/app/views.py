@@ -1,7 +1,5 @@
 """The views on recorded traces: a replay that stands where a test wants it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny random model of each family that the quantised kernels run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

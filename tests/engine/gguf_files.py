@@ -1,7 +1,5 @@
 """Tiny random models as GGUF files, as llama.cpp's converter writes them, one of each family that is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Tiny random networks of families with recurrent layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

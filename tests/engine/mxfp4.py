@@ -1,7 +1,5 @@
 """MXFP4: rounding of weights, and the layout of OpenAI's checkpoints of gpt-oss."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The passes are written after the published definitions (EAGLE's cnets1.py and cn
 speculators' eagle3, Medusa's medusa_model.py): no cache, one sequence, everything computed again for every token.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Records for tests of what reads them: examples of every kind, and hypothesis strategies for all of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The engine thread on tiny models: replies, limits, prefixes, cancelling, sampling."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

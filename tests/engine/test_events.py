@@ -1,7 +1,5 @@
 """The records: what a round says about its tokens."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import FrozenInstanceError, replace
 

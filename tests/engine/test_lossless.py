@@ -1,7 +1,5 @@
 """The real default model in float32: with drafts, without, and by transformers' own generate, token for token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

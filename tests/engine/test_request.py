@@ -1,7 +1,5 @@
 """Requests: refused values and their error messages."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 

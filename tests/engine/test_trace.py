@@ -1,7 +1,5 @@
 """Traces: what is written comes back, and what is damaged is refused with a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

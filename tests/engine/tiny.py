@@ -1,7 +1,5 @@
 """A random-weight model with a byte tokenizer, small enough to run hundreds of rounds in a second."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """T5 models of random weights with a byte tokenizer, in memory and as folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ seed; one request in twenty is bad. Greedy replies are compared with decoding to
 where the reference's two best logits are closer than `TIE`: padding changes last bits.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Every try runs the product's own command line in a process of its own, forked from one that has loaded the libraries.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

@@ -3,8 +3,6 @@
 Each is survived, and the reply up to then is stored. So is another specchat on the same home.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Text that steers a terminal, or hides in it, wherever specchat shows what others wrote: none of it may arrive raw."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The command line as a whole: one sentence for every mistake, and nothing heavy before it is needed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

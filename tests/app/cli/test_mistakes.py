@@ -1,7 +1,5 @@
 """Every command answers a mistake by one sentence on stderr and exit code 2, before a model is loaded if it can."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specchat models`: the table, the JSON, the progress, and failures as one line."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """How replies look: nothing a terminal acts on, and every fate in its style."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """`specchat serve` as users run it: in a separate process, on a free port."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

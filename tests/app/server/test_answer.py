@@ -1,7 +1,5 @@
 """Streamed answers to slow clients: all of the text, in order, in few chunks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

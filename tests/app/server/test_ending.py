@@ -1,7 +1,5 @@
 """How a server begins and ends: addresses, keys, limits of time, signals."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

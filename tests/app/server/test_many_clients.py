@@ -1,7 +1,5 @@
 """Sixty-four clients at once against the real default model: each gets what it would get alone."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

@@ -1,7 +1,5 @@
 """What OpenAI's own client gets from `specchat serve`."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections import Counter

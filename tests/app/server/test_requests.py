@@ -1,7 +1,5 @@
 """From a body of the protocol to requests of the engine, without a server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

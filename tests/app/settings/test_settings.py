@@ -1,7 +1,5 @@
 """Settings: which source wins, what is refused, and that a user's file is never lost."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """A lane here beside an attached server: when it is asked, what its figures are, and how it fails."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

@@ -1,7 +1,5 @@
 """A running `specchat serve` as the engine: the same records, the same text, and sentences for what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -1,7 +1,5 @@
 """Files that cannot be read are kept, and places that cannot be written are named."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """One file in several hands: threads, programs, and programs that are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """The store on a real file: what is written comes back, also after random use that is compared with a dictionary."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

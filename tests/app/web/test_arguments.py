@@ -1,7 +1,5 @@
 """The options of `specchat web` reach the app of each page."""
 
-from __future__ import annotations
-
 import shlex
 from types import SimpleNamespace
 

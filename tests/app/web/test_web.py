@@ -1,7 +1,5 @@
 """`specchat web` in a real browser: ask, see colours, fork, leave; and who is not let in."""
 
-from __future__ import annotations
-
 import base64
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Devices, their memory, and the number type that suits them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Passes have few widths, and what pads them changes nothing."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Torch's library is loaded ahead of its import, and what the import leaves is not collected again and again."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a head's layer says of rows, step by step along a tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Tiny draft models, and tiny models for the quantised kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Gemma 4 assistants: every logit is that of transformers' assistant; replies are unchanged; misfits are named."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any

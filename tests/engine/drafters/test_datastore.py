@@ -1,7 +1,5 @@
 """The suffix array and the datastore against a search of all texts, and what the suffix drafter makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count

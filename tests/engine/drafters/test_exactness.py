@@ -1,7 +1,5 @@
 """Every drafter next to tiny models: exact whatever it drafts, and the same alone and in any batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

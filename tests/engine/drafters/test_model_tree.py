@@ -1,7 +1,5 @@
 """Trees of a draft model: exact whatever it drafts, a cache as if the text had been fed, few tokens for many paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Multi-token-prediction layers in a target's own files: every logit is that of the definition."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

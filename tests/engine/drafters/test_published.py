@@ -1,7 +1,5 @@
 """Published heads: what they say is what their authors' definition says, and what does not fit is refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The suffix automaton against a search of the whole text, and what the drafter makes of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Lanes: who has the next turn, what a lane's clock counts, and that no lane helps or slows the other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The presets: complete, consistent, supported, and light to import."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

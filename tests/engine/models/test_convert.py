@@ -1,7 +1,5 @@
 """GGUF to a folder: what comes out equals what went in, and what cannot be converted is refused by name."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

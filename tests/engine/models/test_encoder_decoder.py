@@ -1,7 +1,5 @@
 """T5 folders: what is loaded is what transformers computes; what cannot be loaded or drafted with is named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fetching from a hub on this machine: selection, resumption, hashes, gates, presets with a quantised file."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Query, key and value, and gate and up projections by one product: they compute what they compute apart."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The models one can choose from, and whether two of them fit each other."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Loading: what a loaded model says about itself, and every folder that is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

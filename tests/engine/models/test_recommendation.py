@@ -1,7 +1,5 @@
 """The authors' sampling settings: read from a model's files, kept by conversion and packing, stated by the engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing

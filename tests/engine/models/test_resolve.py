@@ -1,7 +1,5 @@
 """From a name to a folder: every kind of name, kills in the middle, and names that mean nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

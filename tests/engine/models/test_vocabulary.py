@@ -1,7 +1,5 @@
 """A draft must mean the same tokens as the target; padding tails do not matter, anything else does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fetching from the package index, with the real pip and a wheel in a local folder."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import shutil

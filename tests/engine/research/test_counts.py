@@ -1,7 +1,5 @@
 """What is counted, and what tables say of it as networks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A draft model that the text drafts for: its own draft token for token, exact output, fewer passes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest

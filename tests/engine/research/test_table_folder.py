@@ -1,7 +1,5 @@
 """Tables from a text to a folder and back, and what is wrong with a folder in one sentence."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The small drafters of the paper's section 3.6: exact, drawn from what they say, and no better than theory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Bias and penalties: each draft position in its own context, against transformers and against decoding one by one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Uniform draws: uniform, independent between streams, rounds and seeds, and the same in every batch."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from specchat.engine.sampling.rng import Stream, uniform, uniforms

@@ -1,7 +1,5 @@
 """The standardised distribution, against transformers' own logits processors, and drawing from it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 from math import inf, nan

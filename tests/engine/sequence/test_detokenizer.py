@@ -1,7 +1,5 @@
 """The detokenizer: whole characters, stop strings, text of rejected tokens."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

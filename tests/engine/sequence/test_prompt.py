@@ -1,7 +1,5 @@
 """Prompts: chat templates, plain text and token ids."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.engine.errors import EngineError

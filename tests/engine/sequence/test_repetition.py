@@ -1,7 +1,5 @@
 """Replies that repeat themselves, against a comparison of the whole text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Several requests of one prompt: it is read once, and each reply is what it would be alone."""
 
-from __future__ import annotations
-
 from specchat.engine import Prefilled, Request, Sampling
 from tests.engine.tiny import ids_of, run_together, tiny_engine
 

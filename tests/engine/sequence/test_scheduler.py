@@ -1,7 +1,5 @@
 """Slots and cache blocks: who gets which, and what is read again."""
 
-from __future__ import annotations
-
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.outbox import Outbox

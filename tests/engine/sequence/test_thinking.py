@@ -1,7 +1,5 @@
 """Thinking: markers, switches and words of chat templates, and replies of models that think."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

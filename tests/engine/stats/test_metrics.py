@@ -1,7 +1,5 @@
 """The figures, each against its definition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

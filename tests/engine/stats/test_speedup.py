@@ -1,7 +1,5 @@
 """Predicted and measured speedup, and that what lies between them multiplies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

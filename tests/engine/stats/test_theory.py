@@ -1,7 +1,5 @@
 """The formulas against the paper's own tables and against simulation-free identities."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Beam search: the beams of transformers, the same ones with drafts, and the measurement of both."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from math import log

@@ -1,7 +1,5 @@
 """The figures of lanes and of pairs, from records made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import e
 

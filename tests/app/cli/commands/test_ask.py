@@ -1,7 +1,5 @@
 """`specchat ask` on a model of random weights: what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import unicodedata
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every way out of `specchat ask`: interrupts, and readers that leave."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

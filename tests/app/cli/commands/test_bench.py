@@ -1,7 +1,5 @@
 """`specchat bench` and `specchat verify`: their options, exit codes, and failures as one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`specchat compare` on a model of random weights: its tables, its JSON, its failures, and how set-ups are written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`specchat distill` at the command line: the final table, and one sentence for what cannot be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Commands on a T5 of random weights: `ask` and `bench` work; commands that need a decoder-only model refuse it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

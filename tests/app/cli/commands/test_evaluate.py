@@ -1,7 +1,5 @@
 """`specchat evaluate` as a command: what it prints, and bad input as one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specchat replay`: what is refused before the screen is touched. The replay itself is tested with the interface."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

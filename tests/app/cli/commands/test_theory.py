@@ -1,7 +1,5 @@
 """`specchat theory`: the table, its best row, and values that make no sense."""
 
-from __future__ import annotations
-
 import json
 
 from tests.app.cli.commands.command import command

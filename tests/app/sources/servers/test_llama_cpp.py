@@ -1,7 +1,5 @@
 """A real llama.cpp server, which drafts with the default model for the default model."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

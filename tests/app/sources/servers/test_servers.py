@@ -1,7 +1,5 @@
 """Servers of other kinds as the engine: what each says becomes records, and what it does not say stays unknown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

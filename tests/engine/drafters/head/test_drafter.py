@@ -1,7 +1,5 @@
 """The head as a drafter: exact whatever it drafts, and the same whatever else runs and whatever went before."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.engine import Admitted, Request, Round, Sampling

@@ -1,7 +1,5 @@
 """Heads on disk: what their cards say becomes of their weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

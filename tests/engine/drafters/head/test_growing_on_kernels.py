@@ -1,7 +1,5 @@
 """Trees that grow in one call of the kernels beside the same trees step by step: the same tokens, and q bit by bit."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

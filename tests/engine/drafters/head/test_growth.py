@@ -1,7 +1,5 @@
 """Trees that grow: exact whatever they are grown by, cheap where tokens cost, and the same alone and in a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

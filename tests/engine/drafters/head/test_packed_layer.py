@@ -1,7 +1,5 @@
 """The head on the quantised kernels beside the head in torch: the same scores, whatever is read or drafted together."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """GGUF blocks as canonical arrays: every weight is what the gguf package dequantises, bit by bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """GGUF files of each family: configuration and weights are those of the model they were made from; llama.cpp agrees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

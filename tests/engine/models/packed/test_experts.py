@@ -1,7 +1,5 @@
 """Mixtures of experts: gpt-oss in bfloat16, as published in MXFP4 and from GGUF; Qwen3-MoE in the types of GGUF."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Packed models: built once from GGUF files or safetensors, found again, and built anew when they cannot be used."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Layers of a GPU whose weights stay codes, on the pretended device."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Families that the decoder does not know: transformers' modelling code with quantised linear layers in place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quantising gives the nearest codes for the scale that is stored, whatever type the weights have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole benchmarks on tiny models: the report, its text and its JSON. Nothing here looks at how fast anything is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Counting rounds, and the figures made from the counts, on rounds whose times are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Synthetic pairs: they agree as often as they are told to, speak the same language, and do their whole work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

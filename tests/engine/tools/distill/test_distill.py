@@ -1,7 +1,5 @@
 """Distilling for a tiny target from text to draft: cut off, continued, begun with a finished draft, and refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Training text: given prompts, what the target is asked while it writes, and the tokens that a draft can draft."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is trained: losses by their definition, rounded weights, first guesses; and each kind learns what it drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Two targets along texts: their own logits say where they part."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Drafters along texts: the very rounds that generation had; for sampled texts, what was to be expected of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Files of texts: every kind that is known, and what is wrong with the others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The two checks on a tiny model: replies that are right pass, replies that are not do not."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Whole verifications: an engine that is right passes, engines that are wrong in known ways do not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
