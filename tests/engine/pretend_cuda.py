@@ -165,10 +165,7 @@ def _int4_places(tiles: int) -> tuple[Tensor, Tensor]:
     return thread // 4, 2 * byte + place // 4
 
 
-_ON_THE_CPU = {
-    torch._convert_weight_to_int4pack: to_int4_layout,
-    torch._weight_int4pack_mm: int4_product,
-}
+_ON_THE_CPU = {torch._convert_weight_to_int4pack: to_int4_layout, torch._weight_int4pack_mm: int4_product}
 """Operations that have another name, or other arguments, there."""
 
 

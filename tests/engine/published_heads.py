@@ -224,13 +224,7 @@ def hidden_states(target: LoadedModel, tokens: Sequence[int]) -> list[Tensor]:
 
 
 def _finished(
-    tensors: Tensors,
-    prefix: str,
-    x: Tensor,
-    residual: Tensor,
-    size: int,
-    theta: float,
-    factor: float = 1.0,
+    tensors: Tensors, prefix: str, x: Tensor, residual: Tensor, size: int, theta: float, factor: float = 1.0
 ) -> Tensor:
     """A decoder layer's output [T, d] from what its projections read [T, n]."""
     count = len(x)

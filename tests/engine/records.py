@@ -110,10 +110,7 @@ texts = st.text(st.characters(), max_size=8)  # half characters included: JSON c
 reals = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 1 << 40)
 details = st.builds(
-    Detail,
-    *[st.lists(st.builds(Candidate, counts, texts, reals), max_size=2).map(tuple)] * 3,
-    reals,
-    reals,
+    Detail, *[st.lists(st.builds(Candidate, counts, texts, reals), max_size=2).map(tuple)] * 3, reals, reals
 )
 proposers = st.tuples(texts, counts, counts).map(lambda each: Proposer(each[0], max(each[1:]), min(each[1:])))
 

@@ -160,10 +160,7 @@ def test_a_server_that_fails_fails_in_its_lane(
     assert (left.reason, len(left.emitted)) == (FinishReason.LENGTH, 12)
     assert (right.reason, right.text) == (FinishReason.ERROR, text)
     assert words in right.message
-    assert server_texts((left, right), greedy=True, same_prompt=True) == (
-        "not compared: a reply is not complete",
-        None,
-    )
+    assert server_texts((left, right), greedy=True, same_prompt=True) == ("not compared: a reply is not complete", None)
 
 
 @pytest.mark.slow

@@ -18,13 +18,7 @@ from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import packed_family, related
-from tests.engine.tiny import (
-    VOCABULARY,
-    ask,
-    ids_of,
-    tiny_engine,
-    tiny_model,
-)
+from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_engine, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -8,17 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import (
-    Admitted,
-    EngineConfig,
-    Event,
-    Finished,
-    Outbox,
-    Prefilled,
-    Request,
-    Round,
-    read_trace,
-)
+from specchat.engine import Admitted, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round, read_trace
 from specchat.engine.clock import Clock
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.engine import LaneEngine

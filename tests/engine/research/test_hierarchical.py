@@ -15,9 +15,7 @@ TEXTS = ("abcabcabcabc", "hello", "0123456789" * 6, "x")
 
 
 @pytest.mark.parametrize(
-    "sampling",
-    [Sampling(), Sampling(repetition_penalty=1.1, logit_bias=((101, 3.0),))],
-    ids=["plain", "penalised"],
+    "sampling", [Sampling(), Sampling(repetition_penalty=1.1, logit_bias=((101, 3.0),))], ids=["plain", "penalised"]
 )
 def test_its_greedy_draft_is_the_draft_models_own(sampling: Sampling) -> None:
     with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:

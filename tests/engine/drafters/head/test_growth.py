@@ -60,8 +60,7 @@ def grown(text: Text, seed: int, budget: Budget) -> Draft:
 
 
 @pytest.mark.parametrize(
-    ("token", "trials"),
-    [(0.1, 1200), *(pytest.param(token, 6000, marks=pytest.mark.slow) for token in (0.02, 0.15))],
+    ("token", "trials"), [(0.1, 1200), *(pytest.param(token, 6000, marks=pytest.mark.slow) for token in (0.02, 0.15))]
 )
 def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) -> None:
     text, budget = Text(), costs(token)

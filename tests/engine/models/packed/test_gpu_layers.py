@@ -15,12 +15,7 @@ from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.packed import gpu_layers, network
-from specchat.engine.models.packed.gpu_layers import (
-    GpuQuantizedEmbedding,
-    GpuQuantizedLinear,
-    choose_products,
-    fits,
-)
+from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain
