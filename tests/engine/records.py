@@ -48,27 +48,12 @@ def make_round(
     tested = accepted + rejected
     fate = Fate.CORRECTION if rejected else Fate.BONUS if drafted else Fate.PLAIN
     return Round(
-        request_id=request_id,
-        number=number,
-        position=10,
-        drafter="ngram" if drafted else "none",
-        gamma=drafted,
-        drafted=tuple(range(100, 100 + drafted)),
-        p=(0.5,) * tested,
-        q=(1.0,) * tested,
-        u=(0.25,) * tested,
-        beta=(beta,) * tested,
-        accepted=accepted,
-        last=99,
-        last_fate=fate,
-        pieces=tuple(f" d{i}" for i in range(drafted)),
-        last_piece=" last",
-        at=at,
-        draft_s=seconds[0],
-        verify_s=seconds[1],
-        rest_s=seconds[2],
-        rows=1,
-    )
+        request_id=request_id, number=number, position=10, drafter="ngram" if drafted else "none", gamma=drafted,
+        drafted=tuple(range(100, 100 + drafted)), p=(0.5,) * tested, q=(1.0,) * tested, u=(0.25,) * tested,
+        beta=(beta,) * tested, accepted=accepted, last=99, last_fate=fate,
+        pieces=tuple(f" d{i}" for i in range(drafted)), last_piece=" last", at=at, draft_s=seconds[0],
+        verify_s=seconds[1], rest_s=seconds[2], rows=1,
+    )  # fmt: skip
 
 
 def observed_round(step: Step | None, *pieces: str, number: int = 0, at: float = 1.0, seconds: float = 0.1) -> Round:
@@ -127,29 +112,14 @@ def rounds(draw: st.DrawFn) -> Round:
         return draw(st.lists(values, min_size=length, max_size=length).map(tuple))
 
     return Round(
-        request_id=draw(texts),
-        number=draw(counts),
-        position=draw(counts),
-        drafter=draw(texts),
-        gamma=draw(counts),
-        drafted=tuples(counts, drafted),
-        p=tuples(reals, tested),
-        q=tuples(reals, tested),
-        u=tuples(reals, tested),
-        beta=tuples(reals, tested),
-        accepted=accepted,
-        last=last,
-        last_fate=None if last is None else draw(st.sampled_from(LAST_FATES)),
-        pieces=tuples(texts, drafted),
-        last_piece=draw(texts),
-        at=draw(reals),
-        draft_s=draw(reals),
-        verify_s=draw(reals),
-        rest_s=draw(reals),
-        rows=draw(counts),
-        detail=tuple(draw(st.lists(details, max_size=2))),
+        request_id=draw(texts), number=draw(counts), position=draw(counts), drafter=draw(texts), gamma=draw(counts),
+        drafted=tuples(counts, drafted), p=tuples(reals, tested), q=tuples(reals, tested), u=tuples(reals, tested),
+        beta=tuples(reals, tested), accepted=accepted, last=last,
+        last_fate=None if last is None else draw(st.sampled_from(LAST_FATES)), pieces=tuples(texts, drafted),
+        last_piece=draw(texts), at=draw(reals), draft_s=draw(reals), verify_s=draw(reals), rest_s=draw(reals),
+        rows=draw(counts), detail=tuple(draw(st.lists(details, max_size=2))),
         proposers=tuple(draw(st.lists(proposers, max_size=2))),
-    )
+    )  # fmt: skip
 
 
 samplings = st.builds(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specchat.engine import Engine, EngineConfig, Message, Request, Sampling, models_folder
+from specchat.engine import Engine, EngineConfig, Message, Request, models_folder
 from tests.engine.prompts import PROMPTS
 from tests.engine.tiny import ids_of, run_together
 
@@ -45,10 +45,3 @@ def test_greedy_output_is_that_of_transformers_with_and_without_drafts(engine: E
         prompt = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_tensors="pt")["input_ids"]
         theirs = model.generate(prompt, max_new_tokens=LENGTH, do_sample=False, attention_mask=torch.ones_like(prompt))
         assert theirs[0, prompt.shape[1] :].tolist() == ours
-
-
-def test_the_same_seed_gives_the_same_text_alone_and_in_a_batch(engine: Engine) -> None:
-    sampling = Sampling(temperature=0.9, top_p=0.95, seed=11)
-    together = [ids_of(events) for events in run_together(engine, requests("ngram", sampling=sampling)[:4])]
-    alone = [ids_of(list(engine.stream(request))) for request in requests("ngram", sampling=sampling)[:2]]
-    assert alone == together[:2]

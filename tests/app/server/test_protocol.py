@@ -115,15 +115,9 @@ def test_logprobs_are_of_the_tokens_that_were_said(client: openai.OpenAI, model:
 
 def _logprobs(client: openai.OpenAI, model: str, stream: bool, **options: Any) -> tuple[list[Any], str]:
     made = client.chat.completions.create(
-        model=model,
-        messages=TURN,
-        max_tokens=30,
-        logprobs=True,
-        top_logprobs=5,
-        stream=stream,
-        logit_bias=ENDLESS,
+        model=model, messages=TURN, max_tokens=30, logprobs=True, top_logprobs=5, stream=stream, logit_bias=ENDLESS,
         **options,
-    )
+    )  # fmt: skip
     if not stream:
         return made.choices[0].logprobs.content, made.choices[0].message.content
     entries, text = [], ""

@@ -230,18 +230,12 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) ->
 
 
 valid = st.builds(
-    Settings,
-    target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
-    gamma=st.none() | st.integers(0, 16),
-    temperature=st.floats(0, 10),
-    top_k=st.integers(0, 1 << 40),
-    top_p=st.floats(0, 1, exclude_min=True),
-    min_p=st.floats(0, 1, exclude_max=True),
-    seed=st.none() | st.integers(-(1 << 62), 1 << 62),
-    max_tokens=st.integers(1, 1 << 20),
-    theme=st.text(st.characters(codec="utf-8")),
-    rejected=st.sampled_from(REJECTED),
-)
+    Settings, target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
+    gamma=st.none() | st.integers(0, 16), temperature=st.floats(0, 10), top_k=st.integers(0, 1 << 40),
+    top_p=st.floats(0, 1, exclude_min=True), min_p=st.floats(0, 1, exclude_max=True),
+    seed=st.none() | st.integers(-(1 << 62), 1 << 62), max_tokens=st.integers(1, 1 << 20),
+    theme=st.text(st.characters(codec="utf-8")), rejected=st.sampled_from(REJECTED),
+)  # fmt: skip
 
 
 @given(valid, valid)

@@ -21,20 +21,12 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized, lo
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
 from tests.engine.drafters.heads import assert_replies_are_the_same, reading, row_in, scores_along
-from tests.engine.tiny import EOS, VOCABULARY, tiny_engine, tiny_tokenizer
+from tests.engine.tiny import SIZES, VOCABULARY, in_memory, tiny_engine, tiny_tokenizer
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "global_head_dim": 32,
-    "sliding_window": 12,
-    "max_position_embeddings": 512,
-    "eos_token_id": EOS,
+_SIZES = SIZES | {
+    "head_dim": 16, "global_head_dim": 32, "sliding_window": 12, "num_hidden_layers": 4,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "num_hidden_layers": 4,
-}
+}  # fmt: skip
 ORDERED = {"use_ordered_embeddings": True, "num_centroids": 26, "centroid_intermediate_top_k": 6}
 
 
@@ -52,22 +44,15 @@ def _assistants_without_layers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 def target_model(hidden: int = 32) -> LoadedModel:
     silence_transformers()
-    config = Gemma4TextConfig(
-        **_SIZES,
-        hidden_size=hidden,
-        intermediate_size=64,
-        num_kv_shared_layers=2,
-        hidden_size_per_layer_input=16,
-        vocab_size_per_layer_input=VOCABULARY,
-    )
+    embedded = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY}
+    config = Gemma4TextConfig(**_SIZES, **embedded, hidden_size=hidden, intermediate_size=64, num_kv_shared_layers=2)
     torch.manual_seed(0)
     auto: Any = AutoModelForCausalLM
     network = auto.from_config(config).float().eval().requires_grad_(False)
     for name, weight in network.named_parameters():
         if weight.ndim > 1:
             weight.normal_(0.0, 2.0 if "embed_tokens.weight" in name else 0.2)
-    size = sum(weight.nbytes for weight in network.parameters())
-    return LoadedModel(network, tiny_tokenizer(), "gemma", frozenset({EOS}), 512, VOCABULARY, size, True)
+    return in_memory(network, "gemma")
 
 
 def packed_model(folder: Path) -> PackedModel:
@@ -80,14 +65,8 @@ def packed_model(folder: Path) -> PackedModel:
 
 
 def write_assistant(folder: Path, **more: Any) -> Path:
-    text = Gemma4TextConfig(
-        **_SIZES,
-        hidden_size=16,
-        intermediate_size=32,
-        num_kv_shared_layers=4,
-        hidden_size_per_layer_input=0,
-        vocab_size_per_layer_input=0,
-    )
+    embedded = dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), 0)
+    text = Gemma4TextConfig(**_SIZES, **embedded, hidden_size=16, intermediate_size=32, num_kv_shared_layers=4)
     torch.manual_seed(1)
     config = Gemma4AssistantConfig(text_config=text, **{"backbone_hidden_size": 32} | more)
     network = Gemma4AssistantForCausalLM(config).float()

@@ -69,13 +69,6 @@ def test_the_folder_loads_in_plain_transformers_and_names_no_gguf(gguf: Path, tm
         assert "local_files_only" not in text
 
 
-def test_untied_weights_survive(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    source = tiny_model(dtype=torch.bfloat16, tie_word_embeddings=False)
-    before = load_model(source, CPU, torch.float32, ignore_progress)
-    after = converted(write_tiny_gguf(source, tmp_path / "untied.gguf"), tmp_path)
-    assert torch.equal(before.model(IDS).logits, after.model(IDS).logits)
-
-
 def test_llama_3_rope_is_recovered_from_its_table(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     rope = {
         "rope_type": "llama3",

@@ -15,24 +15,16 @@ from specchat.engine.models.load import fingerprint
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear
 from specchat.engine.models.packed.quantize import quantize
 from tests.engine.pretend_cuda import GPU, pretended_gpu, to_gpu
+from tests.engine.tiny import SIZES
 
-SIZES = {
-    "vocab_size": 260,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "pad_token_id": 0,
-}
+OWN = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16, "pad_token_id": 0}
 TOKENS = torch.arange(20, 44)[None]
 
 
 def made(kind: str) -> Any:
     torch.manual_seed(0)
     auto: Any = AutoModelForCausalLM
-    return auto.from_config(AutoConfig.for_model(kind, **SIZES)).eval().requires_grad_(False)
+    return auto.from_config(AutoConfig.for_model(kind, **SIZES | OWN)).eval().requires_grad_(False)
 
 
 def joined(network: Any) -> list[str]:

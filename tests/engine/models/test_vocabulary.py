@@ -24,10 +24,6 @@ def vocabulary(size: int, **changed: int) -> Any:
     return Tokenizer({**tokens, **changed})
 
 
-def test_the_same_vocabulary_passes() -> None:
-    check_vocabularies(vocabulary(100), vocabulary(100), {2}, {2, 3})
-
-
 def test_one_may_know_more_at_the_tail() -> None:
     check_vocabularies(vocabulary(100), vocabulary(96), {2}, {2})
     check_vocabularies(vocabulary(96), vocabulary(100), {2}, {2})

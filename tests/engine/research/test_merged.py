@@ -106,16 +106,6 @@ def test_sampled_output_has_the_targets_distribution(count: int, models: int, sa
     assert check_distribution(events, PROMPT, filtered(plain, sampling)) >= 2
 
 
-def test_one_prefix_tree_takes_fewer_tokens_than_the_chains_as_a_batch() -> None:
-    """What is scored, in the rounds of a reply: every token once, with the row's last one."""
-    with tiny_engine(tiny_model(sharpness=25.0), related(), more=others()) as engine:
-        events = list(engine.stream(ask("hello", drafter="merged", gamma=4, max_tokens=60)))
-    rounds = [event for event in events if isinstance(event, Round) and event.gamma == 4]
-    scored, batched = sum(1 + event.offered for event in rounds), 2 * (1 + 4) * len(rounds)
-    print(f"{scored} tokens scored in {len(rounds)} rounds, {batched} as a batch of chains")
-    assert scored < 0.9 * batched
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sampling: Sampling) -> None:

@@ -18,7 +18,6 @@ from specchat.engine.request import Sampling
 from specchat.engine.sampling.mass_threshold import mass_threshold
 from specchat.engine.sampling.sampler import broken, draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import ANY, SamplingRows
-from tests.engine.chi_square import z_score
 from tests.engine.pretend_cuda import GPU, pretended_gpu
 from tests.engine.sampling.plainly import without_top_choices
 
@@ -204,15 +203,6 @@ def test_the_most_likely_token_is_the_first_of_the_best(vocabulary: int, dtype: 
         values = logits[place].tolist()
         wanted = vocabulary // 3 if place == (2, 1) else values.index(max(values))
         assert best[place].item() == wanted
-
-
-def test_drawing_follows_the_weights() -> None:
-    torch.manual_seed(4)
-    weights = torch.rand(300)
-    weights[::3] = 0
-    u = torch.rand(200_000, dtype=torch.float64)
-    tokens = torch.cat([draw(weights.expand(part.numel(), -1), part) for part in u.split(100)])
-    assert abs(z_score(tokens, weights / weights.sum())) < 4
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])

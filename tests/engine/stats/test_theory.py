@@ -45,15 +45,6 @@ def test_table_4(gamma: int, alpha: float, c: float, expected: float) -> None:
     assert round(speedup(alpha, gamma, c), 1) == expected
 
 
-@pytest.mark.parametrize(("alpha", "printed"), [(0.75, 3.3), (0.8, 3.9), (0.87, 4.9)])
-def test_lenience_examples_at_temperature_0(alpha: float, printed: float) -> None:
-    assert round(speedup(alpha, 8, 0.015), 1) == printed
-
-
-def test_bigram_example_of_section_3_6() -> None:
-    assert round(speedup(0.2, 3, 0), 2) == 1.25
-
-
 @given(alphas, gammas)
 def test_equation_1_is_the_sum_of_survival(alpha: float, gamma: int) -> None:
     assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-6)

@@ -36,16 +36,9 @@ def assert_as_in_transformers(found: FoundBeams, folder: Path, prompt: str, limi
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([encode(Request("beams", (Message("user", prompt),)), load_tokenizer(folder))])
     made = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        num_beams=len(found.beams),
-        num_return_sequences=len(found.beams),
-        do_sample=False,
-        max_new_tokens=limit,
-        output_scores=True,
-        return_dict_in_generate=True,
-        pad_token_id=0,
-    )
+        ids, attention_mask=torch.ones_like(ids), num_beams=len(found.beams), num_return_sequences=len(found.beams),
+        do_sample=False, max_new_tokens=limit, output_scores=True, return_dict_in_generate=True, pad_token_id=0,
+    )  # fmt: skip
     eos = model.generation_config.eos_token_id
     ends = eos if isinstance(eos, list) else [2]
     rows = made.sequences[:, ids.shape[1] :].tolist()

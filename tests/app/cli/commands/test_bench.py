@@ -1,6 +1,7 @@
 """`specchat bench` and `specchat verify`: their options, exit codes, and failures as one line."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +19,9 @@ def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
 
 
-SYNTHETIC = (
-    "bench",
-    "--synthetic",
-    "0.9",
-    "--shape",
-    "tiny/tiny",
-    "--limit",
-    "1",
-    "--max-tokens",
-    "6",
-    "--passes",
-    "1",
-)
+SYNTHETIC = shlex.split("bench --synthetic 0.9 --shape tiny/tiny --limit 1 --max-tokens 6 --passes 1")
+CHECKED = "--dtype float32 --prompts chat --limit 1 --max-tokens 6 --samples 20 --contexts 1"
+VERIFY = shlex.split(f"verify {CHECKED} --target")
 
 
 def test_bench_prints_a_table() -> None:
@@ -77,8 +68,7 @@ def test_a_person_who_waits_sees_how_far_it_is() -> None:
 
 
 def test_verify_passes(tiny_model: Callable[..., Path]) -> None:
-    arguments = ("verify", "--target", tiny_model(), "--dtype", "float32", "--prompts", "chat", "--limit", "1")
-    done = command(*arguments, "--max-tokens", "6", "--samples", "20", "--contexts", "1")
+    done = command(*VERIFY, tiny_model())
     assert done.code == 0
     assert "PASSED" in done.out
     assert done.err.startswith("loading\ngreedy, none\n")  # stderr is no terminal: how far it is, line by line
@@ -89,7 +79,6 @@ def test_verify_says_by_its_exit_code_that_something_differs(
 ) -> None:
     check = verification.check_greedy
     monkeypatch.setattr(verification, "check_greedy", lambda *given: replace(check(*given), worst_deficit=9.0))
-    arguments = ("verify", "--target", tiny_model(), "--dtype", "float32", "--prompts", "chat", "--limit", "1")
-    done = command(*arguments, "--max-tokens", "6", "--samples", "20", "--contexts", "1", "--json")
+    done = command(*VERIFY, tiny_model(), "--json")
     assert done.code == 1
     assert json.loads(done.out)["passed"] is False

@@ -9,13 +9,11 @@ import pytest
 
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.set_up import label, lanes, parse_set_up
-from specchat.engine import Admitted, Comparison, LaneTally, Order, Round
+from specchat.engine import Round
 from specchat.engine.tools import compare as runner
-from specchat.engine.tools.compare import make_report
 from tests.app.cli.commands.command import Done, command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
-from tests.engine.records import make_round
 
 PROMPT = "abc abc abc abc"
 
@@ -37,26 +35,6 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
     assert "ngram γ ≤ 3" in done.out
     for words in ("Theorem 3.8", "Theorem 3.11", "A lane's clock runs while the lane works"):
         assert words in done.out
-
-
-def test_the_table_fits_140_columns() -> None:
-    prompts = ["Please explain to me in a few sentences why the sky is blue"]
-    trials = [runner.Trial(0, Order.INTERLEAVED, Comparison(tally(0), tally(4)), None) for _ in range(3)]
-    about = {"target": "smollm2-135m", "dtype": "q4", "device": "CPU", "greedy": True, "same_target": True}
-    report = make_report(
-        trials, prompts, ("no drafts", "combined γ auto"), exact=None, exact_cost=None, notes=(), **about
-    ).text()
-    assert max(map(len, report.splitlines())) <= 140
-
-
-def tally(drafted: int) -> LaneTally:
-    """Figures of a fast lane whose rounds draft this many tokens."""
-    made = LaneTally()
-    made.add(Admitted("r", 20, 0, 0.0, 0.0))
-    for number in range(40):
-        record = make_round(drafted=drafted, accepted=drafted, number=number, at=(number + 1) * (drafted + 1) / 211.8)
-        made.add(record)
-    return made
 
 
 def test_watch_shows_the_spread_until_it_is_stopped(

@@ -11,11 +11,6 @@ from tests.app.cli.commands.command import command
 TRACE = Path(__file__).parents[4] / "assets" / "traces" / "chat.jsonl"
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    done = command("replay", tmp_path / "none.jsonl", terminal=True)
-    assert done.sentence.endswith("none.jsonl cannot be read as a trace: No such file or directory")
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -37,15 +37,7 @@ from tests.app.sources.test_attached import first, to_the_end
 pytestmark = pytest.mark.slow
 
 ASKED = (Message("user", "Hello?"),)
-A, R, D, C, B, P, U = (
-    Fate.ACCEPTED,
-    Fate.REJECTED,
-    Fate.DISCARDED,
-    Fate.CORRECTION,
-    Fate.BONUS,
-    Fate.PLAIN,
-    Fate.UNKNOWN,
-)
+A, R, D, C, B, P, U = Fate
 Stream = Sequence[Mapping[str, Any] | str]
 
 

@@ -31,13 +31,8 @@ from tests.engine.tiny import ask, ids_of
 
 CPU = torch.device("cpu")
 NOT_IN_THE_FILE = {
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "initializer_range",
-    "mtp_num_hidden_layers",
-    "transformers_version",
-}
+    "_name_or_path", "architectures", "dtype", "initializer_range", "mtp_num_hidden_layers", "transformers_version",
+}  # fmt: skip
 TEXT = [5, 90, 17, 200, 44, 120, 33, 250, 61, 7, 19, 140, 77, 201, 30, 99]
 Q8_0, Q4_0 = GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0
 
