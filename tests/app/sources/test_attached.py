@@ -31,6 +31,7 @@ from specchat.engine import (
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded
+from tests.engine.tiny import ended
 
 ASKED = (Message("user", "the quick brown fox"),)
 
@@ -55,20 +56,10 @@ def attached(served: Served) -> Iterator[AttachedEngine]:
 
 
 def replies(engine: AttachedEngine | Engine, *requests: Request) -> list[list[Event]]:
-    boxes = []
-    for request in requests:
-        boxes.append(Outbox())
-        engine.submit(request, boxes[-1])
-    return [to_the_end(box) for box in boxes]
-
-
-def to_the_end(box: Outbox) -> list[Event]:
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], Finished):
-        event = box.get(60)
-        assert event is not None
-        events.append(event)
-    return events
+    boxes = [Outbox() for _ in requests]
+    for request, box in zip(requests, boxes, strict=True):
+        engine.submit(request, box)
+    return [ended(box) for box in boxes]
 
 
 def first(engine: AttachedEngine) -> Event:
@@ -115,7 +106,7 @@ def test_a_cancelled_reply_frees_its_slot(attached: AttachedEngine, served: Serv
     with pytest.raises(EngineError, match="has not ended yet"):
         attached.submit(Request("long", ASKED), box)
     attached.cancel("long")
-    last = to_the_end(box)[-1]
+    last = ended(box)[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.CANCELLED
     served.wait_until_idle()
@@ -132,7 +123,7 @@ def test_a_reply_that_waits_at_the_server_is_cancelled_at_once() -> None:
                 time.sleep(0.01)
             server.asked.clear()
             attached.cancel("waits")
-            (last,) = to_the_end(box)
+            (last,) = ended(box)
             assert isinstance(last, Finished)
             assert (last.reason, last.message) == (FinishReason.CANCELLED, "")
             assert server.left.get(timeout=60) == CHAT
@@ -156,7 +147,7 @@ def test_turns_that_do_not_fit_are_left_out_and_said(attached: AttachedEngine) -
     messages = (*turns[: ready.context], *ASKED)
     box = Outbox()
     attached.submit(Request("full", messages, max_tokens=4, when_full="drop-oldest"), box)
-    admitted = to_the_end(box)[0]
+    admitted = ended(box)[0]
     assert isinstance(admitted, Admitted)
     assert admitted.left_out == tuple(range(len(admitted.left_out)))
     assert 0 < len(admitted.left_out) < len(messages)

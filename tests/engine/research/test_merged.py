@@ -81,10 +81,9 @@ def filtered(plain: LoadedModel, sampling: Sampling) -> Callable[[list[int]], Te
     ("count", "models", "sampling"),
     [
         (500, 2, Sampling(temperature=1.3, top_k=6)),
-        pytest.param(3000, 2, Sampling(temperature=1.0), marks=pytest.mark.slow),
         pytest.param(1200, 4, Sampling(temperature=1.0), marks=pytest.mark.slow),
     ],
-    ids=["filtered", "all", "four models"],
+    ids=["filtered", "four models"],
 )
 def test_sampled_output_has_the_targets_distribution(count: int, models: int, sampling: Sampling) -> None:
     """At two positions and more, with drafts that are surer than they should be and often bring the same token."""

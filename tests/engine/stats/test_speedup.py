@@ -1,6 +1,7 @@
 """Predicted and measured speedup, and that what lies between them multiplies."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from specchat.engine.stats import theory
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
 
 
+@cache
 def rounds_of(name: str) -> list[Round]:
     return [r for r in read_trace(TRACES / f"{name}.jsonl") if isinstance(r, Round)]
 

@@ -9,7 +9,8 @@ import pytest
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import Finished, FinishReason, Message, Outbox, Ready, Request, Round, Sampling, models_folder
 from tests.app.sources.servers.test_servers import replied, tokens
-from tests.app.sources.test_attached import first, to_the_end
+from tests.app.sources.test_attached import first
+from tests.engine.tiny import ended
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 GAMMA = 4
@@ -57,9 +58,9 @@ def test_fates_are_known_while_the_reply_streams(url: str) -> None:
     box = Outbox()
     asked = (Message("user", "Name three fruits."),)
     engine.submit(Request("greedy", asked, max_tokens=12), box)
-    greedy = to_the_end(box)
+    greedy = ended(box)
     engine.submit(Request("sampled", asked, sampling=Sampling(1.5, seed=1), max_tokens=12), box)
-    sampled = to_the_end(box)
+    sampled = ended(box)
     engine.close()
     for events in (greedy, sampled):
         reply = replied(events)

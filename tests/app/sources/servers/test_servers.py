@@ -32,7 +32,8 @@ from specchat.engine import (
 from tests.app.cli.commands.command import command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
-from tests.app.sources.test_attached import first, to_the_end
+from tests.app.sources.test_attached import first
+from tests.engine.tiny import ended
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def asked(pages: Mapping[str, Any], stream: Stream, path: str = CHAT, **changes:
     with attached(pages, stream, path) as (engine, server):
         box = Outbox()
         engine.submit(Request("r", ASKED, **{"max_tokens": 50, **changes}), box)
-        events = to_the_end(box)
+        events = ended(box)
         for event in events:
             assert from_json(to_json(event)) == event
         return events, server.asked[-1][1]
@@ -237,7 +238,7 @@ def test_any_other_server_is_plain_and_its_thoughts_are_marked() -> None:
     with attached(shapes.PLAIN, shapes.PLAIN_STREAM) as (engine, _server):
         box = Outbox()
         engine.submit(Request("k", ASKED, sampling=Sampling(1.0, top_k=4)), box)
-        refused = to_the_end(box)
+        refused = ended(box)
     assert isinstance(refused[-1], Finished)
     assert refused[-1].message == "this server does not take --top-k: leave it out"
 

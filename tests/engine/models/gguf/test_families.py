@@ -74,11 +74,9 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **toleran
 @pytest.mark.parametrize("name", FILES)
 def test_the_configuration(name: str, folders: dict[str, Path]) -> None:
     stated: dict[str, Any] = loaded(folders[name]).model.config.to_dict()
-    found = gguf_config(GgufHeader.read(file_of(folders[name]))).to_dict()
-    kind = set(
-        gguf_config(GgufHeader.read(file_of(folders[name]))).__class__().to_dict()
-    )  # without strangers' settings
-    assert {key: found[key] for key in kind - NOT_IN_THE_FILE} == {key: stated[key] for key in kind - NOT_IN_THE_FILE}
+    config = gguf_config(GgufHeader.read(file_of(folders[name])))
+    found, known = config.to_dict(), set(type(config)().to_dict()) - NOT_IN_THE_FILE  # without strangers' settings
+    assert {key: found[key] for key in known} == {key: stated[key] for key in known}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -115,7 +113,7 @@ def test_llama_cpp_reads_the_same(name: str, folders: dict[str, Path]) -> None:
     assert compared >= 3  # it reports no token that ends a reply
 
 
-@pytest.mark.parametrize("name", ["qwen35", "qwen3moe", "gemma4"])
+@pytest.mark.parametrize("name", ["qwen35", "gemma4"])
 def test_a_converted_folder_is_the_model(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     convert_gguf(file_of(folders[name]), tmp_path, ignore_progress)
     assert_same(loaded(tmp_path).model.state_dict(), loaded(folders[name]).model.state_dict(), rtol=1e-2, atol=1e-6)
@@ -216,18 +214,10 @@ def test_qwen_composes_characters(folders: dict[str, Path], tmp_path: Path) -> N
     assert tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9")
 
 
-@pytest.mark.parametrize(
-    ("metadata", "sentence"),
-    [
-        ({"ssm__time_step_rank": 0}, "describes no qwen35 model"),
-        ({"attention__head_count": "many"}, "describes no qwen35 model"),
-    ],
-)
-def test_metadata_that_describes_nothing(
-    metadata: dict[str, Any], sentence: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("metadata", [{"ssm__time_step_rank": 0}, {"attention__head_count": "many"}], ids=str)
+def test_metadata_that_describes_nothing(metadata: dict[str, Any], folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen35", folders["qwen35"], tmp_path / "x.gguf", **metadata)
-    with pytest.raises(EngineError, match=sentence):
+    with pytest.raises(EngineError, match="describes no qwen35 model"):
         gguf_config(GgufHeader.read(file))
 
 

@@ -13,6 +13,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.packed import gpu_layers, network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
@@ -140,13 +141,15 @@ def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pyte
     kernel, layout = (int4_product, to_int4_layout) if dequantizes else (torch._weight_int4pack_mm_for_cpu, cpu_layout)
     monkeypatch.setattr(torch, "_weight_int4pack_mm", kernel)
     monkeypatch.setattr(torch, "_convert_weight_to_int4pack", layout)
-    models = [tiny_model(layers=2, hidden=64).model.bfloat16() for _ in range(2)]
+    models = [tiny_model(layers=1, hidden=64).model.bfloat16() for _ in range(2)]
     for model in models:
         for name, part in list(model.model.layers.named_modules()):
             if isinstance(part, torch.nn.Linear):
                 layer = GpuQuantizedLinear(quantize(part.weight.float(), "q8"), None, CPU)
                 layer.dequantized_from = 5 if dequantizes else layer.dequantized_from
                 model.model.layers.set_submodule(name, layer)
+    if dequantizes:  # the layout of the CPU's kernel cannot be joined
+        join_layers(models[1])
     plain, fast = (TransformersBackend(model, 2, 200, 17) for model in models)
     assert compile_layers(fast.model)
     for backend, compiled in ((plain, False), (fast, True)):

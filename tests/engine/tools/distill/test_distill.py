@@ -235,7 +235,6 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(
         (head, "eagle", other, out, "made for tiny, with other weights than other has"),
         (head, "medusa", target, out, "holds no draft of the kind medusa"),
         (head, "eagle", target, head / "sub", "which stays as it is"),
-        (head, "eagle", target, head, "holds something else already"),
         (tmp_path / "nowhere", "eagle", target, out, "there is no folder .*nowhere to begin from"),
     ):
         with pytest.raises(EngineError, match=words):
