@@ -106,12 +106,6 @@ def test_a_round_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> 
         from_json(json.dumps(values | changes))
 
 
-def test_values_out_of_range_are_refused() -> None:
-    values = json.loads(to_json(EVERY_RECORD[3]))
-    with pytest.raises(ValueError, match="gamma"):
-        from_json(json.dumps(values | {"gamma": -1}))
-
-
 def test_very_deep_json_is_refused() -> None:
     with pytest.raises(ValueError, match="not a record"):
         from_json("[" * 100_000)
@@ -192,13 +186,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path.write_bytes(HEADER.encode() + to_json(EVERY_RECORD[0]).encode() + b"\n" + line + b"\n")
     with pytest.raises(EngineError, match=r"trace.jsonl is damaged: line 3 is not a trace record"):
         list(read_trace(path))
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="cannot be read as a trace: No such file"):
-        list(read_trace(tmp_path / "none.jsonl"))
-    with pytest.raises(EngineError, match="cannot be read as a trace"):
-        list(read_trace(tmp_path))
 
 
 def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:

@@ -37,29 +37,6 @@ def placed(scheduler: Scheduler[None], prompt: list[int]) -> tuple[int, int]:
     return place
 
 
-def test_a_prompt_gets_the_longest_beginning_that_was_read_in_any_slot() -> None:
-    scheduler = scheduler_of(3)
-    hold(scheduler, [1, 2, 3])
-    hold(scheduler, [1, 2, 9, 8])
-    assert placed(scheduler, [1, 2, 9, 8, 7, 6])[1] == 4
-
-
-def test_the_last_token_of_a_prompt_is_never_taken_from_the_cache() -> None:
-    scheduler = scheduler_of(1)
-    hold(scheduler, [1, 2, 3])
-    assert placed(scheduler, [1, 2, 3]) == (0, 2)
-
-
-def test_a_running_row_shares_the_prompt_that_it_has_read() -> None:
-    scheduler = scheduler_of(2)
-    slot, length = placed(scheduler, [1, 2, 3, 4])
-    row = make_row(slot, [1, 2, 3, 4], length)
-    scheduler.admit(row)
-    row.cached = 3
-    scheduler.commit(row)
-    assert placed(scheduler, [1, 2, 3, 4, 5]) == (1, 3)
-
-
 def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     scheduler = scheduler_of(1)
     slot, length = placed(scheduler, [1, 2, 3])
@@ -68,17 +45,6 @@ def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     assert not scheduler.has_room
     scheduler.retire(row, keep=False)
     assert placed(scheduler, [1, 2, 3, 4]) == (0, 0)
-
-
-def test_a_prompt_waits_while_running_rows_have_all_blocks() -> None:
-    scheduler = scheduler_of(2, blocks=9)
-    first = make_row(placed(scheduler, [1] * 150)[0], [1] * 150, 0)
-    scheduler.admit(first)
-    assert scheduler.place([2] * 150) is None
-    scheduler.suspend(first)
-    assert first.waits
-    assert placed(scheduler, [2] * 150)[1] == 0
-    assert not scheduler.resume(first)
 
 
 def test_rows_wait_for_a_shared_prefix_if_that_saves_a_pass() -> None:
