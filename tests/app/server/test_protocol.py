@@ -312,9 +312,9 @@ def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
 
 def test_nothing_that_is_sent_breaks_it(served: Served) -> None:
     statuses = Counter()
-    for number, attempt in zip(range(300 * TRIES), attempts(11, served.key), strict=False):
+    for number, attempt in zip(range(150 * TRIES), attempts(11, served.key), strict=False):
         status = send(served.port, attempt)
         assert verdict(attempt, status) is None, (number, attempt.parts[0][:500])
         statuses[status] += 1
-    assert statuses[400] > 100
+    assert statuses[400] > 50
     served.wait_until_idle()

@@ -239,7 +239,7 @@ valid = st.builds(
 
 
 @given(valid, valid)
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_is_saved_comes_back(path: Path, one: Settings, two: Settings) -> None:
     for settings in (one, two):
         save_settings(path, settings, asdict(settings))

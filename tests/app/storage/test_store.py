@@ -185,4 +185,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25)
+TestStoreMachine.settings = settings(max_examples=15, stateful_step_count=20)

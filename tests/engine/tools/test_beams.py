@@ -74,7 +74,7 @@ def test_the_default_model_has_the_beams_of_transformers(default_model: Path) ->
 def test_drafts_change_no_beam_and_save_passes(tiny_model: Callable[..., Path]) -> None:
     target, draft = tiny_model(eos_token_id=ENDS), tiny_model(seed=1, eos_token_id=ENDS, num_hidden_layers=1)
     plain = find(target, PROMPTS[1], 4, drafter="none", max_tokens=40)
-    for gamma in (None, 2, 5):
+    for gamma in (None, 3):
         found = find(target, PROMPTS[1], 4, draft, max_tokens=40, gamma=gamma)
         assert [beam.token_ids for beam in found.beams] == [beam.token_ids for beam in plain.beams]
         assert [beam.score for beam in found.beams] == pytest.approx([beam.score for beam in plain.beams], abs=1e-5)
