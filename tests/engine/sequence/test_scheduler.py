@@ -1,12 +1,13 @@
-"""Slots and cache blocks: who gets which, and what is read again."""
+"""Slots and cache blocks: who gets which, and what is read again; a prompt asked several times is read once."""
 
+from specchat.engine import Prefilled, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.cache.token_store import TokenStore
+from tests.engine.tiny import ids_of, run_together, tiny_engine
 
 
 def make_row(slot: int, tokens: list[int], cached: int) -> SequenceState:
@@ -98,3 +99,21 @@ def test_a_reserved_slot_is_not_assigned() -> None:
     assert scheduler.reserve() is None
     scheduler.release(0)
     assert placed(scheduler, [8, 9])[0] == 0
+
+
+PROMPT = tuple(range(97, 117)) * 5
+
+
+def test_a_prompt_that_is_asked_several_times_at_once_is_read_once() -> None:
+    requests = [
+        Request(f"r{n}", prompt_ids=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.0, seed=n)) for n in range(4)
+    ]
+    with tiny_engine(chunk=16) as engine:
+        together = run_together(engine, requests)
+    chunks = [sum(isinstance(event, Prefilled) for event in events) for events in together]
+    assert sorted(chunks) == [1, 1, 1, 7]
+    replies = [ids_of(events) for events in together]
+    assert len({tuple(reply) for reply in replies}) == 4
+    for request, reply in zip(requests, replies, strict=True):
+        with tiny_engine(chunk=16) as alone:
+            assert ids_of(list(alone.stream(request))) == reply
