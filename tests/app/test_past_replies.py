@@ -36,7 +36,6 @@ def engine(tiny_model: Callable[..., Path]) -> Iterator[Engine]:
 @pytest.fixture
 def chats(engine: Engine) -> Iterator[OtherChats]:
     """Those of the engine, which has none when a test begins."""
-    assert engine.other_chats is not None
     yield engine.other_chats
     engine.other_chats.update({}, engine.other_chats.keys)
 
@@ -106,7 +105,6 @@ async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(
         await app.prepared.wait()
         await asyncio.to_thread(engine.wait_ready, 120)
         await show_all(app, app.pump)
-        assert engine.other_chats is not None
         tokens = engine.other_chats.encode(QUESTION, REPLY)
         assert engine.other_chats.keys == {row}
         assert on_disk(store, tokens)

@@ -145,8 +145,7 @@ def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
     config = AutoConfig.for_model(kind, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        auto: Any = AutoModelForCausalLM
-        model = auto.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)
         for parameter_name, parameter in model.named_parameters():  # norms and biases that do something
             if parameter.ndim == 1 or parameter_name.endswith("bias"):
                 parameter.data += 0.1 * torch.randn_like(parameter) * (1 if "norm" in parameter_name else 3)

@@ -67,8 +67,7 @@ def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0, **more: Any) -> Lo
     silence_transformers()
     config: Any = AutoConfig.for_model(kind, **_MOST | HYBRIDS[kind] | more)
     torch.manual_seed(seed)
-    auto: Any = AutoModelForCausalLM
-    network = auto.from_config(config).float().eval().requires_grad_(False)
+    network = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     for name, weight in network.named_parameters():  # gates that open, states that matter
         if "embed" not in name and "norm" not in name:
             weight.normal_(0.0, 0.1 if weight.ndim > 1 else 0.5)

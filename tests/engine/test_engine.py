@@ -18,16 +18,7 @@ from specchat.engine import (
     Round,
     Sampling,
 )
-from tests.engine.tiny import (
-    EOS,
-    ask,
-    ended,
-    ids_of,
-    run_together,
-    text_of,
-    tiny_engine,
-    tiny_model,
-)
+from tests.engine.tiny import EOS, ask, ended, ids_of, run_together, text_of, tiny_engine, tiny_model
 
 PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]
 

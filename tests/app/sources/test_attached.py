@@ -31,7 +31,7 @@ from specchat.engine import (
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded
-from tests.engine.tiny import ended
+from tests.engine.tiny import ended, run_together
 
 ASKED = (Message("user", "the quick brown fox"),)
 
@@ -55,13 +55,6 @@ def attached(served: Served) -> Iterator[AttachedEngine]:
     engine.close()
 
 
-def replies(engine: AttachedEngine | Engine, *requests: Request) -> list[list[Event]]:
-    boxes = [Outbox() for _ in requests]
-    for request, box in zip(requests, boxes, strict=True):
-        engine.submit(request, box)
-    return [ended(box) for box in boxes]
-
-
 def first(engine: AttachedEngine) -> Event:
     """What it says after it has said that it asks."""
     engine.start()
@@ -78,13 +71,13 @@ def test_a_server_gives_the_records_that_an_engine_here_gives(attached: Attached
         Request("text", prompt="the dog", max_tokens=10, gamma=2, stop=("zzz",)),
         Request("ids", prompt_ids=(66, 67, 68), max_tokens=10, gamma=0),
     ]
-    there = replies(attached, *requests)
+    there = run_together(attached, requests)
     ready = first(attached)
     assert isinstance(ready, Ready)
     assert (ready.slots, ready.device) == (2, "cpu")
     engine = Engine(EngineConfig(str(model), dtype="float32"))
     engine.start()
-    here = replies(engine, *requests)
+    here = run_together(engine, requests)
     engine.close()
 
     def decisions(events: list[Event]) -> list[tuple[object, ...]]:
@@ -185,7 +178,7 @@ def test_what_the_protocol_cannot_carry_is_refused(attached: AttachedEngine, req
 
 
 def test_the_message_of_the_server_is_shown(attached: AttachedEngine) -> None:
-    ((last,),) = replies(attached, Request("r", (Message("user", "fox " * 400),)))
+    ((last,),) = run_together(attached, [Request("r", (Message("user", "fox " * 400),))])
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.ERROR
     assert "and the context holds 256" in last.message

@@ -91,7 +91,6 @@ def test_a_killed_program_leaves_all_it_had_written(path: Path) -> None:
         "    store.append_rounds(reply, f'{i} ', [str(i)])\n    print(i, flush=True)\n"
     )
     writer = subprocess.Popen(child(code, path), stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
     said = -1
     while said < 40:
         said = int(writer.stdout.readline())

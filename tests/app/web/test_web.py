@@ -37,7 +37,6 @@ def opened(*arguments: object, home: Path, key: str = "") -> Iterator[str]:
     environment = {**os.environ, "SPECCHAT_HOME": str(home), "SPECCHAT_WEB_KEY": key}
     command = [sys.executable, "-m", "specchat", "web", "--port", "0", *map(str, arguments)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     try:
         yield process.stdout.readline().split(": ", 1)[1].split("/?")[0].strip().rstrip("/")
     finally:

@@ -53,7 +53,6 @@ def reading(backend: Backend, layer: HeadLayer, text: list[int]) -> Iterator[tup
     for end in (20, 39):
         row.tokens = text[: end + 1]
         tapped = backend.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
-        assert tapped is not None
         memory.absorb([row], tapped)
         row.cached = end
         yield memory, row

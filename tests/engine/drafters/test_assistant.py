@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, Gemma4AssistantConfig, Gemma4Assi
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.head.drafter import HeadMemory
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
@@ -47,8 +46,7 @@ def target_model(hidden: int = 32) -> LoadedModel:
     embedded = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY}
     config = Gemma4TextConfig(**_SIZES, **embedded, hidden_size=hidden, intermediate_size=64, num_kv_shared_layers=2)
     torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    network = auto.from_config(config).float().eval().requires_grad_(False)
+    network = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     for name, weight in network.named_parameters():
         if weight.ndim > 1:
             weight.normal_(0.0, 2.0 if "embed_tokens.weight" in name else 0.2)
@@ -60,7 +58,6 @@ def packed_model(folder: Path) -> PackedModel:
     target_model().model.save_pretrained(folder / "target")
     tiny_tokenizer().save_pretrained(folder / "target")
     made = packed_folder(str(folder / "target"), "q8", ModelStore(folder / "store"), ignore_progress)
-    assert made is not None
     return load_packed(made, ignore_progress)
 
 
@@ -88,7 +85,6 @@ def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: 
     loaded = load_published(folder, target)
     assistant = Gemma4AssistantForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     backend = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
-    assert isinstance(loaded.head, LayeredHead)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
     text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
     for memory, row in reading(backend, layer, text):
@@ -119,7 +115,6 @@ def test_next_to_packed_weights_it_scores_as_next_to_plain_ones(tmp_path: Path) 
     for target in (packed, plain):
         loaded = load_published(folder, target)
         backend = import_module(target.backend).build(target, 2, 128, 17, loaded.taps)
-        assert isinstance(loaded.head, LayeredHead)
         layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
         row, memory = row_in(1, text[:]), HeadMemory(layer, 2)
         memory.admit(row)

@@ -12,7 +12,6 @@ from torch.nn import functional
 from specchat.engine import Engine, EngineConfig, Notice
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.mtp import load_mtp
 from specchat.engine.models.load import LoadedModel
 from tests.engine.drafters.heads import assert_replies_are_the_same, reading, scores_along
@@ -124,7 +123,6 @@ def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> Non
     tensors = mtp_tensors(experts=kind != "qwen3_5_text")
     target, plain = write_target(kind, tmp_path, tensors), hybrid(kind)
     loaded = load_mtp(tmp_path, target)
-    assert isinstance(loaded.head, LayeredHead)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]

@@ -11,7 +11,6 @@ import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
@@ -48,7 +47,6 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
     target, plain = TARGETS[target_kind](), TARGETS[target_kind]()  # a runner changes its model's attention
     loaded = load_published(write(tmp_path / "head", config, tensors), target)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.head.taps)
-    assert isinstance(loaded.head, LayeredHead)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text = [(7 * i + 3) % 250 for i in range(40)]
     drafted = torch.tensor([[11, 12, 13, 14, 15, 16]])

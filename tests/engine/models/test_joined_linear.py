@@ -21,8 +21,7 @@ TOKENS = torch.arange(20, 44)[None]
 
 def made(kind: str) -> Any:
     torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    return auto.from_config(AutoConfig.for_model(kind, **SIZES | OWN)).eval().requires_grad_(False)
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SIZES | OWN)).eval().requires_grad_(False)
 
 
 def joined(network: Any) -> list[str]:

@@ -75,7 +75,6 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
     (model / FILE).write_text(json.dumps({"do_sample": True, "temperature": 0.5, "top_p": "x", "min_p": -1}))
     if quantize == "q8":
         folder = packed_folder(str(model), "q8", ModelStore(tmp_path / "store"), ignore_progress)
-        assert folder is not None
         assert load_packed(folder, ignore_progress).recommended.sampling == Sampling(0.5)
     config = EngineConfig(str(model), tmp_path / "store", quantize=quantize, device="cpu", context=64)
     with closing(Engine(config)) as engine:

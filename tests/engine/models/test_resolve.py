@@ -93,7 +93,6 @@ def progress(stage, text, fraction):
 resolve({str(gguf)!r}, ModelStore(Path({str(store.folder)!r})), progress)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "converting\n"
         process.send_signal(signal.SIGKILL)
     (work,) = (store.folder / ".unfinished").iterdir()

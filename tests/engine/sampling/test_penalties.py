@@ -69,7 +69,6 @@ def adjust(
     inside: Tensor | None = None,
 ) -> Tensor:
     adjustment = penalties.of(rows)
-    assert adjustment is not None
     return adjustment.apply(logits, drafted, inside, first=first)
 
 

@@ -91,8 +91,6 @@ def test_an_interrupt_while_loading_leaves_a_clean_line_and_does_not_wait(model:
 def test_the_installed_command_ends_quietly_when_its_reader_leaves(model: Path) -> None:
     arguments = [str(SPECCHAT), "ask", "the", "--target", str(model), "--dtype", "float32", "--max-tokens", "200"]
     asking = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert asking.stdout is not None
-    assert asking.stderr is not None
     os.read(asking.stdout.fileno(), 1)
     asking.stdout.close()
     assert asking.stderr.read() == b""

@@ -42,7 +42,6 @@ def url() -> Iterator[str]:
         text=True,
     )
     assert started.stdout is not None
-    assert started.stdin is not None
     address = next(line.strip() for line in started.stdout if line.startswith("http://"))
     yield address
     started.stdin.close()
@@ -67,7 +66,6 @@ def test_fates_are_known_while_the_reply_streams(url: str) -> None:
         last = events[-1]
         assert isinstance(last, Finished)
         assert last.reason in (FinishReason.LENGTH, FinishReason.EOS)
-        assert reply.metrics.totals is not None
         assert reply.metrics.emitted == reply.metrics.totals.tokens
         assert reply.metrics.prompt_tokens == reply.metrics.totals.prompt_tokens
         rounds = [event for event in events if isinstance(event, Round)]

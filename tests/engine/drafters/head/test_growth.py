@@ -70,7 +70,6 @@ def test_what_comes_out_has_the_targets_distribution() -> None:
     p = torch.zeros(trials, longest + 1, WORDS)
     for i, (draft, tree) in enumerate(zip(made, trees, strict=True)):
         tokens = draft.tokens[0]
-        assert draft.q is not None
         drafted[i, : len(tree)] = torch.tensor(tokens)
         for node in set(tree.parents):
             q[i, node] = draft.q[0, node]

@@ -195,7 +195,6 @@ def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Pat
         folder = packed_folder(str(file_of(folders[name])), "auto", ModelStore(tmp_path), ignore_progress)
     except OtherFamilyError as error:
         pytest.skip(str(error))
-    assert folder is not None
     packed, expected = load_packed(folder, ignore_progress), loaded(folders[name])
     assert (packed.format, packed.context, packed.vocab_size) == ("F32", 256, 320)
     exact = load_dequantized(packed, folders[name], ignore_progress)

@@ -54,7 +54,6 @@ def write_published(folder: Path, file: Path) -> Path:
 
 def pack(folder: Path, tmp_path: Path, method: str = "q8") -> PackedModel:
     made = packed_folder(str(folder), method, ModelStore(tmp_path / "store"), ignore_progress)
-    assert made is not None
     return load_packed(made, ignore_progress)
 
 

@@ -14,7 +14,7 @@ from specchat.engine.device.graphs import GraphPool
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.joined_linear import join_layers
-from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.models.load import load_model
 from specchat.engine.models.packed import gpu_layers, network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
 from specchat.engine.models.packed.quantize import quantize
@@ -77,7 +77,6 @@ def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, mon
         found = obtain_model(str(folder), config, GPU, ignore_progress)
         assert found.notices == ()
         model = found.model
-        assert isinstance(model, LoadedModel)
         assert (model.format, model.dtype) == (method.upper(), torch.bfloat16)
         assert any(isinstance(module, GpuQuantizedLinear) for module in model.model.modules())
         runner = make_runner(model, 2, 64, 8)

@@ -94,7 +94,6 @@ def test_states_and_totals_are_those_of_one_pass() -> None:
     whole = backend(2, 24, 1, 2)
     for talk in written(backend(2, 24, 1, 2), frozenset({3, 4}), [Script((5, 7, 9), ((11, 13),))], 3):
         logits, read = whole.forward_with_states(talk.tokens[None].long(), [0], [0])
-        assert read is not None
         judged = talk.sampled[1:]  # of the last token, after which nothing is drawn, there need be none
         torch.testing.assert_close(talk.features[:-1], read[0, :-1], rtol=1e-4, atol=1e-4)
         totals = logits[0].logsumexp(-1)[:-1]

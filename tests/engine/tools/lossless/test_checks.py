@@ -86,7 +86,6 @@ def test_the_least_decided_place_is_sampled() -> None:
     prompt = list(range(7))
     placed = [replace(event, position=at) for event, at in zip(events, (7, 10, 11), strict=True)]  # type: ignore[type-var]
     found = choose_context("chat 1", prompt, placed)
-    assert found is not None
     assert found.label == "chat 1, token 4"
     assert found.tokens == (*prompt, 100, 101, 99, 99)
     assert choose_context("chat 1", prompt, [make_round(drafted=0)]) is None
