@@ -17,6 +17,7 @@ from specchat.app.storage.store import Chat, Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
 from specchat.engine.drafters.suffix import OTHER_CHATS
+from specchat.engine.tools.runner import running
 from tests.app.quiet import all_done, show_all
 
 MODEL = "tiny"
@@ -26,11 +27,8 @@ REPLY = "Because air scatters blue light more than red light, in all directions.
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Callable[..., Path]) -> Iterator[Engine]:
-    running = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
-    running.start()
-    running.wait_ready(120)
-    yield running
-    running.close()
+    with running(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256)) as (engine, *_):
+        yield engine
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specchat.engine import Engine, EngineConfig, Message, Request, models_folder
+from specchat.engine.tools.runner import running
 from tests.engine.prompts import PROMPTS
 from tests.engine.tiny import ids_of, run_together
 
@@ -18,11 +19,8 @@ LENGTH = 16
 
 @pytest.fixture(scope="module")
 def engine(default_model: Path) -> Iterator[Engine]:
-    running = Engine(EngineConfig(str(default_model), models_folder(), dtype="float32", context=512))
-    running.start()
-    running.wait_ready(120)
-    yield running
-    running.close()
+    with running(EngineConfig(str(default_model), models_folder(), dtype="float32", context=512)) as (engine, *_):
+        yield engine
 
 
 def requests(drafter: str, **options: object) -> list[Request]:

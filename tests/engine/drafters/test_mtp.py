@@ -9,11 +9,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine import Engine, EngineConfig, Notice
+from specchat.engine import EngineConfig, Notice
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.published.mtp import load_mtp
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.tools.runner import running
 from tests.engine.drafters.heads import assert_replies_are_the_same, reading, scores_along
 from tests.engine.hybrids import hybrid
 from tests.engine.tiny import ask, ids_of
@@ -133,24 +134,17 @@ def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> Non
             torch.testing.assert_close(scores[0, 0], expected[loaded.vocabulary], rtol=1e-3, atol=1e-3)
 
 
-def engine_on(folder: Path, tmp_path: Path, quantize: str = "none") -> Engine:
+def config_of(folder: Path, tmp_path: Path, quantize: str = "none") -> EngineConfig:
     dtype = "float32" if quantize == "none" else "auto"
-    config = EngineConfig(str(folder), tmp_path / "models", context=256, dtype=dtype, slots=3, quantize=quantize)
-    engine = Engine(config)
-    engine.start()
-    engine.wait_ready(60)
-    return engine
+    return EngineConfig(str(folder), tmp_path / "models", context=256, dtype=dtype, slots=3, quantize=quantize)
 
 
 @pytest.mark.parametrize("quantize", ["none", "q8"])
 def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: Path) -> None:
     sizes = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
     write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False), **sizes)
-    engine = engine_on(tmp_path / "m", tmp_path, quantize)
-    try:
+    with running(config_of(tmp_path / "m", tmp_path, quantize)) as (engine, *_):
         assert_replies_are_the_same(engine)
-    finally:
-        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -166,10 +160,7 @@ def test_a_layer_that_is_incomplete_is_named_and_the_target_runs(
 ) -> None:
     tensors = mtp_tensors(experts=False) | change
     write_target("qwen3_5_text", tmp_path / "m", {name: x for name, x in tensors.items() if x is not None})
-    engine = engine_on(tmp_path / "m", tmp_path)
-    try:
+    with running(config_of(tmp_path / "m", tmp_path)) as (engine, *_):
         assert ids_of(list(engine.stream(ask("rivers", max_tokens=5))))
         notices = " ".join(event.text for event in engine.drain() if isinstance(event, Notice))
         assert re.search(sentence, notices), notices
-    finally:
-        engine.close()

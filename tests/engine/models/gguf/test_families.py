@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig
+from specchat.engine import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
@@ -26,6 +26,7 @@ from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.packed.network import GgufCodes, load_quantized_network
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.tools.runner import running
 from tests.engine.gguf_files import FILES, mtp_layer, write_gguf, write_source
 from tests.engine.tiny import ask, ids_of
 
@@ -154,16 +155,12 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen35", folders["qwen35"], tmp_path / "m.gguf", mtp=mtp_layer(folders["qwen35"]))
-    engine = Engine(EngineConfig(str(file), tmp_path / "models", context=128, slots=1))
-    engine.start()
-    try:
-        assert "head" in engine.wait_ready(60).drafters
-        plain, drafted = (
-            list(engine.stream(ask("one two one two", drafter=drafter, max_tokens=24))) for drafter in ("none", "head")
-        )
-        assert ids_of(plain) == ids_of(drafted)
-    finally:
-        engine.close()
+    config = EngineConfig(str(file), tmp_path / "models", context=128, slots=1)
+    with running(config) as (engine, ready, _):
+        assert "head" in ready.drafters
+        asked = (ask("one two one two", drafter=drafter, max_tokens=24) for drafter in ("none", "head"))
+        plain, drafted = (ids_of(list(engine.stream(each))) for each in asked)
+    assert plain == drafted
     assert not list((tmp_path / "models").rglob("model*.safetensors"))
 
 

@@ -8,7 +8,7 @@ import torch
 from specchat.engine import Engine, EngineConfig, EngineError, Sampling
 from specchat.engine.tools.bench.suite import measure
 from specchat.engine.tools.bench.synthetic import SHAPES, Language, synthetic, synthetic_prompts
-from specchat.engine.tools.runner import NONE, Variant, run_pass
+from specchat.engine.tools.runner import NONE, Variant, run_pass, running
 from specchat.engine.tools.runner import reply_tokens as reply
 
 MODEL = Variant("model", 3)
@@ -16,11 +16,8 @@ MODEL = Variant("model", 3)
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    engine = Engine(EngineConfig("tiny", Path(), slots=4, context=256), synthetic(0.7, "tiny/tiny"))
-    engine.start()
-    engine.wait_ready(60)
-    yield engine
-    engine.close()
+    with running(EngineConfig("tiny", Path(), slots=4, context=256), synthetic(0.7, "tiny/tiny")) as (engine, *_):
+        yield engine
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.75, 1.0])
