@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quants
-from gguf.constants import MODEL_ARCH
+from gguf import GGMLQuantizationType, quants
 from transformers.pytorch_utils import Conv1D
 
 from specchat.engine.config import EngineConfig
@@ -21,7 +20,7 @@ from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
-from tests.tiny_model import add_tokenizer
+from tests.engine.gguf_files import write_gguf
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
@@ -81,7 +80,8 @@ def test_layers_know_nothing_of_the_rows_beside_them(tmp_path: Path) -> None:
 
 def test_a_gguf_file_keeps_its_codes(tmp_path: Path) -> None:
     folder = write_other("stablelm", tmp_path / "plain")
-    file = write_gguf(folder, tmp_path / "tiny.gguf")
+    more = {"attention__layer_norm_epsilon": 1e-5, "rope__dimension_count": 4}
+    file = write_gguf("stablelm", folder, tmp_path / "tiny.gguf", lambda *_: GGMLQuantizationType.Q4_1, **more)
     model = obtained(file, tmp_path / "store", "auto")
     assert model.format == "Q4_1"
     assert model.name == "tiny"
@@ -100,35 +100,6 @@ def test_without_kernels_it_runs_dequantised(tmp_path: Path, monkeypatch: pytest
     assert found.model.quantized is None
     (notice,) = found.notices
     assert "there are no kernels here" in notice
-
-
-def write_gguf(folder: Path, file: Path) -> Path:
-    """The StableLM of a folder, its matrices Q4_1."""
-    network = load_model(folder, CPU, torch.float32, ignore_progress).model
-    config = network.config
-    writer = GGUFWriter(file, "stablelm")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(int(config.hidden_size // config.num_attention_heads * 0.25))
-    writer.add_layer_norm_eps(config.layer_norm_eps)
-    add_tokenizer(writer, folder)
-    names = get_tensor_name_map(MODEL_ARCH.STABLELM, config.num_hidden_layers)
-    for name, weight in network.state_dict().items():
-        part, kind = name.rsplit(".", 1)
-        values, kept = weight.numpy().astype(np.float32), GGMLQuantizationType.Q4_1
-        if values.ndim == 1:
-            writer.add_tensor(f"{names.get_name(part)}.{kind}", values)
-        else:
-            writer.add_tensor(f"{names.get_name(part)}.{kind}", quants.quantize(values, kept), raw_dtype=kept)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
 
 
 @pytest.mark.parametrize("dtype", PLAIN)
