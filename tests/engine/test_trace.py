@@ -78,28 +78,13 @@ def test_a_field_of_the_wrong_type_is_refused_or_harmless(record: Record, data: 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"accepted": 3},
-        {"accepted": -1},
-        {"accepted": 0},
-        {"p": [0.5]},
-        {"q": []},
-        {"u": [0.1, 0.2, 0.3]},
-        {"beta": [0.1]},
-        {"pieces": ["a"]},
-        {"last": None},
-        {"last_fate": None},
-        {"last_fate": "lucky"},
-        {"drafted": [1.5, 2, 3, 4]},
-        {"at": "now"},
-        {"at": True},
-        {"rows": True},
-        {"proposers": [["small", 2, 3]]},
-        {"proposers": [["small", 2, -1]]},
-        {"proposers": [["small", 2]]},
-        {"unheard_of": 1},
+        {"accepted": 3}, {"accepted": -1}, {"accepted": 0}, {"p": [0.5]}, {"q": []}, {"u": [0.1, 0.2, 0.3]},
+        {"beta": [0.1]}, {"pieces": ["a"]}, {"last": None}, {"last_fate": None}, {"last_fate": "lucky"},
+        {"drafted": [1.5, 2, 3, 4]}, {"at": "now"}, {"at": True}, {"rows": True}, {"proposers": [["small", 2, 3]]},
+        {"proposers": [["small", 2, -1]]}, {"proposers": [["small", 2]]}, {"unheard_of": 1},
     ],
     ids=json.dumps,
-)
+)  # fmt: skip
 def test_a_round_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
     values = json.loads(to_json(make_round(drafted=4, accepted=1, rejected=True)))
     with pytest.raises(ValueError, match=r"not a record|contradicts itself"):

@@ -53,19 +53,11 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("target", "a/b", "a/b"),
-        ("gamma", "2", 2),
-        ("seed", "-5", -5),
-        ("top_p", "0.9", 0.9),
-        ("top_p", "1", 1.0),
-        ("rejected", "show", "show"),
-        ("theme", "", ""),
-        ("gamma", "", None),
-        ("gamma", "auto", None),
-        ("top_k", "auto", None),
-        ("min_p", "auto", None),
+        ("target", "a/b", "a/b"), ("gamma", "2", 2), ("seed", "-5", -5), ("top_p", "0.9", 0.9), ("top_p", "1", 1.0),
+        ("rejected", "show", "show"), ("theme", "", ""), ("gamma", "", None), ("gamma", "auto", None),
+        ("top_k", "auto", None), ("min_p", "auto", None),
     ],
-)
+)  # fmt: skip
 def test_variables_are_read_by_type(
     path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
 ) -> None:

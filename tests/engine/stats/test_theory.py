@@ -14,14 +14,10 @@ costs = st.floats(0, 2)
 @pytest.mark.parametrize(
     ("alpha", "gamma", "printed_operations", "printed_speed"),
     [
-        (0.6, 2, 1.53, 1.96),
-        (0.7, 3, 1.58, 2.53),
-        (0.8, 2, 1.23, 2.44),
-        (0.8, 5, 1.63, 3.69),
-        (0.9, 2, 1.11, 2.71),
+        (0.6, 2, 1.53, 1.96), (0.7, 3, 1.58, 2.53), (0.8, 2, 1.23, 2.44), (0.8, 5, 1.63, 3.69), (0.9, 2, 1.11, 2.71),
         (0.9, 10, 1.60, 6.86),
     ],
-)
+)  # fmt: skip
 def test_table_1(alpha: float, gamma: int, printed_operations: float, printed_speed: float) -> None:
     assert round(operations(alpha, gamma), 2) == printed_operations
     assert round(speedup(alpha, gamma, 0), 2) == printed_speed
