@@ -4,28 +4,10 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from specchat.engine import (
-    Admitted,
-    Candidate,
-    Detail,
-    Died,
-    Fate,
-    Finished,
-    FinishReason,
-    Given,
-    Loading,
-    Message,
-    Notice,
-    Prefilled,
-    Proposer,
-    Ready,
-    Record,
-    Request,
-    Round,
-    Sampling,
-    Step,
-    Totals,
-)
+from specchat.engine import Died, Given, Loading, Notice, Record, Step, Totals
+from specchat.engine.events import Admitted, Finished, FinishReason, Prefilled, Ready
+from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.round import Candidate, Detail, Fate, Proposer, Round
 
 LAST_FATES = (Fate.CORRECTION, Fate.BONUS, Fate.PLAIN)
 ENTRY = Candidate(7, " the", 0.5)

@@ -4,20 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from specchat.engine import (
-    Admitted,
-    Engine,
-    EngineError,
-    Event,
-    Fate,
-    Finished,
-    FinishReason,
-    Outbox,
-    Prefilled,
-    Request,
-    Round,
-    Sampling,
-)
+from specchat.engine import Engine, EngineError, Outbox
+from specchat.engine.events import Admitted, Event, Finished, FinishReason, Prefilled
+from specchat.engine.request import Request, Sampling
+from specchat.engine.round import Fate, Round
 from tests.engine.tiny import EOS, ask, ended, ids_of, run_together, text_of, tiny_engine, tiny_model
 
 PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]

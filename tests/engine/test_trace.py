@@ -13,21 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine import (
-    EngineError,
-    Finished,
-    FinishReason,
-    Ready,
-    Record,
-    Refused,
-    Round,
-    Step,
-    Totals,
-    TraceWriter,
-    from_json,
-    read_trace,
-    to_json,
-)
+from specchat.engine import EngineError
+from specchat.engine.events import Finished, FinishReason, Ready, Step, Totals
+from specchat.engine.round import Refused, Round
+from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
 from tests.engine.records import EVERY_RECORD, make_round, observed_round, records
 
 HEADER = '{"record": "trace", "version": 4}\n'

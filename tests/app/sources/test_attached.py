@@ -9,25 +9,9 @@ from pathlib import Path
 import pytest
 
 from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import (
-    Admitted,
-    Counted,
-    Died,
-    Engine,
-    EngineConfig,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Loading,
-    Message,
-    Outbox,
-    Ready,
-    Request,
-    Round,
-    Sampling,
-    read_trace,
-)
+from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round, read_trace
+from specchat.engine.events import Admitted, Counted, Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.request import Message, Request, Sampling
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded

@@ -12,23 +12,11 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page import trace_data
 from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import (
-    Admitted,
-    Died,
-    Event,
-    Fate,
-    Finished,
-    FinishReason,
-    Message,
-    Outbox,
-    Ready,
-    Request,
-    Round,
-    Sampling,
-    Totals,
-    from_json,
-    to_json,
-)
+from specchat.engine import Outbox
+from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready, Totals
+from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.round import Fate, Round
+from specchat.engine.trace import from_json, to_json
 from tests.app.cli.commands.command import command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
