@@ -58,7 +58,7 @@ class _Started:
     [{}, {"temperature": 1.0, "seed": 4}, {"drafter": "ngram", "temperature": 1.0, "seed": 4}],
     ids=["greedy", "sampled", "n-gram"],
 )
-def test_what_is_computed_is_what_would_have_been_recorded(
+def test_what_is_computed_would_have_been_recorded(
     settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specchat.app.chat.questions.WIDE", VOCABULARY)  # the tiny model is sure of nothing

@@ -65,9 +65,7 @@ def on_disk(store: Store, tokens: list[int]) -> bool:
     return any(wanted in path.read_bytes() for path in store.path.parent.glob("*.tokens*"))
 
 
-def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
-    engine: Engine, chats: OtherChats, store: Store
-) -> None:
+def test_a_stored_reply_is_given_and_taken_back_with_its_chat(engine: Engine, chats: OtherChats, store: Store) -> None:
     chat, row = talk(store)
     talk(store, model="another")
     talk(store, reason=None)
@@ -93,9 +91,7 @@ def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
     assert not on_disk(store, tokens)
 
 
-async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(
-    tiny_model: Callable[..., Path], store: Store
-) -> None:
+async def test_the_app_hands_chats_over_and_takes_back_deleted(tiny_model: Callable[..., Path], store: Store) -> None:
     chat, row = talk(store)
     engine = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
     app = SpecChat(lambda: Session(engine, Settings(target=MODEL), store))
@@ -151,9 +147,7 @@ def test_ids_that_the_model_does_not_have_are_left_out(chats: OtherChats) -> Non
     assert chats.keys == {2}
 
 
-def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat_and_is_the_same(
-    engine: Engine, chats: OtherChats
-) -> None:
+def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat(engine: Engine, chats: OtherChats) -> None:
     def rounds(name: str) -> list[Round]:
         request = Request(name, (Message("user", QUESTION),), drafter="suffix", gamma=8, max_tokens=60)
         return [event for event in engine.stream(request) if isinstance(event, Round)]

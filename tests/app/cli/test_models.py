@@ -39,7 +39,7 @@ def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str])
     assert not home.exists()
 
 
-def test_list_says_what_a_preset_lacks(
+def test_list_says_what_is_lacking(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))

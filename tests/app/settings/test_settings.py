@@ -58,9 +58,7 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
         ("top_k", "auto", None), ("min_p", "auto", None),
     ],
 )  # fmt: skip
-def test_variables_are_read_by_type(
-    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
-) -> None:
+def test_variables_have_types(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object) -> None:
     monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
     read = getattr(load_settings(path)[0], name)
     assert read == value
@@ -78,7 +76,7 @@ def test_variables_are_read_by_type(
         ("temperature", "nan", "temperature is nan"),
     ],
 )
-def test_a_wrong_variable_is_refused(
+def test_wrong_ones_are_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str
 ) -> None:
     monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
@@ -160,9 +158,7 @@ def test_what_an_earlier_version_called_otherwise_still_counts(path: Path, store
     assert load_settings(path) == (Settings(rejected=rejected), None)
 
 
-def test_settings_of_the_target_come_between_the_file_and_variables(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_the_target_are_between_file_and_variables(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     path.write_text(
         'top_k = 1\ngamma = 1\ntemperature = 1.0\n[models.mine]\ntop_k = 2\ngamma = 2\ntemperature = "auto"\n'

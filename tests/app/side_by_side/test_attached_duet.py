@@ -183,9 +183,7 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
 
 
 @pytest.mark.slow
-def test_the_server_s_model_and_the_one_here_are_told_apart(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a chat at a server `--target` is the server's model; the lane here has that of the settings."""
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     (tmp_path / "config").mkdir()

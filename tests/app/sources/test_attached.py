@@ -182,9 +182,7 @@ def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:
             AttachedEngine(address)
 
 
-def test_ask_prints_what_the_server_says(
-    served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ask_prints_its_replies(served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     monkeypatch.setenv("SPECCHAT_API_KEY", served.key or "")
     question = ("ask", "the quick brown fox", "--max-tokens", 30, "--gamma", 4)  # auto drafts nothing on a busy machine

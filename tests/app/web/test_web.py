@@ -125,9 +125,7 @@ def test_who_is_not_let_in(tmp_path: Path) -> None:
         assert visitor.get("/ws", headers={"origin": "http://elsewhere.example"}).status_code == 403
 
 
-def test_other_machines_need_a_key_and_options_are_checked_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_machines_need_a_key_and_options_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     open_to_all = command("web", "--host", "0.0.0.0")
     assert open_to_all.sentence == "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_WEB_KEY) as well"

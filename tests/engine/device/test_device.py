@@ -66,7 +66,7 @@ def test_why_a_gpu_is_not_used_is_said_in_a_sentence(error: str, monkeypatch: py
     ],
 )
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_a_gpu_that_cannot_compute_is_refused_and_the_cpu_offered(
+def test_a_gpu_that_fails_is_refused_and_the_cpu_offered(
     name: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:

@@ -79,7 +79,7 @@ def test_a_text_takes_the_place_of_one_with_its_key() -> None:
 
 
 @given(texts, tokens, st.sets(st.integers(0, 4)), st.booleans())
-def test_texts_that_are_not_to_be_used_draft_nothing(
+def test_texts_left_out_draft_nothing(
     store: list[list[int]], text: list[int], without: set[int], several: bool
 ) -> None:
     """What is left drafts as if there were nothing else, also where the same text is there twice."""

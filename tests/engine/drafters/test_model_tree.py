@@ -92,9 +92,7 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
-def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_others_are(
-    kind: str, tmp_path: Path
-) -> None:
+def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tmp_path: Path) -> None:
     runner = runner_of(kind, tmp_path)
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)

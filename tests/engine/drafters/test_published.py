@@ -121,9 +121,7 @@ def test_a_file_that_holds_more_than_weights_is_refused_and_runs_no_code(tmp_pat
         load_published(folder, llama())
 
 
-def test_a_head_on_the_hub_lands_in_the_store_without_what_it_does_not_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_on_the_hub_lands_in_the_store_as_far_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = write(tmp_path / "there", *eagle_3(), "pytorch_model.bin")
     (there / "README.md").write_text("a head")
     asked: list[list[str]] = []

@@ -93,9 +93,7 @@ def test_every_end_token_ends_a_reply(source: Path, tmp_path: Path) -> None:
     assert converted(file, tmp_path).eos_ids == {2, 7}
 
 
-def test_progress_rises_from_0_to_1_and_nothing_is_printed(
-    gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_rises_and_nothing_is_printed(gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     fractions: list[Any] = []
     convert_gguf(gguf, tmp_path, lambda _stage, _text, fraction: fractions.append(fraction))
     assert fractions == sorted(fractions)

@@ -169,7 +169,7 @@ def test_a_gated_model_needs_a_token(hub: Hub, tmp_path: Path, monkeypatch: pyte
     assert resolve(NAME, ModelStore(tmp_path), ignore_progress).is_dir()
 
 
-def test_a_complete_model_in_the_hub_cache_is_used_where_it_lies(
+def test_a_model_in_the_hub_cache_is_used_where_it_lies(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "hub"
@@ -199,7 +199,7 @@ def _response(status: int) -> Any:
     ],
 )
 @pytest.mark.usefixtures("hub")
-def test_what_the_hub_says_is_one_sentence(
+def test_a_refusal_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:

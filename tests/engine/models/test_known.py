@@ -49,9 +49,7 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
         (0.01, 90, 24, "lacks 6.4 GB memory", "smollm2-135m"),
     ],
 )
-def test_what_fits_a_machine(
-    tmp_path: Path, memory: float, disk: float, bandwidth: float, shortage: str, best: str
-) -> None:
+def test_what_fits_here(tmp_path: Path, memory: float, disk: float, bandwidth: float, shortage: str, best: str) -> None:
     models = known_models(ModelStore(tmp_path))
     machine = Machine(int(memory * 1e9), int(disk * 1e9), bandwidth * 1e9)
     large = next(model for model in models if model.spec == "qwen3.5-9b")

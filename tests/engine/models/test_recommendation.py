@@ -48,9 +48,7 @@ STATED: list[tuple[dict[str, Any] | str, Sampling | None, str]] = [
 
 
 @pytest.mark.parametrize(("stated", "sampling", "notice"), STATED)
-def test_valid_values_are_taken(
-    tmp_path: Path, stated: dict[str, Any] | str, sampling: Sampling | None, notice: str
-) -> None:
+def test_valid_ones_count(tmp_path: Path, stated: dict[str, Any] | str, sampling: Sampling | None, notice: str) -> None:
     assert recommended_sampling(tmp_path) == Recommendation()
     (tmp_path / FILE).write_text(stated if isinstance(stated, str) else json.dumps(stated))
     found = recommended_sampling(tmp_path)

@@ -39,9 +39,7 @@ def test_a_folder_is_itself(tiny_model: Callable[..., Path], store: ModelStore) 
     assert not store.folder.exists()
 
 
-def test_a_folder_in_the_home_folder(
-    tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_at_home(tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_model()
     monkeypatch.setenv("HOME", str(folder.parent))
     assert resolve(f"~/{folder.name}", store, untouched) == folder

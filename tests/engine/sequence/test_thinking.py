@@ -47,9 +47,7 @@ def tokenizer_of(template: str | None, special: tuple[str, ...] = (), added: tup
         ({"default": QWEN, "tool_use": TEMPLATE}, ("<think>", "</think>"), "enable_thinking"),
     ],
 )
-def test_markers_and_switch_are_those_of_the_template(
-    template: Any, markers: tuple[str, str] | None, switch: str | None
-) -> None:
+def test_markers_and_switch_of_a_template(template: Any, markers: tuple[str, str] | None, switch: str | None) -> None:
     found = find_markers(tokenizer_of(template))
     assert (found and (found.opening, found.closing)) == markers
     assert switch_of(template) == switch

@@ -44,7 +44,7 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     assert (used["temperature"], used["top_k"], used["top_p"]) == (0.6, 5, 1.0)
 
 
-def test_the_size_of_a_download_is_stated(
+def test_a_download_has_a_size(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))

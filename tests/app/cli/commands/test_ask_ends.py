@@ -39,9 +39,7 @@ def test_interrupting_keeps_the_text_and_the_whole_trace(ask: Callable[..., Done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_interrupting_prints_the_json_of_what_there_is(
-    ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupting_prints_json_of_what_there_is(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     add = JsonPrinter.add
 
     def add_and_interrupt(self: JsonPrinter, event: Admitted | Round) -> None:

@@ -45,9 +45,7 @@ def test_bench_prints_json() -> None:
 
 
 @pytest.mark.slow
-def test_drafts_race_batch_by_batch(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_race_by_batch(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "LARGEST_BATCH", 2)
     picture = tmp_path / "race.svg"
     arguments = ("bench", "--target", tiny_model(max_position_embeddings=2048), "--dtype", "float32", "--crossover")
@@ -78,7 +76,7 @@ def test_verify_passes(tiny_model: Callable[..., Path]) -> None:
     assert done.err.startswith("loading\ngreedy, none\n")  # stderr is no terminal: how far it is, line by line
 
 
-def test_verify_says_by_its_exit_code_that_something_differs(
+def test_verify_tells_differences_by_its_exit_code(
     tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = verification.check_greedy

@@ -37,9 +37,7 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
         assert words in done.out
 
 
-def test_watch_shows_the_spread_until_it_is_stopped(
-    compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_shows_the_spread_until_stopped(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     trial, runs = runner._trial, []
 
     def three(*given: object) -> runner.Trial:
@@ -97,9 +95,7 @@ def test_sampled_texts_are_not_compared(compare: Callable[..., Done]) -> None:
     assert "identical" not in out
 
 
-def test_a_difference_is_located_and_its_gap_is_given(
-    compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_is_located_with_its_gap(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     run_lanes = runner.run_lanes
 
     def tampered(*given: object) -> object:

@@ -31,9 +31,7 @@ def assembled(default_model: Path, head: Path) -> Assembly:
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize(("codes", "bits"), [("q8", Format.Q8), ("q4", Format.Q4)])
-def test_codes_are_those_that_the_head_was_trained_for(
-    default_model: Path, tmp_path: Path, codes: str, bits: Format
-) -> None:
+def test_codes_are_those_of_the_head_s_training(default_model: Path, tmp_path: Path, codes: str, bits: Format) -> None:
     assembly = assembled(default_model, head_with(tmp_path / "head", codes=codes))
     head = assembly.parts["head"].head
     assert {layer.matrix.format for layer in (head.fuse, head.qkv, head.out, head.gate_up, head.down)} == {bits}  # type: ignore[union-attr]

@@ -193,9 +193,7 @@ def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: M
     assert (folder / WEIGHTS).read_bytes() == sound
 
 
-def test_the_gguf_file_behind_a_name(
-    gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gguf_file_of_a_name(gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gguf_file(str(gguf), store, ignore_progress) == gguf
     stored = resolve(str(gguf), store, ignore_progress)
     assert gguf_file(stored.name, store, ignore_progress) == gguf

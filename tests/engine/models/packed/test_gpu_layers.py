@@ -86,9 +86,7 @@ def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_dequantise_from_the_number_of_rows_on_where_that_is_faster(
-    kind: Format, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     """Times are injected: the kernel takes a unit for each 16 rows, a copy of the weight takes five."""
 
     def seconds(product: Any, x: torch.Tensor) -> float:
@@ -160,7 +158,7 @@ def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pyte
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())
 
 
-def test_a_file_that_cannot_be_read_as_codes_runs_dequantised_and_says_so(
+def test_what_cannot_be_read_as_codes_runs_dequantised_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_other("olmo2", tmp_path / "model")

@@ -150,9 +150,7 @@ def test_only_what_was_read_counts_as_reading() -> None:
         reading_pace([Admitted("r", 2, 1, 0.0, 0.0)])
 
 
-def test_variants_take_turns_in_being_first_and_only_an_adaptive_draft_length_has_no_seed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variants_take_turns_and_only_an_adaptive_draft_length_has_no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a seed the controller keeps one length, and γ auto would not be measured."""
     passes: list[tuple[str, int | None]] = []
 

@@ -227,9 +227,7 @@ def test_text_of_another_folder_is_read_in_place_of_new_text(target: Path, head:
     assert again.steps_before == 90
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_written(
-    target: Path, other: Path, head: Path, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused_unwritten(target: Path, other: Path, head: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for start, kind, its_target, goal, words in (
         (head, "eagle", other, out, "made for tiny, with other weights than other has"),

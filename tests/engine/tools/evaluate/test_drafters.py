@@ -89,9 +89,7 @@ def test_the_rounds_are_those_of_generation(pair: Generated, found: Evaluation, 
     assert any(each.accepted for each in pair.rounds[drafter])
 
 
-def test_rounds_with_look_ahead_positions_are_those_of_generation(
-    tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_rounds_with_look_ahead_are_those_of_generation(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     target = tiny_model(**WIDE)
     model = load_model(target, torch.device("cpu"), torch.float32, ignore_progress)
     rows = model.model.get_input_embeddings().weight[100 : 100 + GAMMA]
