@@ -74,9 +74,7 @@ def test_suspended_and_continued(tmp_path: Path, dice: random.Random) -> None:
         process = psutil.Process(terminal.pid)
         until(lambda: process.status() == psutil.STATUS_STOPPED)
         draw_for(terminal, 0.2)
-        assert terminal.written.rfind(b"\x1b[?1049l") > terminal.written.rfind(b"\x1b[?1049h"), (
-            "terminal not given back"
-        )
+        assert terminal.written.rfind(b"\x1b[?1049l") > terminal.written.rfind(b"\x1b[?1049h"), "not given back"
         before = shown_round(terminal)
         time.sleep(dice.uniform(0, 1))
         terminal.signal(signal.SIGCONT)

@@ -58,9 +58,7 @@ def test_a_step_leads_to_the_longest_match_with_the_token(text: list[int]) -> No
     state, length = made.matched
     for token in range(4):
         found = made.step(state, length, token)[1]
-        longest = max(
-            (n + 1 for n in range(1, length + 1) if token in followers(text, text[len(text) - n :])), default=0
-        )
+        longest = max((n + 1 for n in range(1, length + 1) if token in followers(text, text[-n:])), default=0)
         assert found == max(longest, int(token in text))
 
 

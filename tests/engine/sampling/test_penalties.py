@@ -138,9 +138,7 @@ def test_the_next_row_of_a_slot_starts_afresh() -> None:
     penalties = Penalties(slots=1, columns=8, device=CPU)
     sampling = Sampling(repetition_penalty=2.0)
     logits, nothing = torch.ones(1, 1, 6), torch.zeros(1, 0, dtype=torch.long)
-    assert adjust(penalties, [make_row(sampling, [1, 2, 3], 3)], logits, nothing).tolist() == [
-        [[1, 0.5, 0.5, 0.5, 1, 1]]
-    ]
+    assert adjust(penalties, [make_row(sampling, [1, 2, 3], 3)], logits, nothing).tolist() == [[[1, *[0.5] * 3, 1, 1]]]
     assert adjust(penalties, [make_row(sampling, [4, 1], 2)], logits, nothing).tolist() == [[[1, 0.5, 1, 1, 0.5, 1]]]
 
 

@@ -105,9 +105,7 @@ PROMPT = tuple(range(97, 117)) * 5
 
 
 def test_a_prompt_that_is_asked_several_times_at_once_is_read_once() -> None:
-    requests = [
-        Request(f"r{n}", prompt_ids=PROMPT, max_tokens=12, sampling=Sampling(temperature=1.0, seed=n)) for n in range(4)
-    ]
+    requests = [Request(f"r{n}", prompt_ids=PROMPT, max_tokens=12, sampling=Sampling(1.0, seed=n)) for n in range(4)]
     with tiny_engine(chunk=16) as engine:
         together = run_together(engine, requests)
     chunks = [sum(isinstance(event, Prefilled) for event in events) for events in together]

@@ -65,9 +65,7 @@ def pack_file(file: Path, folder: Path, tmp_path: Path) -> PackedModel:
 
 def change(folder: Path, **tensors: torch.Tensor) -> None:
     file = folder / "model.safetensors"
-    save_file(
-        load_file(file) | {name.replace("__", "."): each for name, each in tensors.items()}, file, {"format": "pt"}
-    )
+    save_file(load_file(file) | {name.replace("__", "."): x for name, x in tensors.items()}, file, {"format": "pt"})
 
 
 @pytest.mark.parametrize("method", ["q8", "q4"])

@@ -113,9 +113,7 @@ def test_the_most_frequent_tokens_are_drafted(
     monkeypatch.setattr(training, "_LEAST_TOKENS", 1)
     monkeypatch.setattr(training, "_VOCABULARY", (100, 4))
     corpus, size = Corpus(tmp_path), len(tokens)
-    corpus.add(
-        [Conversation(torch.tensor(tokens).int(), torch.ones(size) > 0, torch.zeros(size, 1), torch.zeros(size))]
-    )
+    corpus.add([Conversation(torch.tensor(tokens).int(), torch.ones(size) > 0, torch.zeros(size, 1), torch.ones(size))])
     known = None if before is None else torch.tensor(before)
     options = DistillOptions(Path(), "tiny", Path())
     assert training.draft_vocabulary(options, tiny_model(), corpus, known)[1].tolist() == chosen
