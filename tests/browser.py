@@ -1,7 +1,5 @@
 """Chromium without a window, by the WebDriver protocol (https://www.w3.org/TR/webdriver2/), for tests of pages."""
 
-from __future__ import annotations
-
 import base64
 import shutil
 import socket

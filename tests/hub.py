@@ -1,7 +1,5 @@
 """A small hub on this machine: serves folders as repositories, by the protocol of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

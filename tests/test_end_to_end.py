@@ -1,7 +1,5 @@
 """The installed program with the real default model, in a terminal, as a person uses it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -15,8 +13,6 @@ pytestmark = pytest.mark.model
 
 SPECCHAT = Path(sys.executable).with_name("specchat")
 QUIT = "\x11"  # ctrl+q
-CHATS = "\x02"  # ctrl+b
-DOWN = "\x1b[B"
 ENTER = "\r"
 
 
@@ -53,33 +49,3 @@ def test_a_question_is_answered_on_the_screen_and_kept(home: Path) -> None:
     events = [from_json(line) for line in reply.events]
     assert reply.content == "".join(event.text for event in events if isinstance(event, Round)) + events[-1].tail
     assert isinstance(events[-1], Finished)
-
-
-def test_a_reply_cut_short_by_a_kill_is_there_afterwards(home: Path) -> None:
-    def grown(_: Terminal) -> bool:
-        messages = stored(home)
-        return len(messages) == 2 and len(messages[1].content) > 100
-
-    question = "Write a very long story about a lighthouse keeper."
-    with Terminal(SPECCHAT, "--max-tokens", 2000, columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
-        terminal.wait_for("Ask anything")
-        terminal.type(question)
-        terminal.wait_for(question)
-        terminal.type(ENTER)
-        terminal.wait(grown, 180, "stored reply of 100 characters")
-        terminal.kill()
-
-    prompt, reply = stored(home)
-    assert prompt.content == question
-    assert reply.finish_reason is None
-    with Terminal(SPECCHAT, "--rejected", "hide", columns=80, rows=24, SPECCHAT_HOME=str(home)) as terminal:
-        terminal.wait_for("Ask anything")
-        terminal.type(CHATS)
-        terminal.wait_for("Write a very long")
-        terminal.type(DOWN)
-        terminal.type(ENTER)
-        terminal.wait_for("interrupted")
-        terminal.wait_for(" ".join(reply.content.split())[:60])
-        assert question in terminal.words
-        assert terminal.leave(QUIT) == 0
-    assert stored(home) == [prompt, reply]

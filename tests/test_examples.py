@@ -1,7 +1,5 @@
 """The examples, run as a reader of the repository runs them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The command that proves everything on a GPU: `python -m benchmarks.gpu_day`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The wheel: what it holds, and that it works beside a project with an `app` package of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -78,14 +76,9 @@ def test_an_installation_answers_beside_another_app(wheel: Path, tmp_path: Path)
     (tmp_path / "home" / "models").symlink_to(MODELS)
     for command in ([home / "bin" / "specchat"], [python, "-m", "specchat"]):
         done = subprocess.run(
-            [*command, "ask", "--max-tokens", "4", "Name a river."],
-            cwd=project,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+            [*command, "ask", "--max-tokens", "4", "Name a river."], cwd=project, env=environment, capture_output=True,
+            text=True, timeout=300, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()
     where = [python, "-c", "import specchat.engine; print(specchat.engine.__file__)"]

@@ -1,7 +1,5 @@
 """The recorded session plays in a terminal: both levels of detail and a token's details, nothing that asks or stays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Models of a few kilobytes with random weights, as folders and as GGUF files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An alignment of two drafters on the first reply of the trace `chat`, as the default model made it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

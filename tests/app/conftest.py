@@ -1,7 +1,5 @@
 """The app as most tests begin with it; pictures and keys must not depend on the terminal that runs the tests."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

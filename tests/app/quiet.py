@@ -1,7 +1,5 @@
 """Waiting until an app has nothing left to do: by what it is doing, never by the clock."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from concurrent.futures.thread import _WorkItem

@@ -1,27 +1,13 @@
 """An engine that answers with what was recorded, when a test says so: no model, no thread, no time of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specchat.engine import (
-    CacheUse,
-    Counted,
-    Died,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Loading,
-    Message,
-    Ready,
-    Record,
-    Request,
-    Round,
-    read_trace,
-)
+from specchat.engine import EngineError, Round
+from specchat.engine.events import CacheUse, Counted, Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.request import Message, Request
+from specchat.engine.trace import Record, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"
 

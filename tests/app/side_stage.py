@@ -1,7 +1,5 @@
 """The side-by-side mode on two recorded lanes, driven step by step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The app on a recorded engine and a store in a temporary folder, driven step by step."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What happens is stored in order, and what could not be stored is stored later: no reply has a hole."""
 
-from __future__ import annotations
-
 from concurrent.futures import wait
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts that are sent along with a prompt: read in any encoding, named in the prompt, put before it."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path
@@ -47,16 +45,11 @@ def test_texts_of_any_encoding_are_read(text: str, encoding: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
-        b"\x7fELF\x02\x01\x01\0",
-        b"%PDF-1.7 text only",
-        b"ab\0cd\0\0" * 50,
-        bytes(range(256)) * 8,
-        gzip.compress(b"hello " * 100),
-        b"\xff\xfeodd",
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"\x7fELF\x02\x01\x01\0", b"%PDF-1.7 text only", b"ab\0cd\0\0" * 50,
+        bytes(range(256)) * 8, gzip.compress(b"hello " * 100), b"\xff\xfeodd",
     ],
     ids=["png", "elf", "pdf", "zeros", "all", "gzip", "half"],
-)
+)  # fmt: skip
 def test_what_is_no_text_is_refused_by_name(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "picture"
     path.write_bytes(data)

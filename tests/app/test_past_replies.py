@@ -1,7 +1,5 @@
 """What stored chats give the engine to draft from: handed over, kept on disk, taken back, never in another's way."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from array import array
@@ -19,6 +17,7 @@ from specchat.app.storage.store import Chat, Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
 from specchat.engine.drafters.suffix import OTHER_CHATS
+from specchat.engine.tools.runner import running
 from tests.app.quiet import all_done, show_all
 
 MODEL = "tiny"
@@ -28,17 +27,13 @@ REPLY = "Because air scatters blue light more than red light, in all directions.
 
 @pytest.fixture(scope="module")
 def engine(tiny_model: Callable[..., Path]) -> Iterator[Engine]:
-    running = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
-    running.start()
-    running.wait_ready(120)
-    yield running
-    running.close()
+    with running(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256)) as (engine, *_):
+        yield engine
 
 
 @pytest.fixture
 def chats(engine: Engine) -> Iterator[OtherChats]:
     """Those of the engine, which has none when a test begins."""
-    assert engine.other_chats is not None
     yield engine.other_chats
     engine.other_chats.update({}, engine.other_chats.keys)
 
@@ -70,9 +65,7 @@ def on_disk(store: Store, tokens: list[int]) -> bool:
     return any(wanted in path.read_bytes() for path in store.path.parent.glob("*.tokens*"))
 
 
-def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
-    engine: Engine, chats: OtherChats, store: Store
-) -> None:
+def test_a_stored_reply_is_given_and_taken_back_with_its_chat(engine: Engine, chats: OtherChats, store: Store) -> None:
     chat, row = talk(store)
     talk(store, model="another")
     talk(store, reason=None)
@@ -98,9 +91,7 @@ def test_a_stored_reply_is_handed_over_and_taken_back_with_its_chat(
     assert not on_disk(store, tokens)
 
 
-async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(
-    tiny_model: Callable[..., Path], store: Store
-) -> None:
+async def test_the_app_hands_chats_over_and_takes_back_deleted(tiny_model: Callable[..., Path], store: Store) -> None:
     chat, row = talk(store)
     engine = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
     app = SpecChat(lambda: Session(engine, Settings(target=MODEL), store))
@@ -108,7 +99,6 @@ async def test_the_app_hands_its_chats_over_and_takes_back_what_is_deleted(
         await app.prepared.wait()
         await asyncio.to_thread(engine.wait_ready, 120)
         await show_all(app, app.pump)
-        assert engine.other_chats is not None
         tokens = engine.other_chats.encode(QUESTION, REPLY)
         assert engine.other_chats.keys == {row}
         assert on_disk(store, tokens)
@@ -157,9 +147,7 @@ def test_ids_that_the_model_does_not_have_are_left_out(chats: OtherChats) -> Non
     assert chats.keys == {2}
 
 
-def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat_and_is_the_same(
-    engine: Engine, chats: OtherChats
-) -> None:
+def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat(engine: Engine, chats: OtherChats) -> None:
     def rounds(name: str) -> list[Round]:
         request = Request(name, (Message("user", QUESTION),), drafter="suffix", gamma=8, max_tokens=60)
         return [event for event in engine.stream(request) if isinstance(event, Round)]

@@ -1,7 +1,5 @@
 """Where files go."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

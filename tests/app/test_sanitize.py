@@ -1,7 +1,5 @@
 """Nothing that steers a terminal passes."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pyte

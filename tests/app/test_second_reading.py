@@ -1,7 +1,5 @@
 """A reply of the chat read again by two drafters: the classes of its tokens, and when it cannot be read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,7 +73,6 @@ def test_a_reply_is_not_drafted_from_itself(chat: Chat) -> None:
     """Nor from another reply to the same prompt, which may have the same words."""
     before = chat.read().begin(DRAFTERS).result(120)
     others = chat.engine.other_chats
-    assert others is not None
     others.update({number: others.encode(PROMPT, chat.reply.text) for number in (7, 8)})
     try:
         assert chat.read().begin(DRAFTERS).result(120).figures[0].tau > before.figures[0].tau

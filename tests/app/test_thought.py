@@ -1,7 +1,5 @@
 """Thinking in a reply: which tokens it takes, what is answered behind it, and the acceptance on both sides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -62,7 +60,6 @@ def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers
         assert answer.startswith(outside.lstrip())
         assert reply.thought.running is (bool(inside) and markers.closing not in inside)
     figures = whole.figures.thought
-    assert figures is not None
     assert figures.ended
     assert 0 < figures.seconds < whole.metrics.seconds + 1
     assert (sum(figures.accepted), sum(figures.tested)) == (whole.metrics.accepted, whole.metrics.tested)
@@ -75,7 +72,6 @@ def test_markers_may_be_spread_over_tokens_and_share_them_with_the_text() -> Non
     assert reply.thought.split(reply.text) == ("Hm.", "Yes </think> no")
     reply.take_figures()
     figures = reply.figures.thought
-    assert figures is not None
     assert (figures.tokens, figures.ended) == (8, True)
 
 

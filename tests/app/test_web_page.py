@@ -1,7 +1,5 @@
 """The page that replays a chat: in a real browser, with real traces, and with what a hostile model might say."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -86,9 +84,7 @@ def test_it_replays_a_trace_round_by_round(browser: Browser, tmp_path: Path) -> 
     browser.press("x")
     looked_at = browser.run("return document.querySelector('.token.chosen').className")
     assert "rejected" in looked_at
-    browser.run(
-        "document.getElementById('speed').value = 8; document.getElementById('speed').onchange({target: {value: 8}})"
-    )
+    browser.run("const at = document.getElementById('speed'); at.value = 8; at.onchange({target: {value: 8}})")
     browser.press(" ")
     browser.wait_for("Number(document.getElementById('at').value) >= Number(document.getElementById('at').max)")
     assert visible(browser) == everything

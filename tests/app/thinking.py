@@ -1,7 +1,5 @@
 """Replies of a model that thinks, made of the tokens of a recorded one: no small model at hand thinks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

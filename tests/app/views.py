@@ -1,7 +1,5 @@
 """The views on recorded traces: a replay that stands where a test wants it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,7 +90,6 @@ def text_of(widget: VerdictCard | ChancesCard) -> str:
 def spot_of(screen: ChatScreen) -> tuple[int, Fate]:
     """Round and fate of the token that is looked at."""
     spot = screen.query_one(Transcript).spot
-    assert spot is not None
     record, token = spot.reply.token(spot.token)
     return record.number, token.fate
 

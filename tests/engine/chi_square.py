@@ -1,7 +1,5 @@
 """Pearson's χ² against a known distribution, for the tests of sampling."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

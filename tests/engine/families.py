@@ -1,7 +1,5 @@
 """A tiny random model of each family that the quantised kernels run."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,20 +11,10 @@ from tests.engine.mxfp4 import publish_in_mxfp4
 from tests.tiny_model import CHAT_TEMPLATE, SPECIAL, tiny_tokenizer
 
 _COMMON: dict[str, Any] = {
-    "vocab_size": 320,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.2,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -49,17 +37,10 @@ _GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 
     "rope_parameters": _YARN
 }
 _GEMMA4 = {
-    "num_hidden_layers": 4,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "sliding_window": 8,
-    "global_head_dim": 32,
-    "num_kv_shared_layers": 2,
-    "use_double_wide_mlp": True,
-    "hidden_size_per_layer_input": 32,
-    "vocab_size_per_layer_input": 320,
-    "final_logit_softcapping": 30.0,
-    "tie_word_embeddings": True,
-}
+    "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 8,
+    "global_head_dim": 32, "num_kv_shared_layers": 2, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": 320, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
+}  # fmt: skip
 _DENSE = {
     "num_kv_shared_layers": 0,
     "hidden_size_per_layer_input": 0,
@@ -102,15 +83,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 _PLAIN = {name: value for name, value in _COMMON.items() if name != "head_dim"}
 _GPT2 = {
-    "n_embd": 64,
-    "n_head": 4,
-    "n_layer": 3,
-    "n_positions": 256,
-    "attn_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-    "tie_word_embeddings": True,
-}
+    "n_embd": 64, "n_head": 4, "n_layer": 3, "n_positions": 256, "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0, "tie_word_embeddings": True,
+}  # fmt: skip
 OTHERS: dict[str, dict[str, Any]] = {
     "gpt_neox": _PLAIN | {"num_key_value_heads": 4, "rotary_pct": 0.5},
     "stablelm": _PLAIN | {"num_key_value_heads": 4, "partial_rotary_factor": 0.25},
@@ -170,8 +145,7 @@ def _write(kind: str, settings: dict[str, Any], folder: Path) -> Path:
     config = AutoConfig.for_model(kind, **settings)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        auto: Any = AutoModelForCausalLM
-        model = auto.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)
         for parameter_name, parameter in model.named_parameters():  # norms and biases that do something
             if parameter.ndim == 1 or parameter_name.endswith("bias"):
                 parameter.data += 0.1 * torch.randn_like(parameter) * (1 if "norm" in parameter_name else 3)

@@ -1,7 +1,5 @@
 """Tiny random models as GGUF files, as llama.cpp's converter writes them, one of each family that is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -91,7 +89,7 @@ def write_gguf(
     """Write the model of a folder from `write_source` as a GGUF file; give the file back.
 
     Args:
-        name: one of `FILES`.
+        name: one of `FILES`, or an architecture.
         folder: of the model.
         file: where to.
         kind: types of the tensors.
@@ -101,7 +99,7 @@ def write_gguf(
         rope_factors: numbers of a table of factors.
         metadata: more keys of the architecture, "__" for dots.
     """
-    architecture = FILES[name][0]
+    architecture = FILES.get(name, (name,))[0]
     network = load_model(folder, torch.device("cpu"), torch.float32, ignore_progress).model
     config: Any = network.config
     layers = config.num_hidden_layers + bool(mtp)
@@ -159,7 +157,7 @@ def _metadata(architecture: str, config: Any) -> dict[str, Any]:
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.key_length": size,
         "attention.value_length": size,
-        "attention.layer_norm_rms_epsilon": getattr(config, "norm_eps", None) or config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": getattr(config, "norm_eps", None) or getattr(config, "rms_norm_eps", 1e-5),
         "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1.0)),
         "rope.freq_base": rope["rope_theta"],
         "vocab_size": config.vocab_size,

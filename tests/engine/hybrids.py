@@ -1,7 +1,5 @@
 """Tiny random networks of families with recurrent layers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -9,21 +7,12 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import silence_transformers
-from tests.engine.tiny import EOS, VOCABULARY, tiny_tokenizer
+from tests.engine.tiny import SIZES, in_memory
 
-_MOST: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 512,
-    "eos_token_id": EOS,
-    "bos_token_id": 1,
+_MOST = SIZES | {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "head_dim": 16, "bos_token_id": 1,
     "pad_token_id": 0,
-}
+}  # fmt: skip
 _LINEAR = ["linear_attention", "full_attention"] * 2
 _CONV = ["conv", "full_attention"] * 2
 _DELTA = {
@@ -42,14 +31,9 @@ _EXPERTS = {
     "shared_expert_intermediate_size": 32,
 }
 _MAMBA = {
-    "mamba_d_state": 8,
-    "mamba_d_head": 16,
-    "mamba_n_heads": 4,
-    "mamba_n_groups": 1,
-    "mamba_d_ssm": 64,
-    "mamba_expand": 2,
-    "mamba_chunk_size": 8,
-}
+    "mamba_d_state": 8, "mamba_d_head": 16, "mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_ssm": 64,
+    "mamba_expand": 2, "mamba_chunk_size": 8,
+}  # fmt: skip
 HYBRIDS: dict[str, dict[str, Any]] = {
     "qwen3_5_text": _DELTA,
     "qwen3_5_moe_text": _DELTA | _EXPERTS,
@@ -83,21 +67,11 @@ def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0, **more: Any) -> Lo
     silence_transformers()
     config: Any = AutoConfig.for_model(kind, **_MOST | HYBRIDS[kind] | more)
     torch.manual_seed(seed)
-    auto: Any = AutoModelForCausalLM
-    network = auto.from_config(config).float().eval().requires_grad_(False)
+    network = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     for name, weight in network.named_parameters():  # gates that open, states that matter
         if "embed" not in name and "norm" not in name:
             weight.normal_(0.0, 0.1 if weight.ndim > 1 else 0.5)
     network.get_output_embeddings().weight = torch.nn.Parameter(
         sharpness * network.get_output_embeddings().weight, requires_grad=False
     )
-    return LoadedModel(
-        model=network,
-        tokenizer=tiny_tokenizer(),
-        name=kind,
-        eos_ids=frozenset({EOS}),
-        context=512,
-        vocab_size=VOCABULARY,
-        weight_bytes=sum(weight.nbytes for weight in network.parameters()),
-        has_chat_template=True,
-    )
+    return in_memory(network, kind)

@@ -1,7 +1,5 @@
 """MXFP4: rounding of weights, and the layout of OpenAI's checkpoints of gpt-oss."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -28,7 +26,6 @@ def publish_in_mxfp4(folder: Path) -> Path:
     for name in [name for name in state if ".experts." in name and not name.endswith("bias")]:
         weight = state.pop(name).transpose(1, 2)
         arrays = rounded_to_mxfp4(weight.flatten(0, 1))
-        assert arrays.scale is not None
         scales = torch.from_numpy(arrays.scale).view(*weight.shape[:2], -1)
         pairs = torch.from_numpy(arrays.codes).view(*scales.shape, 16, 2)
         state |= {f"{name}_blocks": pairs[..., 0] | pairs[..., 1] << 4, f"{name}_scales": scales}

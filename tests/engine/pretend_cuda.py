@@ -165,10 +165,7 @@ def _int4_places(tiles: int) -> tuple[Tensor, Tensor]:
     return thread // 4, 2 * byte + place // 4
 
 
-_ON_THE_CPU = {
-    torch._convert_weight_to_int4pack: to_int4_layout,
-    torch._weight_int4pack_mm: int4_product,
-}
+_ON_THE_CPU = {torch._convert_weight_to_int4pack: to_int4_layout, torch._weight_int4pack_mm: int4_product}
 """Operations that have another name, or other arguments, there."""
 
 
@@ -237,19 +234,13 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         capture: whether graphs are made while warming up, which takes long; else when they are needed.
     """
     stand_ins: dict[str, Callable[..., object] | type] = {
-        "is_available": lambda: True,
-        "current_device": lambda: 0,
-        "device_count": lambda: 1,
-        "is_bf16_supported": lambda **_: True,
-        "mem_get_info": lambda *_: (1 << 34, 1 << 34),
+        "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
+        "is_bf16_supported": lambda **_: True, "mem_get_info": lambda *_: (1 << 34, 1 << 34),
         **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved"), lambda *_: 0),
         "get_device_name": lambda *_: "pretended",
-        "get_device_properties": lambda *_: SimpleNamespace(uuid="pretended"),
-        "synchronize": lambda *_: None,
-        "set_device": lambda *_: None,
-        "graph_pool_handle": lambda: (0, 0),
-        "Event": _Event,
-    }
+        "get_device_properties": lambda *_: SimpleNamespace(uuid="pretended"), "synchronize": lambda *_: None,
+        "set_device": lambda *_: None, "graph_pool_handle": lambda: (0, 0), "Event": _Event,
+    }  # fmt: skip
     for name, value in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()

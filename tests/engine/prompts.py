@@ -1,7 +1,5 @@
 """Prompts of many kinds for the default model: questions, code, copies, lists, other scripts."""
 
-from __future__ import annotations
-
 PROMPTS = (
     "What is the capital of France?",
     "Write a Python function that reverses a string.",

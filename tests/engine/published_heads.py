@@ -4,8 +4,6 @@ The passes are written after the published definitions (EAGLE's cnets1.py and cn
 speculators' eagle3, Medusa's medusa_model.py): no cache, one sequence, everything computed again for every token.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from torch.nn import functional
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from specchat.engine.models.load import LoadedModel
-from tests.engine.tiny import EOS, VOCABULARY, tiny_model, tiny_tokenizer
+from tests.engine.tiny import SIZES, VOCABULARY, in_memory, tiny_model
 
 HIDDEN, HEADS, KEY_HEADS, INTERMEDIATE = 32, 4, 2, 48
 KNOWN = 100
@@ -38,22 +36,9 @@ def llama() -> LoadedModel:
 def qwen3() -> LoadedModel:
     """A target of the Qwen3 family."""
     torch.manual_seed(3)
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=HIDDEN,
-        intermediate_size=64,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=512,
-        eos_token_id=EOS,
-        tie_word_embeddings=False,
-        initializer_range=0.1,
-    )
-    network = Qwen3ForCausalLM(config).eval().requires_grad_(False)
-    size = sum(weight.nbytes for weight in network.parameters())
-    return LoadedModel(network, tiny_tokenizer(), "tiny qwen3", frozenset({EOS}), 512, VOCABULARY, size, True)
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 64, "num_hidden_layers": LAYERS, "head_dim": 16}
+    config = Qwen3Config(**SIZES | sizes, tie_word_embeddings=False, initializer_range=0.1)
+    return in_memory(Qwen3ForCausalLM(config).eval().requires_grad_(False), "tiny qwen3")
 
 
 TARGETS = {"llama": llama, "qwen3": qwen3}
@@ -108,15 +93,10 @@ def speculators() -> tuple[dict[str, Any], Tensors]:
     layer = _sizes() | {"model_type": "qwen3", "head_dim": 12}
     layer["rope_parameters"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}
     config = {
-        "speculators_model_type": "eagle3",
-        "architectures": ["Eagle3Speculator"],
-        "transformer_layer_config": layer,
-        "draft_vocab_size": KNOWN,
-        "norm_before_residual": True,
-        "fc_norm": True,
-        "norm_output": True,
+        "speculators_model_type": "eagle3", "architectures": ["Eagle3Speculator"], "transformer_layer_config": layer,
+        "draft_vocab_size": KNOWN, "norm_before_residual": True, "fc_norm": True, "norm_output": True,
         "eagle_aux_hidden_state_layer_ids": [1, 4, 6],
-    }
+    }  # fmt: skip
     return config, tensors
 
 
@@ -226,13 +206,7 @@ def hidden_states(target: LoadedModel, tokens: Sequence[int]) -> list[Tensor]:
 
 
 def _finished(
-    tensors: Tensors,
-    prefix: str,
-    x: Tensor,
-    residual: Tensor,
-    size: int,
-    theta: float,
-    factor: float = 1.0,
+    tensors: Tensors, prefix: str, x: Tensor, residual: Tensor, size: int, theta: float, factor: float = 1.0
 ) -> Tensor:
     """A decoder layer's output [T, d] from what its projections read [T, n]."""
     count = len(x)
@@ -268,17 +242,10 @@ def _rms(x: Tensor, weight: Tensor) -> Tensor:
 
 def _sizes() -> dict[str, Any]:
     return {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": HIDDEN,
-        "intermediate_size": INTERMEDIATE,
-        "max_position_embeddings": 2048,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KEY_HEADS,
-        "num_hidden_layers": 1,
-        "rms_norm_eps": 1e-5,
-        "vocab_size": VOCABULARY,
-    }
+        "model_type": "llama", "hidden_act": "silu", "hidden_size": HIDDEN, "intermediate_size": INTERMEDIATE,
+        "max_position_embeddings": 2048, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS,
+        "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "vocab_size": VOCABULARY,
+    }  # fmt: skip
 
 
 def _layer(prefix: str, width: int, size: int) -> Tensors:

@@ -1,33 +1,13 @@
 """Records for tests of what reads them: examples of every kind, and hypothesis strategies for all of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from specchat.engine import (
-    Admitted,
-    Candidate,
-    Detail,
-    Died,
-    Fate,
-    Finished,
-    FinishReason,
-    Given,
-    Loading,
-    Message,
-    Notice,
-    Prefilled,
-    Proposer,
-    Ready,
-    Record,
-    Request,
-    Round,
-    Sampling,
-    Step,
-    Totals,
-)
+from specchat.engine import Died, Given, Loading, Notice, Record, Step, Totals
+from specchat.engine.events import Admitted, Finished, FinishReason, Prefilled, Ready
+from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.round import Candidate, Detail, Fate, Proposer, Round
 
 LAST_FATES = (Fate.CORRECTION, Fate.BONUS, Fate.PLAIN)
 ENTRY = Candidate(7, " the", 0.5)
@@ -50,27 +30,12 @@ def make_round(
     tested = accepted + rejected
     fate = Fate.CORRECTION if rejected else Fate.BONUS if drafted else Fate.PLAIN
     return Round(
-        request_id=request_id,
-        number=number,
-        position=10,
-        drafter="ngram" if drafted else "none",
-        gamma=drafted,
-        drafted=tuple(range(100, 100 + drafted)),
-        p=(0.5,) * tested,
-        q=(1.0,) * tested,
-        u=(0.25,) * tested,
-        beta=(beta,) * tested,
-        accepted=accepted,
-        last=99,
-        last_fate=fate,
-        pieces=tuple(f" d{i}" for i in range(drafted)),
-        last_piece=" last",
-        at=at,
-        draft_s=seconds[0],
-        verify_s=seconds[1],
-        rest_s=seconds[2],
-        rows=1,
-    )
+        request_id=request_id, number=number, position=10, drafter="ngram" if drafted else "none", gamma=drafted,
+        drafted=tuple(range(100, 100 + drafted)), p=(0.5,) * tested, q=(1.0,) * tested, u=(0.25,) * tested,
+        beta=(beta,) * tested, accepted=accepted, last=99, last_fate=fate,
+        pieces=tuple(f" d{i}" for i in range(drafted)), last_piece=" last", at=at, draft_s=seconds[0],
+        verify_s=seconds[1], rest_s=seconds[2], rows=1,
+    )  # fmt: skip
 
 
 def observed_round(step: Step | None, *pieces: str, number: int = 0, at: float = 1.0, seconds: float = 0.1) -> Round:
@@ -112,10 +77,7 @@ texts = st.text(st.characters(), max_size=8)  # half characters included: JSON c
 reals = st.floats(allow_nan=False, allow_infinity=False)
 counts = st.integers(0, 1 << 40)
 details = st.builds(
-    Detail,
-    *[st.lists(st.builds(Candidate, counts, texts, reals), max_size=2).map(tuple)] * 3,
-    reals,
-    reals,
+    Detail, *[st.lists(st.builds(Candidate, counts, texts, reals), max_size=2).map(tuple)] * 3, reals, reals
 )
 proposers = st.tuples(texts, counts, counts).map(lambda each: Proposer(each[0], max(each[1:]), min(each[1:])))
 
@@ -132,29 +94,14 @@ def rounds(draw: st.DrawFn) -> Round:
         return draw(st.lists(values, min_size=length, max_size=length).map(tuple))
 
     return Round(
-        request_id=draw(texts),
-        number=draw(counts),
-        position=draw(counts),
-        drafter=draw(texts),
-        gamma=draw(counts),
-        drafted=tuples(counts, drafted),
-        p=tuples(reals, tested),
-        q=tuples(reals, tested),
-        u=tuples(reals, tested),
-        beta=tuples(reals, tested),
-        accepted=accepted,
-        last=last,
-        last_fate=None if last is None else draw(st.sampled_from(LAST_FATES)),
-        pieces=tuples(texts, drafted),
-        last_piece=draw(texts),
-        at=draw(reals),
-        draft_s=draw(reals),
-        verify_s=draw(reals),
-        rest_s=draw(reals),
-        rows=draw(counts),
-        detail=tuple(draw(st.lists(details, max_size=2))),
+        request_id=draw(texts), number=draw(counts), position=draw(counts), drafter=draw(texts), gamma=draw(counts),
+        drafted=tuples(counts, drafted), p=tuples(reals, tested), q=tuples(reals, tested), u=tuples(reals, tested),
+        beta=tuples(reals, tested), accepted=accepted, last=last,
+        last_fate=None if last is None else draw(st.sampled_from(LAST_FATES)), pieces=tuples(texts, drafted),
+        last_piece=draw(texts), at=draw(reals), draft_s=draw(reals), verify_s=draw(reals), rest_s=draw(reals),
+        rows=draw(counts), detail=tuple(draw(st.lists(details, max_size=2))),
         proposers=tuple(draw(st.lists(proposers, max_size=2))),
-    )
+    )  # fmt: skip
 
 
 samplings = st.builds(

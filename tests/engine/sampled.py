@@ -1,7 +1,5 @@
 """Many sampled replies to one prompt, and whether their tokens are distributed as the target says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

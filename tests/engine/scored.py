@@ -1,7 +1,5 @@
 """Scores of given tokens by a backend, without an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

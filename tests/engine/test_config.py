@@ -1,7 +1,5 @@
 """Where things are, on machines that have little installed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The records: what a round says about its tokens."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import FrozenInstanceError, replace
 
@@ -24,9 +22,7 @@ def fates(record: Round) -> list[str]:
         (0, 0, False, ["plain"]),
     ],
 )
-def test_fates_follow_from_the_number_accepted(
-    drafted: int, accepted: int, rejected: bool, expected: list[str]
-) -> None:
+def test_fates_follow_from_what_was_accepted(drafted: int, accepted: int, rejected: bool, expected: list[str]) -> None:
     record = make_round(drafted=drafted, accepted=accepted, rejected=rejected)
     assert fates(record) == expected
     assert record.tested == accepted + rejected

@@ -1,7 +1,5 @@
 """Atomic replacement of files: the old content or the new, never a partial file."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

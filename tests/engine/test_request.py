@@ -1,7 +1,5 @@
 """Requests: refused values and their error messages."""
 
-from __future__ import annotations
-
 from math import inf, nan
 from typing import Any
 
@@ -15,16 +13,12 @@ HELLO = (Message("user", "Hello"),)
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("temperature", [-0.1, inf, nan]),
-        ("top_k", [-1]),
-        ("top_p", [0.0, -0.5, 1.01, nan]),
-        ("min_p", [-0.1, 1.0, nan]),
-        ("repetition_penalty", [0.0, -1.0, inf, nan]),
-        ("presence_penalty", [-2.1, 2.1, nan]),
-        ("frequency_penalty", [-2.1, 2.1, nan]),
+        ("temperature", [-0.1, inf, nan]), ("top_k", [-1]), ("top_p", [0.0, -0.5, 1.01, nan]),
+        ("min_p", [-0.1, 1.0, nan]), ("repetition_penalty", [0.0, -1.0, inf, nan]),
+        ("presence_penalty", [-2.1, 2.1, nan]), ("frequency_penalty", [-2.1, 2.1, nan]),
         ("lenience", [0.0, -0.5, 1.01, nan]),
     ],
-)
+)  # fmt: skip
 def test_sampling_out_of_range_is_refused_by_name(name: str, values: list[float]) -> None:
     for value in values:
         with pytest.raises(EngineError, match=f"^{name.replace('_', '-')} is {value:g}: it must be"):

@@ -1,7 +1,5 @@
 """Traces: what is written comes back, and what is damaged is refused with a sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -15,21 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine import (
-    EngineError,
-    Finished,
-    FinishReason,
-    Ready,
-    Record,
-    Refused,
-    Round,
-    Step,
-    Totals,
-    TraceWriter,
-    from_json,
-    read_trace,
-    to_json,
-)
+from specchat.engine import EngineError
+from specchat.engine.events import Finished, FinishReason, Ready, Step, Totals
+from specchat.engine.round import Refused, Round
+from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
 from tests.engine.records import EVERY_RECORD, make_round, observed_round, records
 
 HEADER = '{"record": "trace", "version": 4}\n'
@@ -80,38 +67,17 @@ def test_a_field_of_the_wrong_type_is_refused_or_harmless(record: Record, data: 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"accepted": 3},
-        {"accepted": -1},
-        {"accepted": 0},
-        {"p": [0.5]},
-        {"q": []},
-        {"u": [0.1, 0.2, 0.3]},
-        {"beta": [0.1]},
-        {"pieces": ["a"]},
-        {"last": None},
-        {"last_fate": None},
-        {"last_fate": "lucky"},
-        {"drafted": [1.5, 2, 3, 4]},
-        {"at": "now"},
-        {"at": True},
-        {"rows": True},
-        {"proposers": [["small", 2, 3]]},
-        {"proposers": [["small", 2, -1]]},
-        {"proposers": [["small", 2]]},
-        {"unheard_of": 1},
+        {"accepted": 3}, {"accepted": -1}, {"accepted": 0}, {"p": [0.5]}, {"q": []}, {"u": [0.1, 0.2, 0.3]},
+        {"beta": [0.1]}, {"pieces": ["a"]}, {"last": None}, {"last_fate": None}, {"last_fate": "lucky"},
+        {"drafted": [1.5, 2, 3, 4]}, {"at": "now"}, {"at": True}, {"rows": True}, {"proposers": [["small", 2, 3]]},
+        {"proposers": [["small", 2, -1]]}, {"proposers": [["small", 2]]}, {"unheard_of": 1},
     ],
     ids=json.dumps,
-)
+)  # fmt: skip
 def test_a_round_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> None:
     values = json.loads(to_json(make_round(drafted=4, accepted=1, rejected=True)))
     with pytest.raises(ValueError, match=r"not a record|contradicts itself"):
         from_json(json.dumps(values | changes))
-
-
-def test_values_out_of_range_are_refused() -> None:
-    values = json.loads(to_json(EVERY_RECORD[3]))
-    with pytest.raises(ValueError, match="gamma"):
-        from_json(json.dumps(values | {"gamma": -1}))
 
 
 def test_very_deep_json_is_refused() -> None:
@@ -194,13 +160,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path.write_bytes(HEADER.encode() + to_json(EVERY_RECORD[0]).encode() + b"\n" + line + b"\n")
     with pytest.raises(EngineError, match=r"trace.jsonl is damaged: line 3 is not a trace record"):
         list(read_trace(path))
-
-
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="cannot be read as a trace: No such file"):
-        list(read_trace(tmp_path / "none.jsonl"))
-    with pytest.raises(EngineError, match="cannot be read as a trace"):
-        list(read_trace(tmp_path))
 
 
 def test_a_killed_writer_leaves_every_record_it_wrote(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The published JSON Schema of traces: it is of this version, says what every field is, and real traces are valid."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A random-weight model with a byte tokenizer, small enough to run hundreds of rounds in a second."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +21,11 @@ from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
 EOS = 256
 VOCABULARY = 260
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "eos_token_id": EOS,
+}  # fmt: skip
+"""What networks in memory have in common."""
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
 
 
@@ -42,29 +45,16 @@ def tiny_model(
 ) -> LoadedModel:
     """A Llama of random weights in float32; `sharpness` spreads its logits so that its choices are clear."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=width,
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        eos_token_id=EOS,
-    )
-    network = LlamaForCausalLM(config).eval().requires_grad_(False)
+    sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
+    network = LlamaForCausalLM(LlamaConfig(**SIZES | sizes | {"vocab_size": width})).eval().requires_grad_(False)
     network.lm_head.weight.mul_(sharpness)
-    weight_bytes = sum(p.nbytes for p in network.parameters())
-    return LoadedModel(
-        model=network,
-        tokenizer=tiny_tokenizer(),
-        name="tiny",
-        eos_ids=frozenset({EOS}),
-        context=512,
-        vocab_size=width,
-        weight_bytes=weight_bytes,
-        has_chat_template=True,
-    )
+    return in_memory(network)
+
+
+def in_memory(network: Any, name: str = "tiny") -> LoadedModel:
+    """A network of `SIZES` as if it had been loaded."""
+    size = sum(weight.nbytes for weight in network.parameters())
+    return LoadedModel(network, tiny_tokenizer(), name, frozenset({EOS}), 512, network.config.vocab_size, size, True)
 
 
 def tiny_head(target: LoadedModel, seed: int = 0, vocabulary: int = 200) -> LoadedHead:

@@ -1,7 +1,5 @@
 """T5 models of random weights with a byte tokenizer, in memory and as folders."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +35,10 @@ def tiny_t5_network(seed: int = 3, *, gated: bool = False, noise: float = 0.0, *
         config: of transformers' T5Config.
     """
     settings: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "d_model": 32,
-        "d_kv": 8,
-        "d_ff": 48,
-        "num_layers": 3,
-        "num_decoder_layers": 2,
-        "num_heads": 4,
-        "relative_attention_num_buckets": 8,
-        "relative_attention_max_distance": 20,
-        "n_positions": CONTEXT,
-        "decoder_start_token_id": PAD,
-        "pad_token_id": PAD,
-        "eos_token_id": END,
-    }
+        "vocab_size": VOCABULARY, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 2,
+        "num_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20,
+        "n_positions": CONTEXT, "decoder_start_token_id": PAD, "pad_token_id": PAD, "eos_token_id": END,
+    }  # fmt: skip
     if gated:
         settings |= {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
     with torch.random.fork_rng(devices=[]):
@@ -74,18 +62,9 @@ def tiny_t5_network(seed: int = 3, *, gated: bool = False, noise: float = 0.0, *
 def tiny_t5(seed: int = 3, *, gated: bool = False, **config: Any) -> LoadedModel:
     """A loaded T5 of `tiny_t5_network`."""
     network = tiny_t5_network(seed, gated=gated, **config)
-    return LoadedModel(
-        model=network,
-        tokenizer=tiny_t5_tokenizer(),
-        name="tiny-t5",
-        eos_ids=frozenset({END}),
-        context=CONTEXT,
-        vocab_size=VOCABULARY,
-        weight_bytes=sum(weight.nbytes for weight in network.parameters()),
-        has_chat_template=False,
-        start=PAD,
-        backend=MODULES["t5"],
-    )
+    size, ends = sum(weight.nbytes for weight in network.parameters()), frozenset({END})
+    sizes = (ends, CONTEXT, VOCABULARY, size)
+    return LoadedModel(network, tiny_t5_tokenizer(), "tiny-t5", *sizes, False, start=PAD, backend=MODULES["t5"])
 
 
 def write_tiny_t5(

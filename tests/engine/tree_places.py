@@ -1,7 +1,5 @@
 """Nodes of a tree as they are fed to a runner part by part."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from specchat.engine.decoding.tree import Tree

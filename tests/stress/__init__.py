@@ -1,7 +1,5 @@
 """Kills, damage, faults and hostile input, tried once, or `STRESS` times as in `STRESS=100 pytest tests/stress`."""
 
-from __future__ import annotations
-
 import os
 
 TRIES = int(os.environ.get("STRESS", "1"))

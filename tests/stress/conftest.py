@@ -1,7 +1,5 @@
 """Random numbers of the scenes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

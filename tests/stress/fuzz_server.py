@@ -4,8 +4,6 @@ They are drawn from a seed: values of wrong types and sizes, text in every encod
 bytes that are no HTTP, slow senders.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Sound inputs of every kind, small ones, and the command that reads each."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 Everything but the engine is the product's own. Chats are kept where SPECCHAT_HOME says.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

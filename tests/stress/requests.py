@@ -5,8 +5,6 @@ seed; one request in twenty is bad. Greedy replies are compared with decoding to
 where the reference's two best logits are closer than `TIE`: padding changes last bits.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,19 +12,10 @@ from pathlib import Path
 
 import torch
 
-from specchat.engine import (
-    Engine,
-    EngineConfig,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Outbox,
-    Request,
-    Round,
-    Sampling,
-)
+from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round
+from specchat.engine.events import Event, Finished, FinishReason
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.request import Request, Sampling
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import EOS, VOCABULARY, tiny_head, tiny_model
 

@@ -1,7 +1,5 @@
 """The numbered app in a terminal, and what must be stored of what it showed."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import sys

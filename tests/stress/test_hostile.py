@@ -1,7 +1,5 @@
 """Text that steers a terminal, or hides in it, wherever specchat shows what others wrote: none of it may arrive raw."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -73,13 +71,11 @@ def test_a_reply(home: Path, where: Path) -> None:
         _say(terminal, "go on")
         terminal.wait_for("copy", 60)
         for key in ("\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 30, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x1bp"):
-            terminal.type(key)
-            terminal.wait_quiet()
+            _press(terminal, key)
         terminal.type("/export md" + ENTER)
         terminal.wait_for("exported as")
         for page in range(30):
-            terminal.type("\x1b[5~" if page < 15 else "\x1b[6~")
-            terminal.wait_quiet()
+            _press(terminal, "\x1b[5~" if page < 15 else "\x1b[6~")
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []
 
@@ -91,8 +87,7 @@ def test_stored_chats(home: Path, where: Path) -> None:
         terminal.type(CHATS)
         terminal.wait_for("u undo")
         for key in (DOWN, ENTER, "\x1b[A", CHATS, DOWN, "r", ESCAPE, "d", "u"):
-            terminal.type(key)
-            terminal.wait_quiet()
+            _press(terminal, key)
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []
 
@@ -107,8 +102,7 @@ def test_settings_and_notices(home: Path, where: Path) -> None:
         for command in ("/theme [/red]", "/export [red]", "/preset [/x]", "/gamma [/x]", "/candidates 3 [/x]"):
             _say(terminal, command)
             terminal.wait_quiet()
-            terminal.type(ESCAPE + "\x15")
-            terminal.wait_quiet()
+            _press(terminal, ESCAPE + "\x15")
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []
 
@@ -119,8 +113,7 @@ def test_a_replay(home: Path, where: Path) -> None:
         terminal.wait_for("replay")
         terminal.wait_for("✗", 60)
         for key in ("\x1b[17~", *("\x1b[D",) * 40, "\x1b", "\x0c", "\x06"):
-            terminal.type(key)
-            terminal.wait_quiet()
+            _press(terminal, key)
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []
 
@@ -177,9 +170,13 @@ def _python_path() -> str:
     return ":".join(dict.fromkeys([*(path for path in sys.path if path), str(Path.cwd())]))
 
 
-def _say(terminal: Terminal, text: str) -> None:
-    terminal.type(text)
+def _press(terminal: Terminal, keys: str) -> None:
+    terminal.type(keys)
     terminal.wait_quiet()
+
+
+def _say(terminal: Terminal, text: str) -> None:
+    _press(terminal, text)
     terminal.type(ENTER)
 
 

@@ -1,7 +1,5 @@
 """kill -9 at random moments of a reply: every chat is there afterwards, with every round that was on screen."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command line as a whole: one sentence for every mistake, and nothing heavy before it is needed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -86,8 +84,6 @@ def test_completion_answers_for_the_installed_command() -> None:
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     listing = subprocess.Popen([SPECCHAT, "ask", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert listing.stdout is not None
     listing.stdout.close()
-    assert listing.stderr is not None
     assert listing.stderr.read() == b""
     listing.wait(60)

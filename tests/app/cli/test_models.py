@@ -1,7 +1,5 @@
 """`specchat models`: the table, the JSON, the progress, and failures as one line."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -15,6 +13,7 @@ from specchat.app.cli.progress import pull_progress
 from specchat.engine.kernels.library import missing
 from specchat.engine.models import Machine
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS
+from tests.app.cli.commands.command import Output
 from tests.tiny_model import write_tiny_gguf
 
 
@@ -40,7 +39,7 @@ def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str])
     assert not home.exists()
 
 
-def test_list_says_what_a_preset_lacks(
+def test_list_says_what_is_lacking(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
@@ -101,21 +100,14 @@ def test_a_pipe_is_not_told_the_same_again() -> None:
     assert stream.getvalue().splitlines() == ["Waiting", *(f"Converting {share}%" for share in (0, 25, 50, 75, 100))]
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    stream = Terminal()
+    stream = Output(terminal=True)
     with pull_progress(stream) as progress:
         progress("fetch", "Fetching [x] \x1b]0;title\x07", None)
         progress("fetch", "Fetching [x]", 0.5)
         progress("convert", "Converting y", 1.0)
-    text = stream.getvalue()
+    text = stream.text
     assert "Fetching [x]" in text
     assert "100%" in text
     assert "\x1b]0;" not in text

@@ -1,7 +1,5 @@
 """How replies look: nothing a terminal acts on, and every fate in its style."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -33,9 +31,7 @@ END = Finished("r", FinishReason.EOS, "", "", 2.0)
 
 
 @pytest.mark.parametrize("printer_type", [PlainPrinter, ColourPrinter])
-def test_no_printer_lets_escape_sequences_through(
-    printer_type: type[PlainPrinter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_printer_lets_escapes_through(printer_type: type[PlainPrinter], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")  # so that none are the printer's own
     event = make_round(drafted=1)
     object.__setattr__(event, "pieces", (HOSTILE,))

@@ -1,7 +1,5 @@
 """The man page and the completions say what the command line is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

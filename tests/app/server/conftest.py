@@ -1,7 +1,5 @@
 """One server on a model of random weights that never ends a reply by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

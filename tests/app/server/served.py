@@ -1,7 +1,5 @@
 """`specchat serve` as users run it: in a separate process, on a free port."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -39,7 +37,6 @@ class Served:
         self.process = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=self._errors, text=True
         )
-        assert self.process.stdout is not None
         self.said = self.process.stdout.readline()
         assert " on http://" in self.said, self.errors
         self.url = self.said.split(" on ")[1].split("/v1")[0]
@@ -99,7 +96,6 @@ class Served:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(PATIENCE_S)
-        assert self.process.stdout is not None
         self.process.stdout.close()
         self._errors.close()
 

@@ -1,11 +1,10 @@
-"""How a server begins and ends: addresses, keys, limits of time, signals."""
-
-from __future__ import annotations
+"""How a server begins and ends: addresses, keys, limits of time, signals; and many clients at once."""
 
 import json
 import signal
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,3 +77,36 @@ def test_a_taken_port_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         port = taken.getsockname()[1]
         done = command("serve", "--port", port)
     assert f"127.0.0.1:{port} cannot be served (Address already in use)" in done.sentence
+
+
+CLIENTS = 32
+
+
+TOPICS = ("rivers", "colours", "poets", "metals", "planets", "fruits", "cities", "tools")
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.usefixtures("default_model")
+def test_each_of_many_clients_gets_its_own_reply() -> None:
+    with Served("--slots", CLIENTS, "--context", 256) as served:
+        client = served.openai()
+        model = client.models.list().data[0].id
+
+        def ask(number: int, stream: bool = True) -> str:
+            question = f"Name {2 + number // len(TOPICS)} {TOPICS[number % len(TOPICS)]}."
+            made = client.chat.completions.create(
+                model=model, messages=[{"role": "user", "content": question}], max_tokens=24, stream=stream
+            )
+            if not stream:
+                return made.choices[0].message.content
+            return "".join(chunk.choices[0].delta.content or "" for chunk in made)
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            together = list(pool.map(ask, range(CLIENTS)))
+        assert together[::5] == [ask(number, stream=False) for number in range(0, CLIENTS, 5)]
+        assert len(set(together)) > CLIENTS / 2
+        served.wait_until_idle()
+        assert not served.metrics().get("specchat_requests_total{reason=cancelled}")
+        assert served.stop() == 0
+        assert served.errors == ""

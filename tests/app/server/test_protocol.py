@@ -1,10 +1,10 @@
 """What OpenAI's own client gets from `specchat serve`."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from math import exp
 from typing import Any
 
@@ -34,33 +34,33 @@ def model(client: openai.OpenAI) -> str:
     return only.id
 
 
-def test_a_stream_says_what_the_whole_reply_says(client: openai.OpenAI, model: str) -> None:
-    whole = client.chat.completions.create(model=model, messages=TURN, max_tokens=40)
+@pytest.fixture
+def ask(client: openai.OpenAI, model: str) -> Callable[..., Any]:
+    """Makes a chat of one turn."""
+    return partial(client.chat.completions.create, model=model, messages=TURN)
+
+
+def test_a_stream_says_what_the_whole_reply_says(ask: Callable[..., Any]) -> None:
+    whole = ask(max_tokens=40)
     (choice,) = whole.choices
     assert choice.finish_reason == "length"
     assert choice.message.role == "assistant"
-    assert whole.usage is not None
     assert whole.usage.completion_tokens == 40
-    stream = client.chat.completions.create(
-        model=model, messages=TURN, max_completion_tokens=40, stream=True, stream_options={"include_usage": True}
-    )
+    stream = ask(max_completion_tokens=40, stream=True, stream_options={"include_usage": True})
     first, *chunks, last, usage = stream
     assert first.choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == choice.message.content
     assert last.choices[0].finish_reason == "length"
     assert usage.choices == []
-    assert usage.usage is not None
     assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (whole.usage.prompt_tokens, 40)
     assert len({chunk.id for chunk in (first, *chunks, last, usage)}) == 1
-    plain = client.chat.completions.create(model=model, messages=TURN, max_tokens=40, extra_body={"drafter": "none"})
+    plain = ask(max_tokens=40, extra_body={"drafter": "none"})
     assert plain.choices[0].message.content == choice.message.content
 
 
-def test_choices_of_a_seed_differ_and_repeat(client: openai.OpenAI, model: str) -> None:
+def test_choices_of_a_seed_differ_and_repeat(ask: Callable[..., Any]) -> None:
     def texts(n: int, seed: int = 7) -> list[str | None]:
-        made = client.chat.completions.create(
-            model=model, messages=TURN, max_tokens=20, n=n, seed=seed, temperature=1.2, top_p=0.95, logit_bias=ENDLESS
-        )
+        made = ask(max_tokens=20, n=n, seed=seed, temperature=1.2, top_p=0.95, logit_bias=ENDLESS)
         assert [choice.index for choice in made.choices] == list(range(n))
         return [choice.message.content for choice in made.choices]
 
@@ -70,37 +70,27 @@ def test_choices_of_a_seed_differ_and_repeat(client: openai.OpenAI, model: str) 
     assert three[:1] == texts(1) != texts(1, seed=8)
 
 
-def test_stop_strings_bias_and_penalties(client: openai.OpenAI, model: str) -> None:
-    plain = client.chat.completions.create(model=model, messages=TURN, max_tokens=40).choices[0].message.content or ""
+def test_stop_strings_bias_and_penalties(ask: Callable[..., Any]) -> None:
+    plain = ask(max_tokens=40).choices[0].message.content or ""
     stop = plain[10:13]
     for given in (stop, ["never there", stop]):
-        (choice,) = client.chat.completions.create(model=model, messages=TURN, max_tokens=40, stop=given).choices
+        (choice,) = ask(max_tokens=40, stop=given).choices
         assert choice.message.content == plain[: plain.index(stop)]
         assert choice.finish_reason == "stop"
-    ids = [66, 67]
-    (biased,) = client.chat.completions.create(
-        model=model, messages=TURN, max_tokens=8, logit_bias={str(ids[0]): 100, str(ids[1]): 99.9}, logprobs=True
-    ).choices
-    assert biased.logprobs is not None
-    assert len({entry.token for entry in biased.logprobs.content or []}) == 1
-    (penalised,) = client.chat.completions.create(
-        model=model,
-        messages=TURN,
-        max_tokens=8,
-        logit_bias={str(ids[0]): 100, str(ids[1]): 99.9},
-        frequency_penalty=1,
-        logprobs=True,
-    ).choices
-    assert penalised.logprobs is not None
-    said = [entry.token for entry in penalised.logprobs.content or []]
+    biased, penalised = (
+        ask(max_tokens=8, logit_bias={"66": 100, "67": 99.9}, logprobs=True, frequency_penalty=penalty).choices[0]
+        for penalty in (0, 1)
+    )
+    assert len({entry.token for entry in biased.logprobs.content}) == 1
+    said = [entry.token for entry in penalised.logprobs.content]
     assert len(set(said)) == 2
     assert abs(said.count(said[0]) - 4) <= 1
 
 
-def test_logprobs_are_of_the_tokens_that_were_said(client: openai.OpenAI, model: str) -> None:
+def test_logprobs_are_of_the_tokens_that_were_said(ask: Callable[..., Any]) -> None:
     for stream in (False, True):
         for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0}):
-            entries, text = _logprobs(client, model, stream, **options)
+            entries, text = _logprobs(ask, stream, **options)
             assert len(entries) == 30
             assert "".join(entry.token for entry in entries) == text
             assert all(bytes(entry.bytes) == entry.token.encode() for entry in entries)
@@ -115,17 +105,8 @@ def test_logprobs_are_of_the_tokens_that_were_said(client: openai.OpenAI, model:
                 assert not (entry.token and entry.token.isascii()) or not listed or entry.logprob in listed
 
 
-def _logprobs(client: openai.OpenAI, model: str, stream: bool, **options: Any) -> tuple[list[Any], str]:
-    made = client.chat.completions.create(
-        model=model,
-        messages=TURN,
-        max_tokens=30,
-        logprobs=True,
-        top_logprobs=5,
-        stream=stream,
-        logit_bias=ENDLESS,
-        **options,
-    )
+def _logprobs(ask: Callable[..., Any], stream: bool, **options: Any) -> tuple[list[Any], str]:
+    made = ask(max_tokens=30, logprobs=True, top_logprobs=5, stream=stream, logit_bias=ENDLESS, **options)
     if not stream:
         return made.choices[0].logprobs.content, made.choices[0].message.content
     entries, text = [], ""
@@ -142,10 +123,8 @@ def test_completions_take_texts_and_token_ids(client: openai.OpenAI, model: str,
     made = client.completions.create(model=model, prompt=["the dog", "a fox"], n=2, max_tokens=6, logprobs=2)
     assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
     assert made.choices[0].text == made.choices[1].text != made.choices[2].text
-    assert made.usage is not None
     assert made.usage.completion_tokens == 24
     lists = made.choices[0].logprobs
-    assert lists is not None
     assert "".join(lists.tokens or []) == made.choices[0].text
     assert [len(each) in (1, 2) for each in lists.top_logprobs or []] == [True] * 6  # two tokens of one text are one
     for prompt in (ids, [ids]):
@@ -156,11 +135,9 @@ def test_completions_take_texts_and_token_ids(client: openai.OpenAI, model: str,
     assert len(client.completions.create(model=model, prompt="the dog", logprobs=0).choices[0].logprobs.tokens) == 16
 
 
-def test_a_chunk_carries_its_round(served: Served, client: openai.OpenAI, model: str) -> None:
+def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> None:
     before = served.metrics()
-    stream = client.chat.completions.create(
-        model=model, messages=TURN, max_tokens=40, stream=True, extra_body={"speculation": True, "gamma": 4}
-    )
+    stream = ask(max_tokens=40, stream=True, extra_body={"speculation": True, "gamma": 4})
     records, text = [], ""
     for chunk in stream:
         record = from_json(json.dumps(chunk.model_extra["speculation"]))
@@ -175,9 +152,7 @@ def test_a_chunk_carries_its_round(served: Served, client: openai.OpenAI, model:
     rounds = [record for record in records if isinstance(record, Round)]
     assert [r.number for r in rounds] == list(range(len(rounds)))
     assert any(r.accepted for r in rounds)
-    whole = client.chat.completions.create(
-        model=model, messages=TURN, max_tokens=40, extra_body={"speculation": True}
-    ).choices[0]
+    whole = ask(max_tokens=40, extra_body={"speculation": True}).choices[0]
     kept = [from_json(json.dumps(each)) for each in whole.model_extra["speculation"]]
     assert "".join(r.text for r in kept if isinstance(r, Round)) == text == whole.message.content
     rounds += [record for record in kept if isinstance(record, Round)]
@@ -320,9 +295,9 @@ def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
 
 def test_nothing_that_is_sent_breaks_it(served: Served) -> None:
     statuses = Counter()
-    for number, attempt in zip(range(300 * TRIES), attempts(11, served.key), strict=False):
+    for number, attempt in zip(range(150 * TRIES), attempts(11, served.key), strict=False):
         status = send(served.port, attempt)
         assert verdict(attempt, status) is None, (number, attempt.parts[0][:500])
         statuses[status] += 1
-    assert statuses[400] > 100
+    assert statuses[400] > 50
     served.wait_until_idle()

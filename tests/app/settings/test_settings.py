@@ -1,7 +1,5 @@
 """Settings: which source wins, what is refused, and that a user's file is never lost."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess
@@ -55,22 +53,12 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("target", "a/b", "a/b"),
-        ("gamma", "2", 2),
-        ("seed", "-5", -5),
-        ("top_p", "0.9", 0.9),
-        ("top_p", "1", 1.0),
-        ("rejected", "show", "show"),
-        ("theme", "", ""),
-        ("gamma", "", None),
-        ("gamma", "auto", None),
-        ("top_k", "auto", None),
-        ("min_p", "auto", None),
+        ("target", "a/b", "a/b"), ("gamma", "2", 2), ("seed", "-5", -5), ("top_p", "0.9", 0.9), ("top_p", "1", 1.0),
+        ("rejected", "show", "show"), ("theme", "", ""), ("gamma", "", None), ("gamma", "auto", None),
+        ("top_k", "auto", None), ("min_p", "auto", None),
     ],
-)
-def test_variables_are_read_by_type(
-    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object
-) -> None:
+)  # fmt: skip
+def test_variables_have_types(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object) -> None:
     monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
     read = getattr(load_settings(path)[0], name)
     assert read == value
@@ -88,7 +76,7 @@ def test_variables_are_read_by_type(
         ("temperature", "nan", "temperature is nan"),
     ],
 )
-def test_a_wrong_variable_is_refused(
+def test_wrong_ones_are_refused(
     path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str
 ) -> None:
     monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
@@ -170,9 +158,7 @@ def test_what_an_earlier_version_called_otherwise_still_counts(path: Path, store
     assert load_settings(path) == (Settings(rejected=rejected), None)
 
 
-def test_settings_of_the_target_come_between_the_file_and_variables(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_the_target_are_between_file_and_variables(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     path.write_text(
         'top_k = 1\ngamma = 1\ntemperature = 1.0\n[models.mine]\ntop_k = 2\ngamma = 2\ntemperature = "auto"\n'
@@ -232,22 +218,16 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) ->
 
 
 valid = st.builds(
-    Settings,
-    target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
-    gamma=st.none() | st.integers(0, 16),
-    temperature=st.floats(0, 10),
-    top_k=st.integers(0, 1 << 40),
-    top_p=st.floats(0, 1, exclude_min=True),
-    min_p=st.floats(0, 1, exclude_max=True),
-    seed=st.none() | st.integers(-(1 << 62), 1 << 62),
-    max_tokens=st.integers(1, 1 << 20),
-    theme=st.text(st.characters(codec="utf-8")),
-    rejected=st.sampled_from(REJECTED),
-)
+    Settings, target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
+    gamma=st.none() | st.integers(0, 16), temperature=st.floats(0, 10), top_k=st.integers(0, 1 << 40),
+    top_p=st.floats(0, 1, exclude_min=True), min_p=st.floats(0, 1, exclude_max=True),
+    seed=st.none() | st.integers(-(1 << 62), 1 << 62), max_tokens=st.integers(1, 1 << 20),
+    theme=st.text(st.characters(codec="utf-8")), rejected=st.sampled_from(REJECTED),
+)  # fmt: skip
 
 
 @given(valid, valid)
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_what_is_saved_comes_back(path: Path, one: Settings, two: Settings) -> None:
     for settings in (one, two):
         save_settings(path, settings, asdict(settings))

@@ -1,7 +1,5 @@
 """A lane here beside an attached server: when it is asked, what its figures are, and how it fails."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import time
@@ -162,10 +160,7 @@ def test_a_server_that_fails_fails_in_its_lane(
     assert (left.reason, len(left.emitted)) == (FinishReason.LENGTH, 12)
     assert (right.reason, right.text) == (FinishReason.ERROR, text)
     assert words in right.message
-    assert server_texts((left, right), greedy=True, same_prompt=True) == (
-        "not compared: a reply is not complete",
-        None,
-    )
+    assert server_texts((left, right), greedy=True, same_prompt=True) == ("not compared: a reply is not complete", None)
 
 
 @pytest.mark.slow
@@ -188,9 +183,7 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
 
 
 @pytest.mark.slow
-def test_the_server_s_model_and_the_one_here_are_told_apart(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a chat at a server `--target` is the server's model; the lane here has that of the settings."""
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     (tmp_path / "config").mkdir()

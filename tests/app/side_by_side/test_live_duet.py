@@ -1,7 +1,5 @@
 """The lanes of a live engine as the app's sources, on a model of random weights."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

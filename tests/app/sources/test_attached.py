@@ -1,7 +1,5 @@
 """A running `specchat serve` as the engine: the same records, the same text, and sentences for what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time
@@ -11,28 +9,13 @@ from pathlib import Path
 import pytest
 
 from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import (
-    Admitted,
-    Counted,
-    Died,
-    Engine,
-    EngineConfig,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Loading,
-    Message,
-    Outbox,
-    Ready,
-    Request,
-    Round,
-    Sampling,
-    read_trace,
-)
+from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round, read_trace
+from specchat.engine.events import Admitted, Counted, Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.request import Message, Request, Sampling
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded
+from tests.engine.tiny import ended, run_together
 
 ASKED = (Message("user", "the quick brown fox"),)
 
@@ -56,23 +39,6 @@ def attached(served: Served) -> Iterator[AttachedEngine]:
     engine.close()
 
 
-def replies(engine: AttachedEngine | Engine, *requests: Request) -> list[list[Event]]:
-    boxes = []
-    for request in requests:
-        boxes.append(Outbox())
-        engine.submit(request, boxes[-1])
-    return [to_the_end(box) for box in boxes]
-
-
-def to_the_end(box: Outbox) -> list[Event]:
-    events: list[Event] = []
-    while not events or not isinstance(events[-1], Finished):
-        event = box.get(60)
-        assert event is not None
-        events.append(event)
-    return events
-
-
 def first(engine: AttachedEngine) -> Event:
     """What it says after it has said that it asks."""
     engine.start()
@@ -89,13 +55,13 @@ def test_a_server_gives_the_records_that_an_engine_here_gives(attached: Attached
         Request("text", prompt="the dog", max_tokens=10, gamma=2, stop=("zzz",)),
         Request("ids", prompt_ids=(66, 67, 68), max_tokens=10, gamma=0),
     ]
-    there = replies(attached, *requests)
+    there = run_together(attached, requests)
     ready = first(attached)
     assert isinstance(ready, Ready)
     assert (ready.slots, ready.device) == (2, "cpu")
     engine = Engine(EngineConfig(str(model), dtype="float32"))
     engine.start()
-    here = replies(engine, *requests)
+    here = run_together(engine, requests)
     engine.close()
 
     def decisions(events: list[Event]) -> list[tuple[object, ...]]:
@@ -117,7 +83,7 @@ def test_a_cancelled_reply_frees_its_slot(attached: AttachedEngine, served: Serv
     with pytest.raises(EngineError, match="has not ended yet"):
         attached.submit(Request("long", ASKED), box)
     attached.cancel("long")
-    last = to_the_end(box)[-1]
+    last = ended(box)[-1]
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.CANCELLED
     served.wait_until_idle()
@@ -134,7 +100,7 @@ def test_a_reply_that_waits_at_the_server_is_cancelled_at_once() -> None:
                 time.sleep(0.01)
             server.asked.clear()
             attached.cancel("waits")
-            (last,) = to_the_end(box)
+            (last,) = ended(box)
             assert isinstance(last, Finished)
             assert (last.reason, last.message) == (FinishReason.CANCELLED, "")
             assert server.left.get(timeout=60) == CHAT
@@ -158,7 +124,7 @@ def test_turns_that_do_not_fit_are_left_out_and_said(attached: AttachedEngine) -
     messages = (*turns[: ready.context], *ASKED)
     box = Outbox()
     attached.submit(Request("full", messages, max_tokens=4, when_full="drop-oldest"), box)
-    admitted = to_the_end(box)[0]
+    admitted = ended(box)[0]
     assert isinstance(admitted, Admitted)
     assert admitted.left_out == tuple(range(len(admitted.left_out)))
     assert 0 < len(admitted.left_out) < len(messages)
@@ -196,7 +162,7 @@ def test_what_the_protocol_cannot_carry_is_refused(attached: AttachedEngine, req
 
 
 def test_the_message_of_the_server_is_shown(attached: AttachedEngine) -> None:
-    ((last,),) = replies(attached, Request("r", (Message("user", "fox " * 400),)))
+    ((last,),) = run_together(attached, [Request("r", (Message("user", "fox " * 400),))])
     assert isinstance(last, Finished)
     assert last.reason is FinishReason.ERROR
     assert "and the context holds 256" in last.message
@@ -216,9 +182,7 @@ def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:
             AttachedEngine(address)
 
 
-def test_ask_prints_what_the_server_says(
-    served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ask_prints_its_replies(served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     monkeypatch.setenv("SPECCHAT_API_KEY", served.key or "")
     question = ("ask", "the quick brown fox", "--max-tokens", 30, "--gamma", 4)  # auto drafts nothing on a busy machine

@@ -1,7 +1,5 @@
 """A trace is played at its own speed by the clock it is given, and held by a stepper, which loses no round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What the interface costs, and the load of a GPU."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 

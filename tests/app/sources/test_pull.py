@@ -1,7 +1,5 @@
 """A download that is paused and resumed, from a small hub on this machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

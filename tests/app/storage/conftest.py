@@ -1,7 +1,5 @@
 """A store on a file of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

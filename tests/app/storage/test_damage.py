@@ -1,7 +1,5 @@
 """Files that cannot be read are kept, and places that cannot be written are named."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sqlite3
@@ -176,9 +174,7 @@ def test_without_permission_the_sentence_names_the_file(what: str) -> None:
         shutil.rmtree(folder)
 
 
-def test_damage_behind_what_a_start_checks_is_found_by_the_next_one(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_behind_what_a_start_checks_is_found_by_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "CHECKED_BYTES", 0)
     with Store(path, Clock()) as store:
         chat = store.create_chat("large")

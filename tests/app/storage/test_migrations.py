@@ -1,7 +1,5 @@
 """Older databases are brought up to date with their chats."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a person says to a model is readable by nobody else: modes under the umask that most systems have."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Search: words are found where they stand, whatever signs they are typed with, and never after they are gone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One file in several hands: threads, programs, and programs that are killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sqlite3
@@ -69,9 +67,7 @@ def test_programs_that_start_at_once_on_a_new_file_agree(path: Path) -> None:
     assert sorted(file.name for file in path.parent.iterdir()) == ["specchat.db"]
 
 
-def test_a_file_locked_by_another_program_is_said_in_one_sentence(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_another_program_locks_is_said(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store._file._db.execute("PRAGMA busy_timeout = 50")
     monkeypatch.setattr(database, "BUSY_S", 0.05)
     holder = sqlite3.connect(path, isolation_level=None)
@@ -93,7 +89,6 @@ def test_a_killed_program_leaves_all_it_had_written(path: Path) -> None:
         "    store.append_rounds(reply, f'{i} ', [str(i)])\n    print(i, flush=True)\n"
     )
     writer = subprocess.Popen(child(code, path), stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
     said = -1
     while said < 40:
         said = int(writer.stdout.readline())

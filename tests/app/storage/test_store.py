@@ -1,7 +1,5 @@
 """The store on a real file: what is written comes back, also after random use that is compared with a dictionary."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path
@@ -187,4 +185,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25)
+TestStoreMachine.settings = settings(max_examples=15, stateful_step_count=20)

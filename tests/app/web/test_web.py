@@ -1,28 +1,32 @@
-"""`specchat web` in a real browser: ask, see colours, fork, leave; and who is not let in."""
-
-from __future__ import annotations
+"""`specchat web` in a real browser: ask, see colours, fork, leave; its options, and who is not let in."""
 
 import base64
 import os
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 
+from specchat.app.cli.command_line import execute
 from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
 from specchat.app.ui.themes import FATES_ON_DARK
+from specchat.app.web import server
 from tests.app.cli.commands.command import command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
 from tests.browser import PATIENCE_S, Browser, needs_browser
 
 ENTER = "\ue007"
+
+
 TRANSCRIPT = (270, 55, 600, 420)
 """Where replies are drawn in the window: left, top, width, height in pixels."""
 
@@ -33,7 +37,6 @@ def opened(*arguments: object, home: Path, key: str = "") -> Iterator[str]:
     environment = {**os.environ, "SPECCHAT_HOME": str(home), "SPECCHAT_WEB_KEY": key}
     command = [sys.executable, "-m", "specchat", "web", "--port", "0", *map(str, arguments)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     try:
         yield process.stdout.readline().split(": ", 1)[1].split("/?")[0].strip().rstrip("/")
     finally:
@@ -122,11 +125,23 @@ def test_who_is_not_let_in(tmp_path: Path) -> None:
         assert visitor.get("/ws", headers={"origin": "http://elsewhere.example"}).status_code == 403
 
 
-def test_other_machines_need_a_key_and_options_are_checked_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_machines_need_a_key_and_options_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     open_to_all = command("web", "--host", "0.0.0.0")
     assert open_to_all.sentence == "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_WEB_KEY) as well"
     assert "temperature is -1" in command("web", "--temperature", "-1").sentence
     assert "--slots contradicts --attach" in command("web", "--slots", "2", "--attach", "x").sentence
+
+
+def test_options_reach_the_page_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[str] = []
+
+    def web_server(command: str, *_: object) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(run=lambda bound: bound.close())
+
+    monkeypatch.setattr(server, "WebServer", web_server)
+    execute(["web", "--port", "0", "--no-thinking", "--top-k", "3"])
+    assert shlex.split(commands[0])[3:] == ["--no-thinking", "--top-k=3"]
+    execute(["web", "--port", "0", "--thinking"])
+    assert shlex.split(commands[1])[3:] == ["--thinking"]

@@ -1,6 +1,4 @@
-"""Devices, their memory, and the number type that suits them."""
-
-from __future__ import annotations
+"""Devices, their memory, the number type that suits them, and the loading of torch."""
 
 import re
 import shutil
@@ -68,7 +66,7 @@ def test_why_a_gpu_is_not_used_is_said_in_a_sentence(error: str, monkeypatch: py
     ],
 )
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_a_gpu_that_cannot_compute_is_refused_and_the_cpu_offered(
+def test_a_gpu_that_fails_is_refused_and_the_cpu_offered(
     name: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -170,3 +168,44 @@ def test_memory_that_is_held_is_the_processes_own_and_that_of_mapped_weights(tmp
     assert own == pytest.approx(64_000_000, rel=0.05)
     assert weights == pytest.approx(32_000_000, rel=0.05)
     assert library == pytest.approx(0, abs=1_000_000)
+
+
+PROGRAM = """
+import sys, threading
+from pathlib import Path
+from specchat.engine import preload_torch
+preload_torch()
+for thread in threading.enumerate():
+    if thread.name == "preload":
+        thread.join()
+assert "torch" not in sys.modules
+assert "libtorch_cpu" in Path("/proc/self/maps").read_text()
+import torch
+print(torch.ones(3).sum().item())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
+def test_torch_works_behind_its_preloaded_library() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
+
+
+START = """
+import gc
+from pathlib import Path
+from specchat.engine import Engine, EngineConfig, EngineError
+engine = Engine(EngineConfig("no such model", models=Path("nowhere")))
+engine.start()
+try:
+    engine.wait_ready()
+except EngineError:
+    pass
+assert gc.isenabled()
+print(gc.get_freeze_count() > 10_000)
+"""
+
+
+def test_a_first_start_leaves_torch_out_of_garbage_collection(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -1,7 +1,5 @@
 """What a head's layer says of rows, step by step along a tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -55,7 +53,6 @@ def reading(backend: Backend, layer: HeadLayer, text: list[int]) -> Iterator[tup
     for end in (20, 39):
         row.tokens = text[: end + 1]
         tapped = backend.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
-        assert tapped is not None
         memory.absorb([row], tapped)
         row.cached = end
         yield memory, row

@@ -1,7 +1,5 @@
 """Tiny draft models, and tiny models for the quantised kernels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -31,5 +29,4 @@ def packed_family(family: str, folder: Path) -> PackedModel:
     if missing():
         pytest.skip(str(missing()))
     made = packed_folder(str(write_family(family, folder / family)), "q8", ModelStore(folder), ignore_progress)
-    assert made is not None
     return load_packed(made, ignore_progress)

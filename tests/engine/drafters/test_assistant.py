@@ -1,24 +1,16 @@
 """Gemma 4 assistants: every logit is that of transformers' assistant; replies are unchanged; misfits are named."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma4AssistantConfig,
-    Gemma4AssistantForCausalLM,
-    Gemma4TextConfig,
-)
+from transformers import AutoModelForCausalLM, Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4TextConfig
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.head.drafter import HeadMemory
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
@@ -28,20 +20,12 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized, lo
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
 from tests.engine.drafters.heads import assert_replies_are_the_same, reading, row_in, scores_along
-from tests.engine.tiny import EOS, VOCABULARY, tiny_engine, tiny_tokenizer
+from tests.engine.tiny import SIZES, VOCABULARY, in_memory, tiny_engine, tiny_tokenizer
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "global_head_dim": 32,
-    "sliding_window": 12,
-    "max_position_embeddings": 512,
-    "eos_token_id": EOS,
+_SIZES = SIZES | {
+    "head_dim": 16, "global_head_dim": 32, "sliding_window": 12, "num_hidden_layers": 4,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "num_hidden_layers": 4,
-}
+}  # fmt: skip
 ORDERED = {"use_ordered_embeddings": True, "num_centroids": 26, "centroid_intermediate_top_k": 6}
 
 
@@ -59,22 +43,14 @@ def _assistants_without_layers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
 
 def target_model(hidden: int = 32) -> LoadedModel:
     silence_transformers()
-    config = Gemma4TextConfig(
-        **_SIZES,
-        hidden_size=hidden,
-        intermediate_size=64,
-        num_kv_shared_layers=2,
-        hidden_size_per_layer_input=16,
-        vocab_size_per_layer_input=VOCABULARY,
-    )
+    embedded = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCABULARY}
+    config = Gemma4TextConfig(**_SIZES, **embedded, hidden_size=hidden, intermediate_size=64, num_kv_shared_layers=2)
     torch.manual_seed(0)
-    auto: Any = AutoModelForCausalLM
-    network = auto.from_config(config).float().eval().requires_grad_(False)
+    network = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     for name, weight in network.named_parameters():
         if weight.ndim > 1:
             weight.normal_(0.0, 2.0 if "embed_tokens.weight" in name else 0.2)
-    size = sum(weight.nbytes for weight in network.parameters())
-    return LoadedModel(network, tiny_tokenizer(), "gemma", frozenset({EOS}), 512, VOCABULARY, size, True)
+    return in_memory(network, "gemma")
 
 
 def packed_model(folder: Path) -> PackedModel:
@@ -82,19 +58,12 @@ def packed_model(folder: Path) -> PackedModel:
     target_model().model.save_pretrained(folder / "target")
     tiny_tokenizer().save_pretrained(folder / "target")
     made = packed_folder(str(folder / "target"), "q8", ModelStore(folder / "store"), ignore_progress)
-    assert made is not None
     return load_packed(made, ignore_progress)
 
 
 def write_assistant(folder: Path, **more: Any) -> Path:
-    text = Gemma4TextConfig(
-        **_SIZES,
-        hidden_size=16,
-        intermediate_size=32,
-        num_kv_shared_layers=4,
-        hidden_size_per_layer_input=0,
-        vocab_size_per_layer_input=0,
-    )
+    embedded = dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), 0)
+    text = Gemma4TextConfig(**_SIZES, **embedded, hidden_size=16, intermediate_size=32, num_kv_shared_layers=4)
     torch.manual_seed(1)
     config = Gemma4AssistantConfig(text_config=text, **{"backbone_hidden_size": 32} | more)
     network = Gemma4AssistantForCausalLM(config).float()
@@ -116,7 +85,6 @@ def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: 
     loaded = load_published(folder, target)
     assistant = Gemma4AssistantForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     backend = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
-    assert isinstance(loaded.head, LayeredHead)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
     text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
     for memory, row in reading(backend, layer, text):
@@ -147,7 +115,6 @@ def test_next_to_packed_weights_it_scores_as_next_to_plain_ones(tmp_path: Path) 
     for target in (packed, plain):
         loaded = load_published(folder, target)
         backend = import_module(target.backend).build(target, 2, 128, 17, loaded.taps)
-        assert isinstance(loaded.head, LayeredHead)
         layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
         row, memory = row_in(1, text[:]), HeadMemory(layer, 2)
         memory.admit(row)

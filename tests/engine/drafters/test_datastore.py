@@ -1,7 +1,5 @@
 """The suffix array and the datastore against a search of all texts, and what the suffix drafter makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -81,7 +79,7 @@ def test_a_text_takes_the_place_of_one_with_its_key() -> None:
 
 
 @given(texts, tokens, st.sets(st.integers(0, 4)), st.booleans())
-def test_texts_that_are_not_to_be_used_draft_nothing(
+def test_texts_left_out_draft_nothing(
     store: list[list[int]], text: list[int], without: set[int], several: bool
 ) -> None:
     """What is left drafts as if there were nothing else, also where the same text is there twice."""
@@ -123,8 +121,6 @@ def drafted(row: SequenceState, drafter: SuffixDrafter) -> tuple[list[int], list
     drafter.admit(row)
     sure = drafter.has_long_match(row)
     made = drafter.propose([row], [8])
-    assert isinstance(made.tokens, list)
-    assert made.buckets is not None
     assert sure == (bool(made.buckets[0]) and made.buckets[0][0] >= SURE)
     names = [source.name for sources in made.sources or () for source in sources]
     drafter.release(row)

@@ -1,7 +1,5 @@
 """Every drafter next to tiny models: exact whatever it drafts, and the same alone and in any batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -135,7 +133,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         (None, Sampling()),
         (None, Sampling(dry_multiplier=0.8)),
         (4, Sampling(repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((101, 3.0),))),
-        *(pytest.param(gamma, Sampling(), marks=pytest.mark.slow) for gamma in (1, 12)),
+        pytest.param(12, Sampling(), marks=pytest.mark.slow),
     ],
 )
 def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sampling: Sampling) -> None:
@@ -158,8 +156,9 @@ def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
     ]
     requests = [
         setup.ask(number, drafter, gamma, sampling)
-        for drafter in setup.drafters
+        for place, drafter in enumerate(setup.drafters)
         for number, (gamma, sampling) in enumerate(kinds)
+        if len(setup.drafters) < 3 or (place + number) % 2  # of many drafters each has half of the kinds
     ]
     others = [setup.ask(7, "suffix", 4, Sampling()), setup.ask(8, "none", 0, Sampling(temperature=1, seed=8))]
     assert_the_same_in_a_batch(setup.engine, requests + others)
@@ -177,7 +176,7 @@ def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Samp
                 assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)
 
 
-@pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [250, pytest.param(600, marks=pytest.mark.slow)])
 def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int) -> None:
     for drafter in setup.drafters:
         events = sampled(setup.engine, drafter, PROMPT, count)
@@ -207,7 +206,7 @@ def test_dry_and_xtc_give_their_distribution(setup: Setup, sampling: Sampling) -
             return penalised(own.log(), sampling, text, names).softmax(-1)
         return mixed(own, sampling)
 
-    for drafter in setup.drafters:
+    for drafter in setup.drafters[-2:]:
         events = sampled(setup.engine, drafter, PROMPT, 300, sampling=sampling)
         assert sum(event.tested for each in events for event in each if isinstance(event, Round)) > 0
         assert check_distribution(events, PROMPT, p, least=50)

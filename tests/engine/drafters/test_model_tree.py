@@ -1,13 +1,11 @@
 """Trees of a draft model: exact whatever it drafts, a cache as if the text had been fed, few tokens for many paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
 
-from specchat.engine import Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
@@ -20,13 +18,7 @@ from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import packed_family, related
-from tests.engine.tiny import (
-    VOCABULARY,
-    ask,
-    ids_of,
-    tiny_engine,
-    tiny_model,
-)
+from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_engine, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,22 +48,24 @@ def cheap() -> Budget:
     return Budget([0.03 * n for n in range(18)], 0.001, EXPECTED)
 
 
-@pytest.mark.parametrize("before", ["model", "model-tree", "none"])
-def test_a_follow_up_drafts_as_a_fresh_engine_would(before: str) -> None:
-    target, draft = tiny_model(sharpness=25.0), related()
-    prompt = tuple(range(97, 117)) * 3
+@pytest.mark.parametrize(
+    ("drafter", "before"), [(name, before) for name in ("head", "model-tree") for before in (name, "model", "none")]
+)
+def test_a_follow_up_drafts_as_a_fresh_engine_would(drafter: str, before: str) -> None:
+    target, draft, prompt = tiny_model(), related(sharpness=12.0), tuple(range(97, 117)) * 3
+    head, sampling = tiny_head(target), Sampling(temperature=1.0, seed=2)
 
-    def follow(tokens: tuple[int, ...]) -> Request:
-        return Request("two", prompt_ids=tokens, drafter="model-tree", gamma=4, max_tokens=12)
+    def rounds_of(engine: Engine, tokens: tuple[int, ...]) -> list[tuple[object, ...]]:
+        request = Request("two", prompt_ids=tokens, drafter=drafter, gamma=4, max_tokens=12, sampling=sampling)
+        rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+        return [(each.drafted, each.accepted, each.last) for each in rounds]
 
-    with tiny_engine(target, draft=draft) as engine:
+    with tiny_engine(target, draft, head) as engine:
         reply = ids_of(list(engine.stream(Request("one", prompt_ids=prompt, drafter=before, max_tokens=20))))
-        more = (*prompt, *reply, 100, 101, 102)
-        events = list(engine.stream(follow(more)))
-    with tiny_engine(target, draft=draft) as fresh:
-        again = list(fresh.stream(follow(more)))
-    rounds = [(e.drafted, e.accepted, e.last) for e in events if isinstance(e, Round)]
-    assert rounds == [(e.drafted, e.accepted, e.last) for e in again if isinstance(e, Round)]
+        follow_up = (*prompt, *reply, 100, 101, 102)
+        found = rounds_of(engine, follow_up)
+    with tiny_engine(target, draft, head) as fresh:
+        assert rounds_of(fresh, follow_up) == found
 
 
 def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> None:
@@ -98,9 +92,7 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
 
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
-def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_others_are(
-    kind: str, tmp_path: Path
-) -> None:
+def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tmp_path: Path) -> None:
     runner = runner_of(kind, tmp_path)
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)
@@ -111,7 +103,6 @@ def test_tokens_that_the_draft_model_does_not_know_are_never_drawn_and_the_other
         draft = drafter.propose([row], [4], [cheap()])
         assert draft.lengths[0]
         assert max(draft.tokens[0]) < known
-        assert draft.q is not None
         assert not draft.q[0, 0, known:].any()
         torch.testing.assert_close(draft.q[0, 0].sum(), torch.tensor(1.0))
         drafter.release(row)

@@ -1,30 +1,28 @@
 """Multi-token-prediction layers in a target's own files: every logit is that of the definition."""
 
-from __future__ import annotations
-
 import re
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional
+from transformers import AutoModelForCausalLM
 
-from specchat.engine import Engine, EngineConfig, Notice
+from specchat.engine import EngineConfig, Notice
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.mtp import load_mtp
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.tools.runner import running
 from tests.engine.drafters.heads import assert_replies_are_the_same, reading, scores_along
 from tests.engine.hybrids import hybrid
 from tests.engine.tiny import ask, ids_of
 
 Tensors = dict[str, Tensor]
 HIDDEN, HEADS, KEYS, SIZE, INNER, EXPERTS = 32, 4, 2, 16, 64, 4
-TURNED = SIZE // 4
-"""Entries of a head that rotary embeddings turn."""
 
 
 def mtp_tensors(*, experts: bool) -> Tensors:
@@ -65,59 +63,35 @@ def norm(x: Tensor, weight: Tensor) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * (1 + weight)
 
 
-def turned(x: Tensor, theta: float) -> Tensor:
-    """x [T, heads, size] with rotary embeddings on its first entries."""
-    angles = torch.arange(len(x))[:, None] * theta ** (-torch.arange(0, TURNED, 2) / TURNED)
-    cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
-    first, second, rest = x[..., : TURNED // 2], x[..., TURNED // 2 : TURNED], x[..., TURNED:]
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], dim=-1)
-
-
-def mlp(weight: Tensors, part: str, x: Tensor) -> Tensor:
-    gate, up = (x @ weight[f"{part}{name}_proj"].T for name in ("gate", "up"))
-    return (functional.silu(gate) * up) @ weight[f"{part}down_proj"].T
-
-
-def experts(weight: Tensors, x: Tensor) -> Tensor:
-    """The two likeliest experts of each token, weighted by their shares, and the shared one."""
-    chances, chosen = (x @ weight["gate"].T).softmax(-1).topk(2, -1)
-    chances = chances / chances.sum(-1, keepdim=True)
-    out = (x @ weight["shared_expert_gate"].T).sigmoid() * mlp(weight, "shared_expert.", x)
-    for t in range(len(x)):
-        for chance, expert in zip(chances[t], chosen[t].tolist(), strict=True):
-            out[t] += chance * mlp(weight, f"experts.{expert}.", x[t])
-    return out
+def layer_alone(tensors: Tensors, target: LoadedModel, folder: Path) -> Any:
+    """Transformers' network of one layer: the layer and the norm of these tensors, and the target's vocabulary."""
+    config = deepcopy(target.model.config)
+    config.num_hidden_layers, config.layer_types = 1, ["full_attention"]
+    config.save_pretrained(folder)
+    names = {"mtp.layers.": "model.layers.", "mtp.norm.": "model.norm."}
+    own = {new + name.removeprefix(old): x for old, new in names.items() for name, x in tensors.items() if old in name}
+    network = target.model
+    both = {"model.embed_tokens": network.get_input_embeddings(), "lm_head": network.get_output_embeddings()}
+    shared = {f"{name}.weight": module.weight.clone() for name, module in both.items()}
+    save_file(own | shared, folder / "model.safetensors", {"format": "pt"})
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
 
 
 @torch.inference_mode()
-def expected_scores(tensors: Tensors, target: LoadedModel, text: list[int], drafted: list[int]) -> Tensor:
+def expected_scores(tensors: Tensors, target: LoadedModel, layer: Any, text: list[int], drafted: list[int]) -> Tensor:
     """Logits of what follows drafted tokens: the layer over the whole text, then over its own output."""
-    weight = {name.removeprefix("mtp.").removesuffix(".weight"): tensor for name, tensor in tensors.items()}
-    network, theta = target.model, target.model.config.rope_parameters["rope_theta"]
+    network = target.model
     out = network(input_ids=torch.tensor([text]), output_hidden_states=True, use_cache=False)
-    states, tokens = out.hidden_states[-1][0, :-1], torch.tensor(text[1:])
-    for step in range(len(drafted) + 1):
-        embedded = network.get_input_embeddings()(tokens)
-        both = norm(embedded, weight["pre_fc_norm_embedding"]), norm(states, weight["pre_fc_norm_hidden"])
-        stream, count = torch.cat(both, -1) @ weight["fc"].T, len(tokens)
-        x = norm(stream, weight["layers.0.input_layernorm"])
-        query, gate = (x @ weight["layers.0.self_attn.q_proj"].T).view(count, HEADS, 2 * SIZE).chunk(2, -1)
-        key, value = ((x @ weight[f"layers.0.self_attn.{name}_proj"].T).view(count, KEYS, SIZE) for name in ("k", "v"))
-        query = turned(norm(query, weight["layers.0.self_attn.q_norm"]), theta)
-        key = turned(norm(key, weight["layers.0.self_attn.k_norm"]), theta)
-        key, value = (part.repeat_interleave(HEADS // KEYS, 1) for part in (key, value))
-        scores = torch.einsum("qhd,khd->hqk", query, key) / SIZE**0.5
-        scores = scores.masked_fill(torch.ones(count, count).triu(1) > 0, -torch.inf).softmax(-1)
-        attended = torch.einsum("hqk,khd->qhd", scores, value) * gate.sigmoid()
-        stream = stream + attended.flatten(1) @ weight["layers.0.self_attn.o_proj"].T
-        x = norm(stream, weight["layers.0.post_attention_layernorm"])
-        inner = {name.removeprefix("layers.0.mlp."): tensor for name, tensor in weight.items()}
-        mixed = experts(inner, x) if "gate" in inner else mlp(inner, "", x)
-        states_after = norm(stream + mixed, weight["norm"])
-        if step < len(drafted):  # what was read from the target stays, the drafted token is read from the output
-            states = torch.cat([states, states_after[-1:]])
-            tokens = torch.cat([tokens, torch.tensor(drafted[step : step + 1])])
-    return network.get_output_embeddings()(states_after[-1])
+    states, tokens = out.hidden_states[-1][0, :-1], torch.tensor([*text[1:], *drafted])
+    while True:
+        embedded = network.get_input_embeddings()(tokens[: len(states)])
+        parts = zip((embedded, states), ("embedding", "hidden"), strict=True)
+        both = [norm(part, tensors[f"mtp.pre_fc_norm_{name}.weight"]) for part, name in parts]
+        entered = torch.cat(both, -1) @ tensors["mtp.fc.weight"].T
+        after = layer.model(inputs_embeds=entered[None], use_cache=False).last_hidden_state[0, -1:]
+        if len(states) == len(tokens):
+            return layer.lm_head(after[0])
+        states = torch.cat([states, after])  # a drafted token is read with what came out before it
 
 
 @pytest.mark.parametrize("kind", ["qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"])
@@ -125,36 +99,29 @@ def expected_scores(tensors: Tensors, target: LoadedModel, text: list[int], draf
 def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> None:
     tensors = mtp_tensors(experts=kind != "qwen3_5_text")
     target, plain = write_target(kind, tmp_path, tensors), hybrid(kind)
+    alone = layer_alone(tensors, plain, tmp_path / "alone")
     loaded = load_mtp(tmp_path, target)
-    assert isinstance(loaded.head, LayeredHead)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
     for memory, row in reading(runner, layer, text):
         found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
         for step, scores in enumerate(found):
-            expected = expected_scores(tensors, plain, row.tokens, drafted[:step])
+            expected = expected_scores(tensors, plain, alone, row.tokens, drafted[:step])
             torch.testing.assert_close(scores[0, 0], expected[loaded.vocabulary], rtol=1e-3, atol=1e-3)
 
 
-def engine_on(folder: Path, tmp_path: Path, quantize: str = "none") -> Engine:
+def config_of(folder: Path, tmp_path: Path, quantize: str = "none") -> EngineConfig:
     dtype = "float32" if quantize == "none" else "auto"
-    config = EngineConfig(str(folder), tmp_path / "models", context=256, dtype=dtype, slots=3, quantize=quantize)
-    engine = Engine(config)
-    engine.start()
-    engine.wait_ready(60)
-    return engine
+    return EngineConfig(str(folder), tmp_path / "models", context=256, dtype=dtype, slots=3, quantize=quantize)
 
 
 @pytest.mark.parametrize("quantize", ["none", "q8"])
 def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: Path) -> None:
     sizes = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
     write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False), **sizes)
-    engine = engine_on(tmp_path / "m", tmp_path, quantize)
-    try:
+    with running(config_of(tmp_path / "m", tmp_path, quantize)) as (engine, *_):
         assert_replies_are_the_same(engine)
-    finally:
-        engine.close()
 
 
 @pytest.mark.parametrize(
@@ -165,15 +132,12 @@ def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: 
         (dict.fromkeys(mtp_tensors(experts=False)), "states a multi-token-prediction layer that its files lack"),
     ],
 )
-def test_a_layer_that_is_incomplete_is_named_and_the_target_runs(
+def test_an_incomplete_layer_is_named_and_left_out(
     change: dict[str, Tensor | None], sentence: str, tmp_path: Path
 ) -> None:
     tensors = mtp_tensors(experts=False) | change
     write_target("qwen3_5_text", tmp_path / "m", {name: x for name, x in tensors.items() if x is not None})
-    engine = engine_on(tmp_path / "m", tmp_path)
-    try:
+    with running(config_of(tmp_path / "m", tmp_path)) as (engine, *_):
         assert ids_of(list(engine.stream(ask("rivers", max_tokens=5))))
         notices = " ".join(event.text for event in engine.drain() if isinstance(event, Notice))
         assert re.search(sentence, notices), notices
-    finally:
-        engine.close()

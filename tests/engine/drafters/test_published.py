@@ -1,7 +1,5 @@
 """Published heads: what they say is what their authors' definition says, and what does not fit is refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,6 @@ import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
@@ -50,7 +47,6 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
     target, plain = TARGETS[target_kind](), TARGETS[target_kind]()  # a runner changes its model's attention
     loaded = load_published(write(tmp_path / "head", config, tensors), target)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.head.taps)
-    assert isinstance(loaded.head, LayeredHead)
     layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
     text = [(7 * i + 3) % 250 for i in range(40)]
     drafted = torch.tensor([[11, 12, 13, 14, 15, 16]])
@@ -79,7 +75,6 @@ BAD = {
     "a tensor is missing": (_without(eagle_3, "midlayer.mlp.up_proj.weight"), "lacks the tensor midlayer.mlp.up_proj"),
     "no vocabulary map": (_without(eagle_3, "d2t"), "lacks the tensor d2t"),
     "a map that points outside": (_with(eagle_3, d2t=torch.full((KNOWN,), 250)), "points outside of the 260 tokens"),
-    "a map of another length": (_with(eagle_3, d2t=torch.zeros(7, dtype=torch.long)), r"of shape \[7\]"),
     "maps that disagree": (_with(eagle_3, t2d=torch.zeros(260, dtype=torch.bool)), "contradict each other"),
     "another hidden size": (_with(eagle_3, {"hidden_size": 64}), "hidden size 64, and tiny has 32"),
     "another vocabulary": (_with(eagle_3, {"vocab_size": 32000}), "vocabulary of 32000 tokens, and tiny has 260"),
@@ -96,15 +91,10 @@ BAD = {
     ),
     "no sizes": (({"draft_vocab_size": 3}, eagle_3()[1]), "does not state 'hidden_size'"),
     "a tensor too many": (_with(eagle_1, norm__weight=torch.ones(HIDDEN)), "has a tensor norm.weight that no head"),
-    "another shape": (_with(eagle_1, fc__weight=torch.ones(3, 3)), r"fc.weight of shape \[3, 3\]"),
     "no head at all": (({"hidden_size": 32}, {"x": torch.ones(1)}), "of no kind that is known"),
     "medusa of another training": (
         _with(medusa_of_ours, {"target_fingerprint": "0" * 64, "base_model_name_or_path": "wide"}),
         "made for wide, with other weights than tiny has",
-    ),
-    "a map of medusa's that points outside": (
-        _with(medusa_of_ours, d2t=torch.full((KNOWN,), 250)),
-        "points outside of the 260 tokens",
     ),
     "medusa without what it shares": (_without(medusa, "1.2.weight"), "lacks the tensor 1.2.weight"),
     "medusa of another target": (
@@ -131,9 +121,7 @@ def test_a_file_that_holds_more_than_weights_is_refused_and_runs_no_code(tmp_pat
         load_published(folder, llama())
 
 
-def test_a_head_on_the_hub_lands_in_the_store_without_what_it_does_not_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_on_the_hub_lands_in_the_store_as_far_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = write(tmp_path / "there", *eagle_3(), "pytorch_model.bin")
     (there / "README.md").write_text("a head")
     asked: list[list[str]] = []

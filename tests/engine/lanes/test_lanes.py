@@ -1,7 +1,5 @@
 """Lanes: who has the next turn, what a lane's clock counts, and that no lane helps or slows the other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,17 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import (
-    Admitted,
-    EngineConfig,
-    Event,
-    Finished,
-    Outbox,
-    Prefilled,
-    Request,
-    Round,
-    read_trace,
-)
+from specchat.engine import Admitted, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round, read_trace
 from specchat.engine.clock import Clock
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.engine import LaneEngine
@@ -28,7 +16,7 @@ from specchat.engine.lanes.order import Order, next_lane
 from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.records import Commit, Times
-from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, tiny_engine, tiny_model
 
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
 PROMPT = "ababababab " * 8
@@ -221,11 +209,7 @@ def test_a_reply_can_be_gone_on_from_to_ask_for_the_target_s_choice() -> None:
         outbox = Outbox()
         probe = ask(PROMPT, "probe", drafter="none", max_tokens=1, detail=2, reply_ids=tuple(tokens[:10]))
         engine.submit(probe, outbox)
-        events: list[Event] = []
-        while not events or not isinstance(events[-1], Finished):
-            event = outbox.get(120)
-            assert event is not None
-            events.append(event)
+        events = ended(outbox)
         # The reply's part of the cache is not used again: the other lane has none of it.
         again, _ = both(engine, *pair())
     assert ids_of(events) == [tokens[10]]
@@ -247,6 +231,4 @@ def test_cancel_ends_one_lane() -> None:
         outbox = Outbox()
         engine.submit(ask(PROMPT, "left", drafter="none", max_tokens=200), outbox, 0)
         engine.cancel("left")
-        while not isinstance(event := outbox.get(120), Finished):
-            assert event is not None
-    assert event.reason == "cancelled"
+        assert ended(outbox)[-1].reason == "cancelled"

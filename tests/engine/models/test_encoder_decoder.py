@@ -1,7 +1,5 @@
 """T5 folders: what is loaded is what transformers computes; what cannot be loaded or drafted with is named."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +59,7 @@ def test_a_loaded_folder_computes_what_transformers_does(tmp_path: Path, gated: 
         (lambda folder: write_tiny_t5(folder, template="{{ messages }}"), "is a t5 model with a chat template"),
     ],
 )
-def test_a_folder_that_cannot_be_loaded_is_refused_by_name(
+def test_a_folder_of_another_kind_is_refused_by_name(
     tmp_path: Path, change: Callable[[Path], Path], sentence: str
 ) -> None:
     folder = change(write_tiny_t5(tmp_path))
@@ -110,7 +108,5 @@ def test_what_does_not_go_with_it_is_refused_by_name(tmp_path: Path, tiny_model:
 
 
 def test_quantising_it_is_left_out_and_said(tmp_path: Path) -> None:
-    made = assemble(
-        EngineConfig(str(write_tiny_t5(tmp_path / "t5")), tmp_path, quantize="q8", slots=1), ignore_progress
-    )
+    made = assemble(EngineConfig(str(write_tiny_t5(tmp_path / "t")), tmp_path, quantize="q8", slots=1), ignore_progress)
     assert any("models of type t5 do not run on the quantised kernels" in notice for notice in made.notices)

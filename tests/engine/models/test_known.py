@@ -1,6 +1,4 @@
-"""The models one can choose from, and whether two of them fit each other."""
-
-from __future__ import annotations
+"""The presets, the models one can choose from, and whether two of them fit each other."""
 
 import shutil
 import subprocess
@@ -11,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from specchat.engine.models import Machine, ModelStore, known_models, recommended, vocabulary_misfit
+from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models.packed.decoder_description import FAMILIES
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +49,7 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
         (0.01, 90, 24, "lacks 6.4 GB memory", "smollm2-135m"),
     ],
 )
-def test_what_fits_a_machine(
-    tmp_path: Path, memory: float, disk: float, bandwidth: float, shortage: str, best: str
-) -> None:
+def test_what_fits_here(tmp_path: Path, memory: float, disk: float, bandwidth: float, shortage: str, best: str) -> None:
     models = known_models(ModelStore(tmp_path))
     machine = Machine(int(memory * 1e9), int(disk * 1e9), bandwidth * 1e9)
     large = next(model for model in models if model.spec == "qwen3.5-9b")
@@ -105,3 +103,26 @@ def test_vocabularies_are_compared_without_loading_the_models(tiny_model: Callab
     assert "cannot be compared" in vocabulary_misfit(one, same)
     (same / "config.json").unlink()  # as of a head, which is checked when it is loaded
     assert vocabulary_misfit(one, same) == ""
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_each_runs_on_the_kernels_of_a_cpu(name: str) -> None:
+    assert PRESETS[name].family in FAMILIES
+
+
+def test_each_is_smaller_on_a_cpu_and_reads_no_more_than_itself() -> None:
+    for preset in PRESETS.values():
+        bits = 8 * preset.weight_bytes(gpu=False) / preset.parameters
+        assert 4 < bits < (9.5 if preset.parameters < 10**9 else 6), preset.name
+        assert preset.weight_bytes(gpu=False) <= preset.weight_bytes(gpu=True)
+        assert 0 < preset.token_bytes(gpu=False) <= preset.weight_bytes(gpu=False)
+        assert preset.weight_bytes(gpu=False) < preset.memory_bytes(gpu=False)
+        assert preset.download_bytes(gpu=False) < preset.disk_bytes(gpu=False)
+        assert (preset.tau > 1) == bool(preset.draft)
+
+
+def test_names_and_stores_load_no_torch() -> None:
+    names = ("catalog", "store", "wheel", "hub", "resolve", "checkpoint", "known", "download")
+    modules = ", ".join(f"specchat.engine.models.{name}" for name in names)
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,7 +1,5 @@
 """Loading: what a loaded model says about itself, and every folder that is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct
@@ -190,14 +188,8 @@ def test_an_unknown_type(folder: Path) -> None:
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "is a BertForMaskedLM, which does"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "is a LlamaForSequenceClassification"),
         ({"model_type": "mamba", "architectures": ["MambaForCausalLM"]}, "whose cache is not indexed by"),
-        (
-            {"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]},
-            "whose layers keep a recurrent state",
-        ),
-        (
-            {"model_type": "bloom", "architectures": ["BloomForCausalLM"]},
-            "whose cache is not indexed by",
-        ),
+        ({"model_type": "rwkv", "architectures": ["RwkvForCausalLM"]}, "whose layers keep a recurrent state"),
+        ({"model_type": "bloom", "architectures": ["BloomForCausalLM"]}, "whose cache is not indexed by"),
         ({"quantization_config": {"quant_method": "gptq"}}, "is quantised with gptq"),
     ],
 )

@@ -1,7 +1,5 @@
 """Packed layers give what plain ones give, and nothing else of a network changes."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

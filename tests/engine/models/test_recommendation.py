@@ -1,7 +1,5 @@
 """The authors' sampling settings: read from a model's files, kept by conversion and packing, stated by the engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -50,9 +48,7 @@ STATED: list[tuple[dict[str, Any] | str, Sampling | None, str]] = [
 
 
 @pytest.mark.parametrize(("stated", "sampling", "notice"), STATED)
-def test_valid_values_are_taken(
-    tmp_path: Path, stated: dict[str, Any] | str, sampling: Sampling | None, notice: str
-) -> None:
+def test_valid_ones_count(tmp_path: Path, stated: dict[str, Any] | str, sampling: Sampling | None, notice: str) -> None:
     assert recommended_sampling(tmp_path) == Recommendation()
     (tmp_path / FILE).write_text(stated if isinstance(stated, str) else json.dumps(stated))
     found = recommended_sampling(tmp_path)
@@ -77,7 +73,6 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
     (model / FILE).write_text(json.dumps({"do_sample": True, "temperature": 0.5, "top_p": "x", "min_p": -1}))
     if quantize == "q8":
         folder = packed_folder(str(model), "q8", ModelStore(tmp_path / "store"), ignore_progress)
-        assert folder is not None
         assert load_packed(folder, ignore_progress).recommended.sampling == Sampling(0.5)
     config = EngineConfig(str(model), tmp_path / "store", quantize=quantize, device="cpu", context=64)
     with closing(Engine(config)) as engine:

@@ -1,7 +1,5 @@
 """From a name to a folder: every kind of name, kills in the middle, and names that mean nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -41,9 +39,7 @@ def test_a_folder_is_itself(tiny_model: Callable[..., Path], store: ModelStore) 
     assert not store.folder.exists()
 
 
-def test_a_folder_in_the_home_folder(
-    tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_at_home(tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_model()
     monkeypatch.setenv("HOME", str(folder.parent))
     assert resolve(f"~/{folder.name}", store, untouched) == folder
@@ -95,7 +91,6 @@ def progress(stage, text, fraction):
 resolve({str(gguf)!r}, ModelStore(Path({str(store.folder)!r})), progress)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "converting\n"
         process.send_signal(signal.SIGKILL)
     (work,) = (store.folder / ".unfinished").iterdir()

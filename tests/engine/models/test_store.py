@@ -1,7 +1,5 @@
 """The model store: complete models only, one builder at a time, nothing left lying about."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """The plain tokenizer says what transformers' own says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

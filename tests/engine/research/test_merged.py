@@ -1,7 +1,5 @@
 """Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -54,7 +52,6 @@ def rounds_of(replies: Sequence[Sequence[Event]]) -> list[Round]:
 
 def test_rounds_name_the_models_that_drafted_each_token() -> None:
     with tiny_engine(tiny_model(sharpness=25.0), related(), more=others(2)) as engine:
-        assert engine.ready is not None
         assert engine.ready.drafters[0] == "merged"
         requests = [ask(text, drafter="merged", gamma=4, max_tokens=30, detail=1) for text in ("hello", "x", "hi")]
         replies = [list(engine.stream(request)) for request in requests]
@@ -83,10 +80,9 @@ def filtered(plain: LoadedModel, sampling: Sampling) -> Callable[[list[int]], Te
     ("count", "models", "sampling"),
     [
         (500, 2, Sampling(temperature=1.3, top_k=6)),
-        pytest.param(3000, 2, Sampling(temperature=1.0), marks=pytest.mark.slow),
         pytest.param(1200, 4, Sampling(temperature=1.0), marks=pytest.mark.slow),
     ],
-    ids=["filtered", "all", "four models"],
+    ids=["filtered", "four models"],
 )
 def test_sampled_output_has_the_targets_distribution(count: int, models: int, sampling: Sampling) -> None:
     """At two positions and more, with drafts that are surer than they should be and often bring the same token."""
@@ -108,16 +104,6 @@ def test_sampled_output_has_the_targets_distribution(count: int, models: int, sa
     assert check_distribution(events, PROMPT, filtered(plain, sampling)) >= 2
 
 
-def test_one_prefix_tree_takes_fewer_tokens_than_the_chains_as_a_batch() -> None:
-    """What is scored, in the rounds of a reply: every token once, with the row's last one."""
-    with tiny_engine(tiny_model(sharpness=25.0), related(), more=others()) as engine:
-        events = list(engine.stream(ask("hello", drafter="merged", gamma=4, max_tokens=60)))
-    rounds = [event for event in events if isinstance(event, Round) and event.gamma == 4]
-    scored, batched = sum(1 + event.offered for event in rounds), 2 * (1 + 4) * len(rounds)
-    print(f"{scored} tokens scored in {len(rounds)} rounds, {batched} as a batch of chains")
-    assert scored < 0.9 * batched
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0)], ids=["greedy", "sampled"])
 def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sampling: Sampling) -> None:
@@ -134,11 +120,9 @@ def test_what_was_accepted_stands_in_every_draft_cache_as_if_it_had_been_fed(sam
         for row in rows:
             row.rounds = choice
         draft = drafter.propose(rows, [4, 4])
-        assert isinstance(draft.tokens, list)
         for b, row in enumerate(rows):
             chain = drafter._drafted[row.request.request_id][choice % 2]
             tree = (draft.trees or [])[b]
-            assert tree is not None
             assert len(tree) == len(draft.tokens[b])
             emitted = [*chain[: 1 + choice % 4], 7]
             proposers = [source.proposer(chain) for source in (draft.sources or [])[b]]

@@ -1,7 +1,5 @@
 """Drafters of the text's own n-grams, by the source's own trace and rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

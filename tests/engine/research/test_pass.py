@@ -1,7 +1,5 @@
 """Look-ahead positions: exact whatever they say, and what they say is what the target says of such a text alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

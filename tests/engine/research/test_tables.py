@@ -1,23 +1,27 @@
-"""The small drafters of the paper's section 3.6: exact, drawn from what they say, and no better than theory."""
+"""Bigram and unigram tables: counted, drafted from exactly, and kept in a folder; a bad folder is one sentence."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
+from specchat.engine import Engine, EngineConfig, EngineError, Request, Round, Sampling
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.progress import Progress
-from specchat.engine.research.tables import LoadedTables
-from specchat.engine.stats.theory import optimal_gamma
+from specchat.engine.progress import Progress, ignore_progress
+from specchat.engine.research.tables import CARD, MOST, TABLES, BigramNetwork, Counts, LoadedTables, UnigramNetwork
+from specchat.engine.tools.distill import DistillOptions, distill
 from specchat.engine.tools.distill.tables import TokenCounter
-from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.tiny import VOCABULARY, ask, run_together, tiny_engine, tiny_model
+from specchat.engine.worker.assembly import Assembly, assemble, put_together
+from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
+from tests.tiny_model import write_tiny_model
 
 TEXT = b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"
 
@@ -63,30 +67,168 @@ def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
             assert seen or drafter == "random"
 
 
-def test_at_random_helps_where_theory_says_so() -> None:
-    """α is the mean of Σ min(p, 1/V); by Corollary 3.9 drafting pays where α > c, so for a flat target alone."""
-    reached = {}
-    for sharpness in (0.0, 30.0):
-        target = tiny_model(sharpness=sharpness)
-        with tiny_engine(target) as engine:
-            requests = [
-                ask(
-                    "hi!",
-                    name=f"r{i}",
-                    drafter="random",
-                    gamma=3,
-                    max_tokens=30,
-                    sampling=Sampling(temperature=1, seed=i),
-                )
-                for i in range(8)
-            ]
-            rounds = [event for each in run_together(engine, requests) for event in each if isinstance(event, Round)]
-        tested = sum(each.tested for each in rounds)
-        beta = sum(sum(each.beta) for each in rounds) / tested
-        assert beta == pytest.approx(sum(each.accepted for each in rounds) / tested, abs=4 / tested**0.5)
-        reached[sharpness] = beta
-    assert reached[0.0] == pytest.approx(1.0)  # flat p is the drafter's own distribution
-    alpha = reached[30.0]
-    assert 0 < alpha < 0.2
-    assert optimal_gamma(alpha, alpha + 0.05, 8) == 0
-    assert optimal_gamma(alpha, alpha - 0.05, 8) > 0
+CPU = torch.device("cpu")
+
+
+def counted(*pieces: list[int], vocabulary: int = 8) -> Counts:
+    counter = TokenCounter(vocabulary)
+    for piece in pieces:
+        counter.add(np.array(piece, dtype=np.int64))
+    return counter.counts()
+
+
+def behind(network: BigramNetwork | UnigramNetwork, token: int) -> Tensor:
+    return network.forward(torch.tensor([[7, token]]), [0], [0])[0, 0].softmax(-1)
+
+
+def test_tokens_and_pairs_of_all_pieces_are_counted() -> None:
+    counts = counted([1, 2, 1, 3], [1, 3, 0])
+    assert counts.single.tolist() == [1, 3, 1, 2, 0, 0, 0, 0]
+    assert counts.tokens == 7
+    assert counts.starts.tolist() == [0, 0, 2, 3, 4, 4, 4, 4, 4]
+    assert list(zip(counts.following.tolist(), counts.times.tolist(), strict=True)) == [(3, 2), (2, 1), (1, 1), (0, 1)]
+    counts.check()
+
+
+def test_a_table_says_how_often_each_token_followed() -> None:
+    bigram = BigramNetwork(counted([1, 2, 1, 3], [1, 3, 0]), 10, CPU)
+    assert behind(bigram, 1).tolist() == pytest.approx([0, 0, 1 / 3, 2 / 3, 0, 0, 0, 0, 0, 0])
+    assert behind(bigram, 3).tolist() == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    # Never seen before another token: the most frequent tokens of all.
+    for unseen in (0, 5, 9):
+        assert behind(bigram, unseen).tolist() == pytest.approx([1 / 7, 3 / 7, 1 / 7, 2 / 7, 0, 0, 0, 0, 0, 0])
+    assert bigram.likeliest == [1, 3, 1, 0, 1, 1, 1, 1, 1, 1]
+
+
+def test_single_tokens_are_the_same_behind_all() -> None:
+    unigram = UnigramNetwork(counted([1, 2, 1, 3], [1, 3, 0]), 10, CPU)
+    for token in range(8):
+        assert behind(unigram, token).tolist() == pytest.approx([1 / 7, 3 / 7, 1 / 7, 2 / 7, 0, 0, 0, 0, 0, 0])
+    assert set(unigram.likeliest) == {1}
+
+
+def test_the_likeliest_on_the_host_is_the_likeliest_of_the_network() -> None:
+    """A row drafts the same whatever rides along; ties included."""
+    tokens = np.random.default_rng(0).integers(0, 60, 4000)
+    counts = counted(tokens.tolist(), vocabulary=64)
+    for network in (BigramNetwork(counts, 64, CPU), UnigramNetwork(counts, 64, CPU)):
+        whole = network.forward(torch.arange(64)[:, None], [0] * 64, [0] * 64)[:, 0]
+        assert whole.argmax(-1).tolist() == network.likeliest
+    assert int(counts.starts.diff().max()) == MOST
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "sentence"),
+    [
+        ({"starts": torch.tensor([0, 1])}, "do not fit together"),
+        ({"single": torch.ones(8)}, "do not fit together"),
+        ({"times": torch.ones(9, dtype=torch.int32)}, "do not fit together"),
+        ({"starts": torch.tensor([0, 2, 1, 3, 4, 4, 4, 4, 4])}, "not in order"),
+        ({"following": torch.tensor([3, 2, 1, 8], dtype=torch.int32)}, "not in its vocabulary"),
+        ({"times": torch.tensor([1, 1, 0, 1], dtype=torch.int32)}, "counts that are none"),
+        ({"single": torch.zeros(8, dtype=torch.int64)}, "counts that are none"),
+    ],
+)
+def test_what_is_no_table_is_told(spoilt: dict[str, Tensor], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        replace(counted([1, 2, 1, 3], [1, 3, 0]), **spoilt).check()
+
+
+WORDS = "the quick brown fox and the lazy dog\nthe dog barks\n"
+
+
+@pytest.fixture(scope="module")
+def target(tiny_model: Callable[..., Path]) -> Path:
+    return tiny_model()
+
+
+def count(target: Path, out: Path, *text: Path) -> int:
+    return distill(DistillOptions(out.parent, str(target), out, kind="bigram", text=text), ignore_progress).tokens
+
+
+def load(target: Path, draft: Path) -> Assembly:
+    return assemble(EngineConfig(str(target), draft.parent, draft=str(draft), context=64, slots=1), ignore_progress)
+
+
+@pytest.fixture
+def tables(target: Path, tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(WORDS)
+    count(target, tmp_path / "tables", tmp_path / "text.txt")
+    return tmp_path / "tables"
+
+
+def test_what_was_counted_is_loaded_and_offered_first(target: Path, tables: Path) -> None:
+    made = load(target, tables)
+    names = list(made.drafters)
+    assert (names[0], names[-2:]) == ("bigram", ["unigram", "none"])
+    encode = made.model.tokenizer.encode
+    the, quick, dog = (encode(word)[0] for word in (" the", " quick", " dog"))
+    counts = made.parts["tables"].counts  # type: ignore[attr-defined]
+    assert counts.tokens == len(encode(WORDS))
+    behind = counts.following[counts.starts[the] : counts.starts[the + 1]].tolist()
+    assert behind[0] == encode(" lazy")[0]
+    first = encode("the")[0]
+    assert set(counts.following[counts.starts[first] : counts.starts[first + 1]].tolist()) == {quick, dog}
+
+
+def test_of_chats_the_replies_are_counted(target: Path, tmp_path: Path) -> None:
+    talk = {"messages": [{"role": "user", "content": "dog " * 30}, {"role": "assistant", "content": "the fox"}]}
+    (tmp_path / "talks.jsonl").write_text(f"{json.dumps(talk)}\n{json.dumps(talk)}\n")
+    (tmp_path / "more.txt").write_text("the")
+    found = count(target, tmp_path / "tables", tmp_path / "talks.jsonl", tmp_path / "more.txt")
+    assert found == 5
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_another_target_of_the_same_tokens_may_use_them(tables: Path, tmp_path: Path, seed: int) -> None:
+    other = write_tiny_model(tmp_path / "other", seed=seed, vocabulary=320)
+    assert "tables" in load(other, tables).parts
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        ("tensor", r"tables\.safetensors is broken \(.*times.*\): count the tables again"),
+        ("cut", r"tables\.safetensors is broken"),
+        ("missing", r"tables\.safetensors is broken"),
+        ("size", r"is broken \(it is for 306 tokens, its card for 300, and .* has 320\)"),
+        ("card", r"has no tables \(tables\.json: .*\): count them with specchat distill --kind bigram"),
+        ("format", r"has tables of a newer specchat: update specchat"),
+        ("tokens", r"were counted for .*, which has other tokens than .*: count them for this target"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_one_sentence(target: Path, tables: Path, spoil: str, sentence: str) -> None:
+    weights, card = tables / TABLES, json.loads((tables / CARD).read_text())
+    if spoil == "tensor":
+        left = load_file(weights)
+        del left["times"]
+        save_file(left, weights)
+    elif spoil == "cut":
+        weights.write_bytes(weights.read_bytes()[:100])
+    elif spoil == "missing":
+        weights.unlink()
+    changed = {"size": {"vocabulary": 300}, "format": {"format": 9}, "tokens": {"tokenizer": "another"}}
+    written = json.dumps(card | changed.get(spoil, {}))
+    (tables / CARD).write_text(written[:30] if spoil == "card" else written)
+    with pytest.raises(EngineError, match=sentence) as raised:
+        load(target, tables)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_cannot_be_counted_is_one_sentence(target: Path, tables: Path, tmp_path: Path) -> None:
+    short, wrong, talks = tmp_path / "short.txt", tmp_path / "wrong.txt", tmp_path / "talks.json"
+    short.write_text("a")
+    wrong.write_bytes(b"\xff\xfe\x00")
+    talks.write_text("{}")
+    before = (tables / TABLES).read_bytes()
+    for text, out, sentence in (
+        (short, "new", "there are no two tokens in"),
+        (wrong, "new", "is no UTF-8 text"),
+        (talks, "new", "has no reply to count; talks.json: it has no conversation"),
+        (tmp_path / "none.txt", "new", "cannot be read"),
+        (short, "tables", "is there already, and not empty: name another folder with --out"),
+    ):
+        with pytest.raises(EngineError, match=sentence):
+            count(target, tmp_path / out, text)
+    assert (tables / TABLES).read_bytes() == before
+    assert not (tmp_path / "new").exists()

@@ -1,7 +1,5 @@
 """DRY and XTC in plain words, for comparison: whole texts are looked at again for every token."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Bias and penalties: each draft position in its own context, against transformers and against decoding one by one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,30 +69,32 @@ def adjust(
     inside: Tensor | None = None,
 ) -> Tensor:
     adjustment = penalties.of(rows)
-    assert adjustment is not None
     return adjustment.apply(logits, drafted, inside, first=first)
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(4), TREE], ids=["nothing", "chain", "tree"])
-@pytest.mark.parametrize("tokens", [3, 8])
-def test_each_node_is_penalised_for_the_repetitions_before_it(tokens: int, tree: Tree) -> None:
+@pytest.mark.parametrize(("tokens", "dtype"), [(3, torch.float32), (8, torch.bfloat16)], ids=str)
+def test_each_node_is_penalised_in_its_own_context(tokens: int, dtype: torch.dtype, tree: Tree) -> None:
     """Several rounds; few tokens, so that prompts, replies and drafts repeat themselves and each other."""
     rows = [
-        make_row(sampling, random_text(tokens, 12 + 5 * i, seed=i), 3, slot=i)
-        for i, sampling in enumerate([*DRY, Sampling()])
+        make_row(sampling, random_text(tokens, 12 + 5 * i, seed=i), 3, slot=13 - i)
+        for i, sampling in enumerate([*DRY, *EVERY_KIND])
     ]
-    penalties = Penalties(slots=6, columns=128, device=CPU)
+    penalties = Penalties(slots=14, columns=128, device=CPU)
     inside, length = TreeMask.of([tree] * len(rows), len(tree) + 1, CPU).inside, len(tree)
     for turn in range(5):
         drafted = torch.tensor([random_text(tokens, length, seed=100 + turn + i) for i in range(len(rows))]).long()
-        logits = torch.randn(len(rows), length + 1, 12)
+        logits = (torch.randn(len(rows), length + 1, 12) * 3).to(dtype)
+        before = logits.clone()
         adjusted = adjust(penalties, rows, logits, drafted, inside=inside)
+        assert torch.equal(logits, before)
+        assert adjusted.dtype == torch.float32
         for b, row in enumerate(rows):
             for node in range(length + 1):
                 path = [drafted[b, place - 1].item() for place in tree.path(node)]
                 wanted = one_by_one(logits[b, node], row.request.sampling, row.tokens[:3], row.tokens[3:] + path)
                 torch.testing.assert_close(adjusted[b, node], wanted)
-        for b, row in enumerate(rows):
+        for b, row in enumerate(rows):  # some of the draft is kept, and the last token is another
             row.tokens += [*drafted[b, : b % (length + 1)].tolist(), *random_text(tokens, 1, seed=turn)]
 
 
@@ -104,33 +104,6 @@ def test_long_repetitions_leave_logits_finite() -> None:
     logits = adjust(Penalties(1, 1024, CPU), [row], torch.zeros(1, 1, 4), nothing, inside=inside)
     assert logits.isfinite().all()
     assert logits[0, 0].argmin() == 1
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("gamma", [0, 1, 4])
-def test_each_position_is_penalised_in_its_own_context(gamma: int, dtype: torch.dtype) -> None:
-    """Several rounds; few tokens, so that drafts repeat the prompt, the reply and themselves."""
-    torch.manual_seed(gamma)
-    vocabulary = 12
-    penalties = Penalties(slots=9, columns=64, device=CPU)
-    rows = [
-        make_row(sampling, torch.randint(vocabulary, (2 + i,)).tolist(), 2 + i, slot=8 - i)
-        for i, sampling in enumerate(EVERY_KIND)
-    ]
-    for _ in range(4):
-        drafted = torch.randint(vocabulary, (len(rows), gamma))
-        logits = (torch.randn(len(rows), gamma + 1, vocabulary) * 3).to(dtype)
-        before = logits.clone()
-        adjusted = adjust(penalties, rows, logits, drafted)
-        assert torch.equal(logits, before)
-        assert adjusted.dtype == torch.float32
-        for b, row in enumerate(rows):
-            prompt, reply = row.tokens[: row.prompt_length], row.tokens[row.prompt_length :]
-            for i in range(gamma + 1):
-                wanted = one_by_one(logits[b, i], row.request.sampling, prompt, reply + drafted[b, :i].tolist())
-                assert torch.equal(adjusted[b, i], wanted), (b, i)
-        for b, row in enumerate(rows):  # some of the draft is kept, and the last token is another
-            row.tokens += [*drafted[b, : b % (gamma + 1)].tolist(), int(torch.randint(vocabulary, ()))]
 
 
 def test_draft_steps_see_what_the_target_sees() -> None:
@@ -165,9 +138,7 @@ def test_the_next_row_of_a_slot_starts_afresh() -> None:
     penalties = Penalties(slots=1, columns=8, device=CPU)
     sampling = Sampling(repetition_penalty=2.0)
     logits, nothing = torch.ones(1, 1, 6), torch.zeros(1, 0, dtype=torch.long)
-    assert adjust(penalties, [make_row(sampling, [1, 2, 3], 3)], logits, nothing).tolist() == [
-        [[1, 0.5, 0.5, 0.5, 1, 1]]
-    ]
+    assert adjust(penalties, [make_row(sampling, [1, 2, 3], 3)], logits, nothing).tolist() == [[[1, *[0.5] * 3, 1, 1]]]
     assert adjust(penalties, [make_row(sampling, [4, 1], 2)], logits, nothing).tolist() == [[[1, 0.5, 1, 1, 0.5, 1]]]
 
 

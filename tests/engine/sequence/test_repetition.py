@@ -1,7 +1,5 @@
 """Replies that repeat themselves, against a comparison of the whole text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -51,9 +49,7 @@ def test_a_reply_ends_when_it_repeats_itself_whatever_is_drafted() -> None:
     with tiny_engine(tiny_model(sharpness=20.0)) as engine:
         for drafter in ("none", "suffix"):
             for stop in (True, False):
-                request = Request(
-                    f"{drafter} {stop}", prompt_ids=(9, 9, 9, 9), max_tokens=200, drafter=drafter, stop_repeats=stop
-                )
+                request = Request("r", prompt_ids=(9,) * 4, max_tokens=200, drafter=drafter, stop_repeats=stop)
                 events = list(engine.stream(request))
                 last = events[-1]
                 assert isinstance(last, Finished)

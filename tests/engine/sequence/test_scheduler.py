@@ -1,14 +1,13 @@
-"""Slots and cache blocks: who gets which, and what is read again."""
+"""Slots and cache blocks: who gets which, and what is read again; a prompt asked several times is read once."""
 
-from __future__ import annotations
-
+from specchat.engine import Prefilled, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.cache.token_store import TokenStore
+from tests.engine.tiny import ids_of, run_together, tiny_engine
 
 
 def make_row(slot: int, tokens: list[int], cached: int) -> SequenceState:
@@ -39,19 +38,6 @@ def placed(scheduler: Scheduler[None], prompt: list[int]) -> tuple[int, int]:
     return place
 
 
-def test_a_prompt_gets_the_longest_beginning_that_was_read_in_any_slot() -> None:
-    scheduler = scheduler_of(3)
-    hold(scheduler, [1, 2, 3])
-    hold(scheduler, [1, 2, 9, 8])
-    assert placed(scheduler, [1, 2, 9, 8, 7, 6])[1] == 4
-
-
-def test_the_last_token_of_a_prompt_is_never_taken_from_the_cache() -> None:
-    scheduler = scheduler_of(1)
-    hold(scheduler, [1, 2, 3])
-    assert placed(scheduler, [1, 2, 3]) == (0, 2)
-
-
 def test_blocks_that_a_round_did_not_need_are_free_after_it() -> None:
     scheduler = scheduler_of(2, blocks=6)
     slot, _ = placed(scheduler, list(range(60)))
@@ -66,16 +52,6 @@ def test_blocks_that_a_round_did_not_need_are_free_after_it() -> None:
     assert len(scheduler.pool.held(slot)) == 3
 
 
-def test_a_running_row_shares_the_prompt_that_it_has_read() -> None:
-    scheduler = scheduler_of(2)
-    slot, length = placed(scheduler, [1, 2, 3, 4])
-    row = make_row(slot, [1, 2, 3, 4], length)
-    scheduler.admit(row)
-    row.cached = 3
-    scheduler.commit(row)
-    assert placed(scheduler, [1, 2, 3, 4, 5]) == (1, 3)
-
-
 def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     scheduler = scheduler_of(1)
     slot, length = placed(scheduler, [1, 2, 3])
@@ -84,17 +60,6 @@ def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     assert not scheduler.has_room
     scheduler.retire(row, keep=False)
     assert placed(scheduler, [1, 2, 3, 4]) == (0, 0)
-
-
-def test_a_prompt_waits_while_running_rows_have_all_blocks() -> None:
-    scheduler = scheduler_of(2, blocks=9)
-    first = make_row(placed(scheduler, [1] * 150)[0], [1] * 150, 0)
-    scheduler.admit(first)
-    assert scheduler.place([2] * 150) is None
-    scheduler.suspend(first)
-    assert first.waits
-    assert placed(scheduler, [2] * 150)[1] == 0
-    assert not scheduler.resume(first)
 
 
 def test_rows_wait_for_a_shared_prefix_if_that_saves_a_pass() -> None:
@@ -148,3 +113,19 @@ def test_a_reserved_slot_is_not_assigned() -> None:
     assert scheduler.reserve() is None
     scheduler.release(0)
     assert placed(scheduler, [8, 9])[0] == 0
+
+
+PROMPT = tuple(range(97, 117)) * 5
+
+
+def test_a_prompt_that_is_asked_several_times_at_once_is_read_once() -> None:
+    requests = [Request(f"r{n}", prompt_ids=PROMPT, max_tokens=12, sampling=Sampling(1.0, seed=n)) for n in range(4)]
+    with tiny_engine(chunk=16) as engine:
+        together = run_together(engine, requests)
+    chunks = [sum(isinstance(event, Prefilled) for event in events) for events in together]
+    assert sorted(chunks) == [1, 1, 1, 7]
+    replies = [ids_of(events) for events in together]
+    assert len({tuple(reply) for reply in replies}) == 4
+    for request, reply in zip(requests, replies, strict=True):
+        with tiny_engine(chunk=16) as alone:
+            assert ids_of(list(alone.stream(request))) == reply

@@ -1,7 +1,5 @@
 """Thinking: markers, switches and words of chat templates, and replies of models that think."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -49,9 +47,7 @@ def tokenizer_of(template: str | None, special: tuple[str, ...] = (), added: tup
         ({"default": QWEN, "tool_use": TEMPLATE}, ("<think>", "</think>"), "enable_thinking"),
     ],
 )
-def test_markers_and_switch_are_those_of_the_template(
-    template: Any, markers: tuple[str, str] | None, switch: str | None
-) -> None:
+def test_markers_and_switch_of_a_template(template: Any, markers: tuple[str, str] | None, switch: str | None) -> None:
     found = find_markers(tokenizer_of(template))
     assert (found and (found.opening, found.closing)) == markers
     assert switch_of(template) == switch
@@ -59,7 +55,6 @@ def test_markers_and_switch_are_those_of_the_template(
 
 def test_the_vocabulary_may_have_markers_that_the_template_does_not_name() -> None:
     found = find_markers(tokenizer_of(TEMPLATE, added=("<think>", "</think>")))
-    assert found is not None
     assert found.special == {}
     assert switch_of(DEEPSEEK_V3) == "thinking"
     assert switch_of("{{ 'enable_thinking' }}{{ message.thinking }} enable_thinking") is None
@@ -73,7 +68,6 @@ def test_words_that_a_template_looks_for() -> None:
 def test_the_switch_reaches_the_template_and_the_prompt_may_open_the_block() -> None:
     tokenizer = tokenizer_of(QWEN)
     found = find_markers(tokenizer)
-    assert found is not None
     ends = {}
     for thinking in (None, True, False):
         ids = encode(Request("r", (Message("user", "hi"),), thinking=thinking), tokenizer)
@@ -96,7 +90,6 @@ def test_earlier_thinking_is_left_to_the_template() -> None:
 def test_markers_that_are_special_tokens_are_part_of_the_text_and_other_special_tokens_are_not() -> None:
     tokenizer = tokenizer_of(TEMPLATE, ("[THINK]", "[/THINK]", "[TOOL]"))
     markers = find_markers(tokenizer)
-    assert markers is not None
     assert sorted(markers.special.values()) == ["[/THINK]", "[THINK]"]
     reply = Detokenizer(tokenizer, (), markers.special)
     pieces = [reply.add(token) for token in tokenizer.encode("[THINK]é[TOOL][/THINK]ü")]

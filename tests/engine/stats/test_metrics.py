@@ -1,7 +1,5 @@
 """The figures, each against its definition."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -15,9 +13,7 @@ from tests.engine.records import make_round, observed_round, rounds
 
 def steady(count: int, apart: float, *, start: float = 0.0) -> list[Round]:
     """Rounds that take all of the time between them; each emits 3 tokens."""
-    return [
-        make_round(drafted=2, number=i, at=start + (i + 1) * apart, seconds=(0.0, apart, 0.0)) for i in range(count)
-    ]
+    return [make_round(drafted=2, number=i, at=start + (i + 1) * apart, seconds=(0, apart, 0)) for i in range(count)]
 
 
 def figures(*events: Admitted | Round | Totals) -> Metrics:

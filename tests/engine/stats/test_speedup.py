@@ -1,8 +1,7 @@
 """Predicted and measured speedup, and that what lies between them multiplies."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from specchat.engine.stats import theory
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
 
 
+@cache
 def rounds_of(name: str) -> list[Round]:
     return [r for r in read_trace(TRACES / f"{name}.jsonl") if isinstance(r, Round)]
 
@@ -36,7 +36,6 @@ def plain(number: int, **changes: object) -> Round:
 def test_the_factors_multiply_to_what_was_measured(name: str) -> None:
     gains, _baseline, metrics = made_of(rounds_of(name))
     gain = gains.gain(metrics.alpha)
-    assert gain is not None
     product = gain.predicted * gain.acceptance * gain.passes * gain.overhead
     assert product == pytest.approx(gain.measured)
     assert gain.c > 0
@@ -50,7 +49,6 @@ def test_rounds_as_the_theory_has_them_give_what_it_predicts() -> None:
     flat = [replace(r, rest_s=0.0, draft_s=0.01 if r.drafted else 0.0) for r in [*map(plain, (4, 5, 6)), *drafted]]
     gains, _baseline, metrics = made_of(flat)
     gain = gains.gain(metrics.alpha)
-    assert gain is not None
     assert gain.c == pytest.approx(0.25)
     lengths = {0: 1, 1: 3}  # the plain rounds before the third are not compared with anything
     assert gain.predicted == pytest.approx(theory.speedup_of_rounds(1.0, lengths, 0.25))
@@ -67,8 +65,6 @@ def test_a_machine_that_slows_down_is_no_speedup() -> None:
     steady = made_of(rounds)
     drifting = made_of([r if i < len(rounds) // 2 else slowed(r) for i, r in enumerate(rounds)])
     before, after = (gains.gain(metrics.alpha) for gains, _, metrics in (steady, drifting))
-    assert before is not None
-    assert after is not None
     assert after.measured == pytest.approx(before.measured, rel=0.15)
 
 
@@ -95,7 +91,6 @@ def test_the_warm_up_is_a_baseline_where_every_round_drafts() -> None:
         gains.add(record)
         metrics.add(record)
     gain = gains.gain(metrics.alpha)
-    assert gain is not None
     assert gain.measured == pytest.approx(0.05 * 3 / 0.1)
     assert gain.error < 0.05
 
@@ -113,14 +108,11 @@ def test_the_error_shrinks_with_the_rounds_and_is_large_at_first() -> None:
     held_up = [plain(n) for n in (1, 2, 3)] + [drafting(4, draft_s=3.0), drafting(5)]
     gains, _baseline, metrics = made_of(held_up)
     gain = gains.gain(metrics.alpha)
-    assert gain is not None
     assert gain.error > 0.15
     uneven = [plain(n) if n % 3 == 0 else drafting(n) for n in range(1, 200)]
     few, _, metrics_of_few = made_of(uneven[:20])
     many, _, metrics_of_many = made_of(uneven)
     before, after = few.gain(metrics_of_few.alpha), many.gain(metrics_of_many.alpha)
-    assert before is not None
-    assert after is not None
     assert after.error < before.error < 0.15
 
 

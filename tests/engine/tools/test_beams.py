@@ -1,7 +1,5 @@
 """Beam search: the beams of transformers, the same ones with drafts, and the measurement of both."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from math import log
@@ -38,16 +36,9 @@ def assert_as_in_transformers(found: FoundBeams, folder: Path, prompt: str, limi
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([encode(Request("beams", (Message("user", prompt),)), load_tokenizer(folder))])
     made = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        num_beams=len(found.beams),
-        num_return_sequences=len(found.beams),
-        do_sample=False,
-        max_new_tokens=limit,
-        output_scores=True,
-        return_dict_in_generate=True,
-        pad_token_id=0,
-    )
+        ids, attention_mask=torch.ones_like(ids), num_beams=len(found.beams), num_return_sequences=len(found.beams),
+        do_sample=False, max_new_tokens=limit, output_scores=True, return_dict_in_generate=True, pad_token_id=0,
+    )  # fmt: skip
     eos = model.generation_config.eos_token_id
     ends = eos if isinstance(eos, list) else [2]
     rows = made.sequences[:, ids.shape[1] :].tolist()
@@ -83,7 +74,7 @@ def test_the_default_model_has_the_beams_of_transformers(default_model: Path) ->
 def test_drafts_change_no_beam_and_save_passes(tiny_model: Callable[..., Path]) -> None:
     target, draft = tiny_model(eos_token_id=ENDS), tiny_model(seed=1, eos_token_id=ENDS, num_hidden_layers=1)
     plain = find(target, PROMPTS[1], 4, drafter="none", max_tokens=40)
-    for gamma in (None, 2, 5):
+    for gamma in (None, 3):
         found = find(target, PROMPTS[1], 4, draft, max_tokens=40, gamma=gamma)
         assert [beam.token_ids for beam in found.beams] == [beam.token_ids for beam in plain.beams]
         assert [beam.score for beam in found.beams] == pytest.approx([beam.score for beam in plain.beams], abs=1e-5)

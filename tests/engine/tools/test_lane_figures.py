@@ -1,7 +1,5 @@
 """The figures of lanes and of pairs, from records made by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import e
 
@@ -105,5 +103,4 @@ def test_work_is_counted_for_every_token_of_a_tree() -> None:
     tokens = len(record.emitted)
     assert chains.work == pytest.approx((4 + 1 + 0.2 * 4) / tokens)
     assert trees.work == pytest.approx((12 + 1 + 0.2 * 12) / tokens)
-    assert chains.metrics.alpha is not None
     assert chains.predicted_work == pytest.approx((4 * 0.2 + 5) / expected_tokens(chains.metrics.alpha, 4))

@@ -1,7 +1,5 @@
 """The shipped prompt sets, and what damaged ones do."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

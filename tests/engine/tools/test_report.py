@@ -1,7 +1,5 @@
 """The report layer: tables, in narrow terminals too, and text that is made safe for them."""
 
-from __future__ import annotations
-
 from specchat.engine.tools.report import Table, one_line
 
 TABLE = Table(("name", "first", "[second]"), [("a", "1", "22"), ("bb", "333", "[4]")], "title")

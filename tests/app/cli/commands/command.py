@@ -1,7 +1,5 @@
 """Runs command lines in this process and keeps what they print."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

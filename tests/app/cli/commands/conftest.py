@@ -1,7 +1,5 @@
 """A home of their own for tests of commands, and `specchat ask` on a model of random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

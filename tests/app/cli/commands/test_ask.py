@@ -1,6 +1,4 @@
-"""`specchat ask` on a model of random weights: what is printed, and what is refused."""
-
-from __future__ import annotations
+"""`specchat ask` on a model of random weights, also with beams: what is printed, and what is refused."""
 
 import json
 import unicodedata
@@ -16,25 +14,10 @@ from tests.app.cli.commands.command import Done, command
 from tests.hub import Hub, serving, use
 
 KEYS = [
-    "text",
-    "thinking",
-    "token_ids",
-    "prompt_tokens",
-    "finish_reason",
-    "rounds",
-    "tested",
-    "accepted",
-    "mean_emitted_length",
-    "tokens_per_second",
-    "time_to_first_token_s",
-    "seconds",
-    "drafter",
-    "gamma",
-    "sampling",
-    "lossless",
-    "device",
-    "dtype",
-]
+    "text", "thinking", "token_ids", "prompt_tokens", "finish_reason", "rounds", "tested", "accepted",
+    "mean_emitted_length", "tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "sampling",
+    "lossless", "device", "dtype",
+]  # fmt: skip
 
 
 def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> None:
@@ -49,12 +32,7 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     assert values["mean_emitted_length"] == pytest.approx(60 / values["rounds"])
     assert values["tokens_per_second"] >= 60 / values["seconds"]
     assert 0 < values["time_to_first_token_s"] < values["seconds"]
-    assert (values["drafter"], values["gamma"], values["device"], values["dtype"]) == (
-        "suffix",
-        "auto",
-        "cpu",
-        "float32",
-    )
+    assert [values[name] for name in ("drafter", "gamma", "device", "dtype")] == ["suffix", "auto", "cpu", "float32"]
 
 
 def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path]) -> None:
@@ -66,7 +44,7 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     assert (used["temperature"], used["top_k"], used["top_p"]) == (0.6, 5, 1.0)
 
 
-def test_the_size_of_a_download_is_stated(
+def test_a_download_has_a_size(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
@@ -205,3 +183,38 @@ def test_an_engine_that_dies_is_one_sentence(ask: Callable[..., Done], monkeypat
 
     monkeypatch.setattr(Worker, "_round", fail)
     assert ask("the").sentence == "the lights went out"
+
+
+def test_the_best_text_is_printed_and_all_beams_beside_it(ask: Callable[..., Done], model: Path) -> None:
+    options = ("the quick brown fox", "--beams", 3, "--max-tokens", 20, "--gamma", 4, "--draft", model)
+    values = json.loads(ask(*options, "--json").out)
+    done = ask(*options)
+    assert done.code == 0
+    assert done.out == escape_controls(values["text"]).rstrip("\n") + "\n"
+    lines = done.err.strip().splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["beam", "1", "2", "3"]
+    assert f"{values['beams'][0]['score']:.4f}" in lines[1]
+    assert lines[-1].startswith(
+        f"{values['target_passes']} target passes instead of 20: {values['passes_saved']} saved"
+    )
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done], model: Path) -> None:
+    options = ("0123 0123 01", "--beams", 3, "--max-tokens", 20, "--json", "--draft", model)
+    drafted, auto, plain = (json.loads(ask(*options, "--gamma", gamma).out) for gamma in (4, "auto", 0))
+    assert [beam["token_ids"] for beam in drafted["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
+    assert [beam["score"] for beam in drafted["beams"]] == pytest.approx([beam["score"] for beam in plain["beams"]])
+    assert drafted["steps"] == plain["steps"] == plain["target_passes"] == 20
+    assert drafted["passes_saved"] == 20 - drafted["target_passes"] >= 0 == plain["passes_saved"]
+    assert (drafted["drafter"], drafted["gamma"], drafted["draft_width"]) == ("model", 4, 6)
+    assert auto["gamma"] == "auto"
+    assert [beam["token_ids"] for beam in auto["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
+    assert (plain["drafter"], plain["gamma"], plain["draft_width"]) == ("none", 0, 0)
+    assert drafted["tokens_read"] > plain["tokens_read"]
+
+
+def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) -> None:
+    done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
+    assert done.code == 0
+    assert "has no switch for thinking" in done.err

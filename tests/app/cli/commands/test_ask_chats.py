@@ -1,7 +1,5 @@
 """`specchat ask` with files, templates, and chats that it continues or begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every way out of `specchat ask`: interrupts, and readers that leave."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -41,9 +39,7 @@ def test_interrupting_keeps_the_text_and_the_whole_trace(ask: Callable[..., Done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_interrupting_prints_the_json_of_what_there_is(
-    ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupting_prints_json_of_what_there_is(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     add = JsonPrinter.add
 
     def add_and_interrupt(self: JsonPrinter, event: Admitted | Round) -> None:
@@ -93,8 +89,6 @@ def test_an_interrupt_while_loading_leaves_a_clean_line_and_does_not_wait(model:
 def test_the_installed_command_ends_quietly_when_its_reader_leaves(model: Path) -> None:
     arguments = [str(SPECCHAT), "ask", "the", "--target", str(model), "--dtype", "float32", "--max-tokens", "200"]
     asking = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert asking.stdout is not None
-    assert asking.stderr is not None
     os.read(asking.stdout.fileno(), 1)
     asking.stdout.close()
     assert asking.stderr.read() == b""

@@ -1,8 +1,7 @@
-"""`specchat bench` and `specchat verify`: their options, exit codes, and failures as one line."""
-
-from __future__ import annotations
+"""`specchat bench`, `verify`, `evaluate` and `theory`: their options, exit codes, and failures as one line."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,19 +19,13 @@ def _small_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
 
 
-SYNTHETIC = (
-    "bench",
-    "--synthetic",
-    "0.9",
-    "--shape",
-    "tiny/tiny",
-    "--limit",
-    "1",
-    "--max-tokens",
-    "6",
-    "--passes",
-    "1",
-)
+SYNTHETIC = shlex.split("bench --synthetic 0.9 --shape tiny/tiny --limit 1 --max-tokens 6 --passes 1")
+
+
+CHECKED = "--dtype float32 --prompts chat --limit 1 --max-tokens 6 --samples 20 --contexts 1"
+
+
+VERIFY = shlex.split(f"verify {CHECKED} --target")
 
 
 def test_bench_prints_a_table() -> None:
@@ -52,9 +45,7 @@ def test_bench_prints_json() -> None:
 
 
 @pytest.mark.slow
-def test_drafts_race_batch_by_batch(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_race_by_batch(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "LARGEST_BATCH", 2)
     picture = tmp_path / "race.svg"
     arguments = ("bench", "--target", tiny_model(max_position_embeddings=2048), "--dtype", "float32", "--crossover")
@@ -79,19 +70,59 @@ def test_a_person_who_waits_sees_how_far_it_is() -> None:
 
 
 def test_verify_passes(tiny_model: Callable[..., Path]) -> None:
-    arguments = ("verify", "--target", tiny_model(), "--dtype", "float32", "--prompts", "chat", "--limit", "1")
-    done = command(*arguments, "--max-tokens", "6", "--samples", "20", "--contexts", "1")
+    done = command(*VERIFY, tiny_model())
     assert done.code == 0
     assert "PASSED" in done.out
     assert done.err.startswith("loading\ngreedy, none\n")  # stderr is no terminal: how far it is, line by line
 
 
-def test_verify_says_by_its_exit_code_that_something_differs(
+def test_verify_tells_differences_by_its_exit_code(
     tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = verification.check_greedy
     monkeypatch.setattr(verification, "check_greedy", lambda *given: replace(check(*given), worst_deficit=9.0))
-    arguments = ("verify", "--target", tiny_model(), "--dtype", "float32", "--prompts", "chat", "--limit", "1")
-    done = command(*arguments, "--max-tokens", "6", "--samples", "20", "--contexts", "1", "--json")
+    done = command(*VERIFY, tiny_model(), "--json")
     assert done.code == 1
     assert json.loads(done.out)["passed"] is False
+
+
+TALK = {"messages": [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "the lazy dog barks"}]}
+
+
+@pytest.fixture(scope="module")
+def target(tiny_model: Callable[..., Path]) -> Path:
+    return tiny_model()
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    file = tmp_path / "talk.jsonl"
+    file.write_text(json.dumps(TALK))
+    return file
+
+
+def test_two_formats_of_one_target_are_compared(target: Path, talk: Path) -> None:
+    done = command("evaluate", talk, "--target", target, "--dtype", "float32", "--against-dtype", "bfloat16")
+    assert done.code == 0
+    assert "(float32) against" in done.out
+    assert "same top-1" in done.out
+
+
+def test_the_table_marks_the_best_gamma() -> None:
+    done = command("theory", "--alpha", "0.8", "--c", "0.05")
+    assert done.code == 0
+    best = next(line for line in done.out.splitlines() if "best" in line)
+    assert best.split() == ["8", "4.33", "3.09×", "2.08×", "◂", "best"]
+    assert done.out.endswith("Best is γ 8: 3.09× as fast as one token per pass.\n")
+
+
+def test_it_says_where_drafting_does_not_pay_and_where_more_would() -> None:
+    assert "does not pay: α is not above c" in command("theory", "--alpha", "0.1", "--c", "0.2").out
+    assert "γ above 16 would give more" in command("theory", "--alpha", "0.99").out
+
+
+def test_json_has_every_row() -> None:
+    found = json.loads(command("theory", "--alpha", "0.8", "--c", "0", "--json").out)
+    row = found["rows"][5]
+    assert (row["gamma"], round(row["speedup"], 2), round(row["operations"], 2)) == (5, 3.69, 1.63)  # Table 1
+    assert found["optimal_gamma"] == 16

@@ -1,7 +1,5 @@
 """`specchat compare` on a model of random weights: its tables, its JSON, its failures, and how set-ups are written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,13 +9,11 @@ import pytest
 
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.set_up import label, lanes, parse_set_up
-from specchat.engine import Admitted, Comparison, LaneTally, Order, Round
+from specchat.engine import Round
 from specchat.engine.tools import compare as runner
-from specchat.engine.tools.compare import make_report
 from tests.app.cli.commands.command import Done, command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
-from tests.engine.records import make_round
 
 PROMPT = "abc abc abc abc"
 
@@ -41,29 +37,7 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
         assert words in done.out
 
 
-def test_the_table_fits_140_columns() -> None:
-    prompts = ["Please explain to me in a few sentences why the sky is blue"]
-    trials = [runner.Trial(0, Order.INTERLEAVED, Comparison(tally(0), tally(4)), None) for _ in range(3)]
-    about = {"target": "smollm2-135m", "dtype": "q4", "device": "CPU", "greedy": True, "same_target": True}
-    report = make_report(
-        trials, prompts, ("no drafts", "combined γ auto"), exact=None, exact_cost=None, notes=(), **about
-    ).text()
-    assert max(map(len, report.splitlines())) <= 140
-
-
-def tally(drafted: int) -> LaneTally:
-    """Figures of a fast lane whose rounds draft this many tokens."""
-    made = LaneTally()
-    made.add(Admitted("r", 20, 0, 0.0, 0.0))
-    for number in range(40):
-        record = make_round(drafted=drafted, accepted=drafted, number=number, at=(number + 1) * (drafted + 1) / 211.8)
-        made.add(record)
-    return made
-
-
-def test_watch_shows_the_spread_until_it_is_stopped(
-    compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_shows_the_spread_until_stopped(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     trial, runs = runner._trial, []
 
     def three(*given: object) -> runner.Trial:
@@ -121,9 +95,7 @@ def test_sampled_texts_are_not_compared(compare: Callable[..., Done]) -> None:
     assert "identical" not in out
 
 
-def test_a_difference_is_located_and_its_gap_is_given(
-    compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_difference_is_located_with_its_gap(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     run_lanes = runner.run_lanes
 
     def tampered(*given: object) -> object:

@@ -1,7 +1,5 @@
 """`specchat distill` at the command line: the final table, and one sentence for what cannot be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,10 +19,7 @@ def test_a_head_is_made_and_its_figures_are_shown(
     assert (done.code, (out / "head.json").is_file()) == (0, True)
     lines = done.out.splitlines()
     assert lines[0].startswith(f"A draft head for {target.name}: ")
-    assert [line.split("  ")[0] for line in lines if line.startswith(("greedy", "temperature"))] == [
-        "greedy",
-        "temperature 1",
-    ]
+    assert [line.split("  ")[0] for line in lines if line.startswith(("greedy", "temp"))] == ["greedy", "temperature 1"]
     assert lines[-1] == f"Use it with: specchat --draft {out}"
     answered = command("ask", "hello", "--target", str(target), "--draft", str(out), "--max-tokens", "8", "--json")
     assert '"drafter": "combined"' in answered.out

@@ -1,7 +1,5 @@
 """Commands on a T5 of random weights: `ask` and `bench` work; commands that need a decoder-only model refuse it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -36,9 +34,7 @@ def test_ask_gives_the_text_to_the_encoder_as_it_is(t5: Path, draft: Path) -> No
 
 
 @pytest.mark.slow
-def test_bench_runs_on_the_shipped_prompts(
-    t5: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bench_runs_on_shipped_prompts(t5: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     (text := tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 5)
     tables = tmp_path / "tables"
@@ -70,7 +66,7 @@ def test_bench_runs_on_the_shipped_prompts(
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_what_needs_another_target_says_so(
+def test_what_needs_another_target_is_said(
     arguments: tuple[object, ...], sentence: str, t5: Path, tmp_path: Path
 ) -> None:
     out = ("--out", tmp_path / "out") if arguments[0] == "distill" else ()

@@ -1,7 +1,5 @@
 """`specchat import`: whole chats come in with all of their versions, the rest is named."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`specchat screenshot` and `specchat export`: files that are new, from traces and chats that are there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,35 +1,17 @@
 """`specchat replay`: what is refused before the screen is touched. The replay itself is tested with the interface."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from tests.app.cli.commands.command import command
 
 TRACE = Path(__file__).parents[4] / "assets" / "traces" / "chat.jsonl"
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    done = command("replay", tmp_path / "none.jsonl", terminal=True)
-    assert done.sentence.endswith("none.jsonl cannot be read as a trace: No such file or directory")
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is not a specchat trace of version 4"),
-        (b"hello\n", "is not a specchat trace of version 4"),
-        (b'{"record": "trace", "version": 1}\n{"record": "round"}\n', "is damaged: line 2 is not a trace record"),
-        (b'{"record": "trace", "version": 1}\n', "holds no records"),
-    ],
-)
-def test_a_damaged_file_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    (tmp_path / "trace.jsonl").write_bytes(content)
-    assert words in command("replay", tmp_path / "trace.jsonl", terminal=True).sentence
+def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text('{"record": "trace", "version": 1}\n')
+    assert "holds no records" in command("replay", tmp_path / "trace.jsonl", terminal=True).sentence
 
 
 def test_a_replay_needs_a_terminal() -> None:

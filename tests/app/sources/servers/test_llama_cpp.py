@@ -1,7 +1,5 @@
 """A real llama.cpp server, which drafts with the default model for the default model."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +9,8 @@ import pytest
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import Finished, FinishReason, Message, Outbox, Ready, Request, Round, Sampling, models_folder
 from tests.app.sources.servers.test_servers import replied, tokens
-from tests.app.sources.test_attached import first, to_the_end
+from tests.app.sources.test_attached import first
+from tests.engine.tiny import ended
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 GAMMA = 4
@@ -43,7 +42,6 @@ def url() -> Iterator[str]:
         text=True,
     )
     assert started.stdout is not None
-    assert started.stdin is not None
     address = next(line.strip() for line in started.stdout if line.startswith("http://"))
     yield address
     started.stdin.close()
@@ -59,16 +57,15 @@ def test_fates_are_known_while_the_reply_streams(url: str) -> None:
     box = Outbox()
     asked = (Message("user", "Name three fruits."),)
     engine.submit(Request("greedy", asked, max_tokens=12), box)
-    greedy = to_the_end(box)
+    greedy = ended(box)
     engine.submit(Request("sampled", asked, sampling=Sampling(1.5, seed=1), max_tokens=12), box)
-    sampled = to_the_end(box)
+    sampled = ended(box)
     engine.close()
     for events in (greedy, sampled):
         reply = replied(events)
         last = events[-1]
         assert isinstance(last, Finished)
         assert last.reason in (FinishReason.LENGTH, FinishReason.EOS)
-        assert reply.metrics.totals is not None
         assert reply.metrics.emitted == reply.metrics.totals.tokens
         assert reply.metrics.prompt_tokens == reply.metrics.totals.prompt_tokens
         rounds = [event for event in events if isinstance(event, Round)]

@@ -1,7 +1,5 @@
 """Servers of other kinds as the engine: what each says becomes records, and what it does not say stays unknown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,40 +12,21 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page import trace_data
 from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import (
-    Admitted,
-    Died,
-    Event,
-    Fate,
-    Finished,
-    FinishReason,
-    Message,
-    Outbox,
-    Ready,
-    Request,
-    Round,
-    Sampling,
-    Totals,
-    from_json,
-    to_json,
-)
+from specchat.engine import Outbox
+from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready, Totals
+from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.round import Fate, Round
+from specchat.engine.trace import from_json, to_json
 from tests.app.cli.commands.command import command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
-from tests.app.sources.test_attached import first, to_the_end
+from tests.app.sources.test_attached import first
+from tests.engine.tiny import ended
 
 pytestmark = pytest.mark.slow
 
 ASKED = (Message("user", "Hello?"),)
-A, R, D, C, B, P, U = (
-    Fate.ACCEPTED,
-    Fate.REJECTED,
-    Fate.DISCARDED,
-    Fate.CORRECTION,
-    Fate.BONUS,
-    Fate.PLAIN,
-    Fate.UNKNOWN,
-)
+A, R, D, C, B, P, U = Fate
 Stream = Sequence[Mapping[str, Any] | str]
 
 
@@ -66,7 +45,7 @@ def asked(pages: Mapping[str, Any], stream: Stream, path: str = CHAT, **changes:
     with attached(pages, stream, path) as (engine, server):
         box = Outbox()
         engine.submit(Request("r", ASKED, **{"max_tokens": 50, **changes}), box)
-        events = to_the_end(box)
+        events = ended(box)
         for event in events:
             assert from_json(to_json(event)) == event
         return events, server.asked[-1][1]
@@ -209,7 +188,6 @@ def test_sglang_reports_sums_from_its_own_endpoint() -> None:
     assert {fate for _, fate in tokens(reply)} == {U}
     s = reply.metrics
     assert (s.emitted, s.passes, s.mean_emitted_length, s.prompt_tokens, s.reused_tokens) == (6, 3, 2.0, 3, 1)
-    assert s.totals is not None
     assert (s.totals.drafted, s.totals.accepted) == (9, 3)
 
 
@@ -224,7 +202,6 @@ def test_lm_studio_reports_sums() -> None:
     events, body = asked(shapes.LM_STUDIO, shapes.LM_STUDIO_STREAM)
     assert body["model"] == "qwen-7b"
     s = replied(events).metrics
-    assert s.totals is not None
     assert (s.totals.drafted, s.totals.accepted, s.emitted, s.passes) == (8, 2, 4, 2)
     in_usage = [
         *shapes.LM_STUDIO_STREAM[:-2],
@@ -247,7 +224,7 @@ def test_any_other_server_is_plain_and_its_thoughts_are_marked() -> None:
     with attached(shapes.PLAIN, shapes.PLAIN_STREAM) as (engine, _server):
         box = Outbox()
         engine.submit(Request("k", ASKED, sampling=Sampling(1.0, top_k=4)), box)
-        refused = to_the_end(box)
+        refused = ended(box)
     assert isinstance(refused[-1], Finished)
     assert refused[-1].message == "this server does not take --top-k: leave it out"
 

@@ -1,10 +1,8 @@
 """The head as a drafter: exact whatever it drafts, and the same whatever else runs and whatever went before."""
 
-from __future__ import annotations
-
 import pytest
 
-from specchat.engine import Admitted, Request, Round, Sampling
+from specchat.engine import Request, Round, Sampling
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 
@@ -26,29 +24,6 @@ def test_the_combined_drafter_names_the_one_that_drafted() -> None:
     assert ["suffix"] in named
     for record in rounds["combined"]:
         assert {record.proposed_by(token) for token in record.tokens()} <= {(record.proposers[0].name,), ()}
-
-
-@pytest.mark.parametrize("before", ["head", "none"])
-def test_a_follow_up_drafts_as_a_fresh_engine_would(before: str) -> None:
-    target = tiny_model()
-    head = tiny_head(target)
-    prompt = tuple(range(97, 117)) * 3
-
-    def follow(tokens: tuple[int, ...]) -> Request:
-        sampling = Sampling(temperature=1.0, seed=2)
-        return Request("two", prompt_ids=tokens, drafter="head", max_tokens=12, sampling=sampling)
-
-    with tiny_engine(target, head=head) as engine:
-        reply = ids_of(list(engine.stream(Request("one", prompt_ids=prompt, drafter=before, max_tokens=20))))
-        more = (*prompt, *reply, 100, 101, 102)
-        events = list(engine.stream(follow(more)))
-        admitted = events[0]
-        assert isinstance(admitted, Admitted)
-        assert (admitted.reused_tokens > len(prompt)) is (before == "head")
-    with tiny_engine(target, head=head) as fresh:
-        again = list(fresh.stream(follow(more)))
-    rounds = [(e.drafted, e.accepted, e.last) for e in events if isinstance(e, Round)]
-    assert rounds == [(e.drafted, e.accepted, e.last) for e in again if isinstance(e, Round)]
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, seed=3)])

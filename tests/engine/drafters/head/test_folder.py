@@ -1,7 +1,5 @@
 """Heads on disk: what their cards say becomes of their weights."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +8,6 @@ import pytest
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.head.folder import CARD, read_card
-from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format, packed_bytes
@@ -34,12 +31,9 @@ def assembled(default_model: Path, head: Path) -> Assembly:
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 @pytest.mark.parametrize(("codes", "bits"), [("q8", Format.Q8), ("q4", Format.Q4)])
-def test_codes_are_those_that_the_head_was_trained_for(
-    default_model: Path, tmp_path: Path, codes: str, bits: Format
-) -> None:
+def test_codes_are_those_of_the_head_s_training(default_model: Path, tmp_path: Path, codes: str, bits: Format) -> None:
     assembly = assembled(default_model, head_with(tmp_path / "head", codes=codes))
     head = assembly.parts["head"].head
-    assert isinstance(head, DraftHead)
     assert {layer.matrix.format for layer in (head.fuse, head.qkv, head.out, head.gate_up, head.down)} == {bits}  # type: ignore[union-attr]
     assert assembly.score_bytes == packed_bytes(bits, len(assembly.parts["head"].vocabulary), head.shape.hidden)
 

@@ -1,7 +1,5 @@
 """Trees that grow in one call of the kernels beside the same trees step by step: the same tokens, and q bit by bit."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 
@@ -80,7 +78,6 @@ def assert_alike(ours: Draft, theirs: Draft) -> None:
         return
     assert ours.q.shape == theirs.q.shape
     for i, tree in enumerate(ours.trees or ()):
-        assert tree is not None
         for node in set(tree.parents):
             assert torch.equal(ours.q[i, node], theirs.q[i, node])
 

@@ -1,10 +1,7 @@
 """Trees that grow: exact whatever they are grown by, cheap where tokens cost, and the same alone and in a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
-import pytest
 import torch
 
 from specchat.engine import Request, Sampling
@@ -61,12 +58,8 @@ def grown(text: Text, seed: int, budget: Budget) -> Draft:
     return grow([Asked(row, 3, budget)], scores([[]]), go_on, range(WORDS), support)[0]
 
 
-@pytest.mark.parametrize(
-    ("token", "trials"),
-    [(0.1, 1200), *(pytest.param(token, 6000, marks=pytest.mark.slow) for token in (0.02, 0.15))],
-)
-def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) -> None:
-    text, budget = Text(), costs(token)
+def test_what_comes_out_has_the_targets_distribution() -> None:
+    text, budget, trials = Text(), costs(0.1), 1200
     made = [grown(text, seed, budget) for seed in range(trials)]
     trees = [draft.trees[0] for draft in made]
     sizes = {len(tree) for tree in trees}
@@ -77,7 +70,6 @@ def test_what_comes_out_has_the_targets_distribution(token: float, trials: int) 
     p = torch.zeros(trials, longest + 1, WORDS)
     for i, (draft, tree) in enumerate(zip(made, trees, strict=True)):
         tokens = draft.tokens[0]
-        assert draft.q is not None
         drafted[i, : len(tree)] = torch.tensor(tokens)
         for node in set(tree.parents):
             q[i, node] = draft.q[0, node]

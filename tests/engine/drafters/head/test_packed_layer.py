@@ -1,8 +1,5 @@
 """The head on the quantised kernels beside the head in torch: the same scores, whatever is read or drafted together."""
 
-from __future__ import annotations
-
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,7 +16,7 @@ from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
-from specchat.engine.kernels.library import library, missing
+from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.quantize import quantize_network, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.heads import CPU, row_in, scores_along
@@ -152,18 +149,3 @@ def test_what_was_read_of_a_text_serves_another_slot(kind: str, kept: int, again
         begin, wanted = fresh.read(2, asked, by=300, reuses=False)
         assert begin == (len(asked) - 1 - WINDOW) // BLOCK * BLOCK
         torch.testing.assert_close(scored, wanted, rtol=0, atol=0 if kind == "packed" else 1e-5)
-
-
-def test_every_instruction_set_gives_the_same_bits() -> None:
-    pair = Pair()
-    found = []
-    try:
-        for variant in library().variants:
-            library().use(variant)
-            found.append((drafted(pair.packed, *pair.remembering(pair.packed)), pair.packed.scores))
-    finally:
-        library().use(None)
-    for scores, last in found[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(scores, found[0][0], strict=True))
-        assert np.array_equal(last.best, found[0][1].best)
-        assert np.array_equal(last.shares, found[0][1].shares)

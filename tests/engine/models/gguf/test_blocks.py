@@ -1,7 +1,5 @@
 """GGUF blocks as canonical arrays: every weight is what the gguf package dequantises, bit by bit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +12,9 @@ from specchat.engine.models.gguf.header import GgufHeader
 
 ROWS, COLUMNS = 6, 512
 SCALES_AT: dict[GgmlType, tuple[int, ...]] = {
-    GgmlType.Q4_0: (0,),
-    GgmlType.Q4_1: (0, 2),
-    GgmlType.Q5_0: (0,),
-    GgmlType.Q5_1: (0, 2),
-    GgmlType.Q8_0: (0,),
-    GgmlType.Q3_K: (108,),
-    GgmlType.Q4_K: (0, 2),
-    GgmlType.Q5_K: (0, 2),
-    GgmlType.Q6_K: (208,),
-    GgmlType.MXFP4: (),
-}
+    GgmlType.Q4_0: (0,), GgmlType.Q4_1: (0, 2), GgmlType.Q5_0: (0,), GgmlType.Q5_1: (0, 2), GgmlType.Q8_0: (0,),
+    GgmlType.Q3_K: (108,), GgmlType.Q4_K: (0, 2), GgmlType.Q5_K: (0, 2), GgmlType.Q6_K: (208,), GgmlType.MXFP4: (),
+}  # fmt: skip
 """Bytes of a block where its float16 scales begin."""
 
 

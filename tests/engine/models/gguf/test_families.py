@@ -1,7 +1,5 @@
 """GGUF files of each family: configuration and weights are those of the model they were made from; llama.cpp agrees."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig
+from specchat.engine import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
@@ -28,18 +26,14 @@ from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.packed.network import GgufCodes, load_quantized_network
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.tools.runner import running
 from tests.engine.gguf_files import FILES, mtp_layer, write_gguf, write_source
 from tests.engine.tiny import ask, ids_of
 
 CPU = torch.device("cpu")
 NOT_IN_THE_FILE = {
-    "_name_or_path",
-    "architectures",
-    "dtype",
-    "initializer_range",
-    "mtp_num_hidden_layers",
-    "transformers_version",
-}
+    "_name_or_path", "architectures", "dtype", "initializer_range", "mtp_num_hidden_layers", "transformers_version",
+}  # fmt: skip
 TEXT = [5, 90, 17, 200, 44, 120, 33, 250, 61, 7, 19, 140, 77, 201, 30, 99]
 Q8_0, Q4_0 = GGMLQuantizationType.Q8_0, GGMLQuantizationType.Q4_0
 
@@ -81,11 +75,9 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **toleran
 @pytest.mark.parametrize("name", FILES)
 def test_the_configuration(name: str, folders: dict[str, Path]) -> None:
     stated: dict[str, Any] = loaded(folders[name]).model.config.to_dict()
-    found = gguf_config(GgufHeader.read(file_of(folders[name]))).to_dict()
-    kind = set(
-        gguf_config(GgufHeader.read(file_of(folders[name]))).__class__().to_dict()
-    )  # without strangers' settings
-    assert {key: found[key] for key in kind - NOT_IN_THE_FILE} == {key: stated[key] for key in kind - NOT_IN_THE_FILE}
+    config = gguf_config(GgufHeader.read(file_of(folders[name])))
+    found, known = config.to_dict(), set(type(config)().to_dict()) - NOT_IN_THE_FILE  # without strangers' settings
+    assert {key: found[key] for key in known} == {key: stated[key] for key in known}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -122,7 +114,7 @@ def test_llama_cpp_reads_the_same(name: str, folders: dict[str, Path]) -> None:
     assert compared >= 3  # it reports no token that ends a reply
 
 
-@pytest.mark.parametrize("name", ["qwen35", "qwen3moe", "gemma4"])
+@pytest.mark.parametrize("name", ["qwen35", "gemma4"])
 def test_a_converted_folder_is_the_model(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     convert_gguf(file_of(folders[name]), tmp_path, ignore_progress)
     assert_same(loaded(tmp_path).model.state_dict(), loaded(folders[name]).model.state_dict(), rtol=1e-2, atol=1e-6)
@@ -163,16 +155,12 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen35", folders["qwen35"], tmp_path / "m.gguf", mtp=mtp_layer(folders["qwen35"]))
-    engine = Engine(EngineConfig(str(file), tmp_path / "models", context=128, slots=1))
-    engine.start()
-    try:
-        assert "head" in engine.wait_ready(60).drafters
-        plain, drafted = (
-            list(engine.stream(ask("one two one two", drafter=drafter, max_tokens=24))) for drafter in ("none", "head")
-        )
-        assert ids_of(plain) == ids_of(drafted)
-    finally:
-        engine.close()
+    config = EngineConfig(str(file), tmp_path / "models", context=128, slots=1)
+    with running(config) as (engine, ready, _):
+        assert "head" in ready.drafters
+        asked = (ask("one two one two", drafter=drafter, max_tokens=24) for drafter in ("none", "head"))
+        plain, drafted = (ids_of(list(engine.stream(each))) for each in asked)
+    assert plain == drafted
     assert not list((tmp_path / "models").rglob("model*.safetensors"))
 
 
@@ -204,7 +192,6 @@ def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Pat
         folder = packed_folder(str(file_of(folders[name])), "auto", ModelStore(tmp_path), ignore_progress)
     except OtherFamilyError as error:
         pytest.skip(str(error))
-    assert folder is not None
     packed, expected = load_packed(folder, ignore_progress), loaded(folders[name])
     assert (packed.format, packed.context, packed.vocab_size) == ("F32", 256, 320)
     exact = load_dequantized(packed, folders[name], ignore_progress)
@@ -223,18 +210,10 @@ def test_qwen_composes_characters(folders: dict[str, Path], tmp_path: Path) -> N
     assert tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9")
 
 
-@pytest.mark.parametrize(
-    ("metadata", "sentence"),
-    [
-        ({"ssm__time_step_rank": 0}, "describes no qwen35 model"),
-        ({"attention__head_count": "many"}, "describes no qwen35 model"),
-    ],
-)
-def test_metadata_that_describes_nothing(
-    metadata: dict[str, Any], sentence: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("metadata", [{"ssm__time_step_rank": 0}, {"attention__head_count": "many"}], ids=str)
+def test_metadata_that_describes_nothing(metadata: dict[str, Any], folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen35", folders["qwen35"], tmp_path / "x.gguf", **metadata)
-    with pytest.raises(EngineError, match=sentence):
+    with pytest.raises(EngineError, match="describes no qwen35 model"):
         gguf_config(GgufHeader.read(file))
 
 

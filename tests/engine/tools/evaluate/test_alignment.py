@@ -1,7 +1,5 @@
 """Two drafters along a reply, on an engine that runs: what they had is what they have in generation."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 

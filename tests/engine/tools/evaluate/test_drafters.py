@@ -1,7 +1,5 @@
 """Drafters along texts: the very rounds that generation had; for sampled texts, what was to be expected of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -91,9 +89,7 @@ def test_the_rounds_are_those_of_generation(pair: Generated, found: Evaluation, 
     assert any(each.accepted for each in pair.rounds[drafter])
 
 
-def test_rounds_with_look_ahead_positions_are_those_of_generation(
-    tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_rounds_with_look_ahead_are_those_of_generation(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     target = tiny_model(**WIDE)
     model = load_model(target, torch.device("cpu"), torch.float32, ignore_progress)
     rows = model.model.get_input_embeddings().weight[100 : 100 + GAMMA]

@@ -1,7 +1,5 @@
 """Files of texts: every kind that is known, and what is wrong with the others."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -112,9 +110,7 @@ def test_a_trace_gives_the_very_tokens(tokenizer: Any) -> None:
         ('{"question_id": 1, "turns": ["x"], "choices": []}', "it has no conversation that is known here"),
     ],
 )
-def test_what_is_wrong_is_named_by_line_and_the_rest_goes_on(
-    line: str, sentence: str, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_what_is_wrong_is_named_and_the_rest_read(line: str, sentence: str, tokenizer: Any, tmp_path: Path) -> None:
     file = tmp_path / "mixed.jsonl"
     file.write_text(f"{json.dumps(MESSAGES)}\n{line}\n\n{json.dumps(MESSAGES)}\n")
     texts, problems = read(tokenizer, file)
