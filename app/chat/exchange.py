@@ -55,11 +55,9 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
 
 def as_json(conversation: Conversation, model: str) -> str:
     """One object: every turn with all its replies, and each reply with its rounds as in a trace."""
+    head = {"format": FORMAT, "version": VERSION, "title": conversation.title, "model": model or None}
     exported = {
-        "format": FORMAT,
-        "version": VERSION,
-        "title": conversation.title,
-        "model": model or None,
+        **head,
         "updated_at": conversation.chat.updated_at if conversation.chat else None,
         "system": conversation.system or None,
         "turns": [

@@ -120,11 +120,9 @@ def _end(shown: Data, tail: str, ending: str, due: float) -> None:
 
 def _round(record: Round, metrics: Metrics, due: float) -> Data:
     """A round; `metrics` includes it, unless the reply started with it."""
+    about = {"t": _s(due), "n": record.number + 1, "drafter": record.drafter, "gamma": record.steps}
     shown: Data = {
-        "t": _s(due),
-        "n": record.number + 1,
-        "drafter": record.drafter,
-        "gamma": record.steps,
+        **about,
         "rows": record.rows,
         "ms": [round(1000 * s, 2) for s in (record.draft_s, record.verify_s, record.rest_s)],
         "tokens": [

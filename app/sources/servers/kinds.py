@@ -64,18 +64,11 @@ def find_specchat(listing: Listing) -> Server | None:
 def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
     """The request with all parameters of an engine."""
     s = request.sampling
-    body: dict[str, Any] = {
-        "stream": True,
-        "speculation": True,
-        "max_tokens": request.max_tokens,
-        "drafter": request.drafter,
-        "gamma": "auto" if request.gamma is None else request.gamma,
-        **{name: getattr(s, name) for name in (*engine.SAMPLING_NUMBERS, "seed")},
-        "logit_bias": {str(token): bias for token, bias in s.logit_bias},
-        "dry_sequence_breakers": list(s.dry_sequence_breakers),
-        "stop": list(request.stop),
-        "stop_repeats": request.stop_repeats,
-    }
+    body: dict[str, Any] = {"stream": True, "speculation": True, "max_tokens": request.max_tokens}
+    body |= {"drafter": request.drafter, "gamma": "auto" if request.gamma is None else request.gamma}
+    body |= {name: getattr(s, name) for name in (*engine.SAMPLING_NUMBERS, "seed")}
+    body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}, "stop": list(request.stop)}
+    body |= {"dry_sequence_breakers": list(s.dry_sequence_breakers), "stop_repeats": request.stop_repeats}
     top = min(request.detail, _LARGEST_TOP)
     if request.messages:
         body |= {"messages": turns(request.messages), "thinking": request.thinking}

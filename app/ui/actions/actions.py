@@ -135,19 +135,12 @@ class Actions(ActionScope):
         """Possible arguments of the slash commands that take a word."""
         return {
             **{c.command: partial(list, [word for _, word in c.words]) for c in CONTROLS if c.words},
-            "gamma": lambda: (AUTO, *map(str, range(17))),
-            "drafter": lambda: (AUTO, *self.loaded.drafters),
-            "rejected": lambda: REJECTED,
-            "context": lambda: WHEN_FULL,
-            "preset": lambda: self.controls.presets,
-            "theme": lambda: sorted(self.app.available_themes),
-            "copy": lambda: COPIES,
-            "export": lambda: FORMATS,
-            "thinking": lambda: list(THINKING),
-            "drafts": self.comparison.pairs,
-            "system": self.prompt.systems,
+            "gamma": lambda: (AUTO, *map(str, range(17))), "drafter": lambda: (AUTO, *self.loaded.drafters),
+            "rejected": lambda: REJECTED, "context": lambda: WHEN_FULL, "preset": lambda: self.controls.presets,
+            "theme": lambda: sorted(self.app.available_themes), "copy": lambda: COPIES, "export": lambda: FORMATS,
+            "thinking": lambda: list(THINKING), "drafts": self.comparison.pairs, "system": self.prompt.systems,
             "template": self.prompt.templates,
-        }
+        }  # fmt: skip
 
     def _store_failed(self, sentence: str) -> None:
         """Say that the chat is not stored; it continues. Called in the writing thread."""
