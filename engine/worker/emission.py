@@ -31,7 +31,8 @@ class Emission:
         self._thread.start()
 
     def put(self, work: Work) -> None:
-        """Queue work."""
+        """Queue work, once that of the round before is done: events are never more than a round late."""
+        self._wait()
         if self._held:
             self._waiting.append(work)
         else:
@@ -49,11 +50,7 @@ class Emission:
         Raises:
             Exception: what some work has raised since the last call.
         """
-        if self._begun:
-            done = Event()
-            self._queue.put(done.set)
-            done.wait()
-            self._begun = False
+        self._wait()
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -66,6 +63,13 @@ class Emission:
         self.finish()
         self._queue.put(None)
         self._thread.join()
+
+    def _wait(self) -> None:
+        if self._begun:
+            done = Event()
+            self._queue.put(done.set)
+            done.wait()
+            self._begun = False
 
     def _begin(self, work: Work) -> None:
         self._begun = True
