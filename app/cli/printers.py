@@ -160,16 +160,18 @@ class JsonPrinter:
         used = next((each.sampling for each in events if isinstance(each, Admitted) and each.sampling), None)
         sampling = used or self._settings.sampling()
         thought, answer = Thought(markers).split("".join(record.text for record in rounds) + event.tail)
-        same = ("prompt_tokens", "mean_emitted_length", "tokens_per_second", "time_to_first_token_s")
         values = {
             "text": answer,
             "thinking": thought if markers else None,
-            **{name: getattr(figures, name) for name in same},
             "token_ids": [] if figures.observed else [token for record in rounds for token in record.emitted],
+            "prompt_tokens": figures.prompt_tokens,
             "finish_reason": event.reason,
             "rounds": figures.passes,
             "tested": None if unknown else figures.tested,
             "accepted": accepted if unknown else figures.accepted,
+            "mean_emitted_length": figures.mean_emitted_length,
+            "tokens_per_second": figures.tokens_per_second,
+            "time_to_first_token_s": figures.time_to_first_token_s,
             "seconds": figures.seconds_in_all,
             **self._drafting(figures),
             "sampling": asdict(sampling),
