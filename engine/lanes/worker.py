@@ -130,6 +130,7 @@ class LaneWorker(Worker):
     def end(self) -> None:
         """Cancel all requests."""
         self._requests.end_all(FinishReason.CANCELLED, "")
+        self._emission.close()
 
 
 class LanesWorker:

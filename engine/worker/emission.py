@@ -81,3 +81,4 @@ class Emission:
                 work()
             except BaseException as error:  # the engine's thread ends by it; this one serves those who wait for it
                 self._error = error
+            del work  # it holds the engine

@@ -122,6 +122,7 @@ class Worker:
                 self._make_room()
             self._side_work.step()
         self._requests.end_all(FinishReason.CANCELLED, "")
+        self._emission.close()
         self._experiences.save()
 
     def fail(self, message: str) -> None:

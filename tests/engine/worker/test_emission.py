@@ -187,3 +187,9 @@ def test_no_record_is_made_while_a_plain_pass_is_timed(engine: Engine, monkeypat
         rounds = rounds_of(list(engine.stream(ask("abc", max_tokens=40, gamma=2, drafter="model"))))
     assert sum(event.plain_s > 0 for event in rounds) == len(seen) > 5
     assert all(before == after for before, after in seen)
+
+
+def test_an_engine_that_ends_leaves_no_thread_which_would_hold_its_memory() -> None:
+    with tiny_engine() as running:
+        list(running.stream(ask("hello", max_tokens=3)))
+    assert "emission" not in {thread.name for thread in threading.enumerate()}
