@@ -235,7 +235,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     """
     stand_ins: dict[str, Callable[..., object] | type] = {
         "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
-        "is_bf16_supported": lambda **_: True, "mem_get_info": lambda *_: (1 << 34, 1 << 34),
+        "is_bf16_supported": lambda **_: True, "mem_get_info": lambda *_: (1 << 31, 1 << 31),
         **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved"), lambda *_: 0),
         "get_device_name": lambda *_: "pretended",
         "get_device_properties": lambda *_: SimpleNamespace(uuid="pretended"), "synchronize": lambda *_: None,
