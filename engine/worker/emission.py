@@ -24,8 +24,8 @@ class Emission:
         self._held = held
         self._waiting: list[Work] = []
         self._queue = SimpleQueue[Work | None]()
-        self._begun = False
-        """Whether the thread may be at work."""
+        self._begun = self._done = 0
+        """Work that the thread has been given, and what it has done of it."""
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="emission", daemon=True)
         self._thread.start()
@@ -65,14 +65,13 @@ class Emission:
         self._thread.join()
 
     def _wait(self) -> None:
-        if self._begun:
-            done = Event()
-            self._queue.put(done.set)
-            done.wait()
-            self._begun = False
+        if self._done < self._begun:
+            passed = Event()
+            self._begin(passed.set)
+            passed.wait()
 
     def _begin(self, work: Work) -> None:
-        self._begun = True
+        self._begun += 1
         self._queue.put(work)
 
     def _run(self) -> None:
@@ -82,3 +81,4 @@ class Emission:
             except BaseException as error:  # the engine's thread ends by it; this one serves those who wait for it
                 self._error = error
             del work  # it holds the engine
+            self._done += 1

@@ -29,4 +29,4 @@ def repeatable(rates: Mapping[int, float], line: int = 0) -> Budget:
     return Budget(_PASSES, _STEP, rates, line, repeatable=True)
 
 
-_PASSES, _STEP = [0.15 * n for n in range(MAX_GAMMA + 1)], 0.1
+_PASSES, _STEP = [0.07 * n for n in range(MAX_GAMMA + 1)], 0.04

@@ -270,21 +270,25 @@ void Decoder::enter_mlp(const sk_layer& layer) {
     });
 }
 
-// A piece makes whole groups of the next layer's input, so that it can quantise them at once.
-void Decoder::gate_group(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch,
-                         Activations& out) {
-    float *gates = scratch, *up = gates + kMlpTokens * kGroup;
-    const int64_t begin = piece.expert * panels(piece.size), end_panel = begin + panels(piece.size), g = piece.group;
-    const int64_t first = begin + g * 2, last = std::min(first + 2, end_panel);
-    const int64_t width = std::min<int64_t>(kGroup, piece.size - g * kGroup);
-    for (int64_t t = piece.from; t < piece.to; t += kMlpTokens) {
-        const int64_t end = std::min(piece.to, t + kMlpTokens);
-        kernels_->linear(layer.gate, inputs, first, last, t, end, layer.gate_bias, false, gates, kGroup);
-        kernels_->linear(layer.up, inputs, first, last, t, end, layer.up_bias, false, up, kGroup);
-        for (int64_t k = t; k < end; k++) {
-            kernels_->gate(model_.activation, gates + (k - t) * kGroup, up + (k - t) * kGroup, width,
-                           out.token(k) + g * kGroup);
-            if (wants_codes(layer.down)) out.quantize(*kernels_, k, g * kGroup, (g + 1) * kGroup);
+// A piece makes whole groups of the next layer's input, so that it can quantise them at once. It reads the weights of
+// as many groups in a row as the scratch memory allows: processors prefetch long runs better.
+void Decoder::gate_groups(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch,
+                          Activations& out) {
+    const int64_t begin = piece.expert * panels(piece.size), end_panel = begin + panels(piece.size);
+    const int64_t run = std::max<int64_t>(1, kMlpTokens / (piece.to - piece.from));
+    for (int64_t g = piece.first; g < piece.last; g += run) {
+        const int64_t end_group = std::min(g + run, piece.last), stride = (end_group - g) * kGroup;
+        const int64_t first = begin + g * 2, last = std::min(begin + end_group * 2, end_panel);
+        for (int64_t t = piece.from; t < piece.to; t += kMlpTokens) {
+            const int64_t end = std::min(piece.to, t + kMlpTokens);
+            float *gates = scratch, *up = gates + (end - t) * stride;
+            kernels_->linear(layer.gate, inputs, first, last, t, end, layer.gate_bias, false, gates, stride);
+            kernels_->linear(layer.up, inputs, first, last, t, end, layer.up_bias, false, up, stride);
+            for (int64_t k = t; k < end; k++) {
+                kernels_->gate(model_.activation, gates + (k - t) * stride, up + (k - t) * stride,
+                               std::min(stride, piece.size - g * kGroup), out.token(k) + g * kGroup);
+                if (wants_codes(layer.down)) out.quantize(*kernels_, k, g * kGroup, end_group * kGroup);
+            }
         }
     }
 }
@@ -295,8 +299,7 @@ void Decoder::mlp(const sk_layer& layer) {
     const int64_t size = layer.gate.rows;
     hidden_.reserve(tokens_, size);
     each_panels(pool_, (size + kGroup - 1) / kGroup, [&](int64_t first, int64_t last, int thread) {
-        for (int64_t g = first; g < last; g++)
-            gate_group(layer, inputs, {0, size, g, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
+        gate_groups(layer, inputs, {0, size, first, last, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
     });
     add_projection(layer.down, layer.down_bias, hidden_, layer.mlp_out_norm);
 }

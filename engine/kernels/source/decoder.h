@@ -45,9 +45,9 @@ struct CacheRun {
     int64_t first, count, block;
 };
 
-// 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
+// Groups of 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
 struct GatePiece {
-    int64_t expert, size, group, from, to;
+    int64_t expert, size, first, last, from, to;
 };
 
 // Choices of the experts by the tokens of a pass, and what the experts compute. The tokens of an expert are consecutive
@@ -112,7 +112,7 @@ class Decoder {
     void add_input(const sk_layer& layer, int32_t index);
     void enter_plainly(const sk_matrix& matrix);
     void enter_mlp(const sk_layer& layer);
-    void gate_group(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
+    void gate_groups(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
     void experts(const sk_layer& layer);
     void route(const sk_layer& layer);
     void sort_by_expert();

@@ -76,10 +76,12 @@ void Decoder::run_experts(const sk_layer& layer) {
     float* out = routing_.out.reserve(rows * model_.hidden);
     const Inputs inputs = routing_.in.inputs(), inner = routing_.hidden.inputs();
     each_panels(pool_, runs * groups, [&](int64_t first, int64_t last, int thread) {
-        for (int64_t i = first; i < last; i++) {
+        for (int64_t i = first, end; i < last; i = end) {
             const Routing::Run& run = routing_.runs[size_t(i / groups)];
-            gate_group(layer, inputs, {run.expert, size, i % groups, run.first, run.last},
-                       scratch_[size_t(thread)].get(), routing_.hidden);
+            end = std::min(last, (i / groups + 1) * groups);
+            const int64_t group = i % groups;
+            gate_groups(layer, inputs, {run.expert, size, group, group + end - i, run.first, run.last},
+                        scratch_[size_t(thread)].get(), routing_.hidden);
         }
     });
     each_panels(pool_, runs * wide, [&](int64_t first, int64_t last, int) {

@@ -45,6 +45,7 @@ ThreadPool& ThreadPool::instance() {
 }
 
 void ThreadPool::start(int threads) {
+    threads = std::min(threads, kMostThreads);
     while (int(workers_.size()) + 1 < threads) {
         const int number = int(workers_.size()) + 1;
         workers_.emplace_back([this, number] { work_as(number); });
@@ -61,9 +62,16 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
     }
     work_ = work;
     context_ = context;
-    count_ = count;
     unfinished_.store(count, std::memory_order_relaxed);
-    ticket_.store(uint64_t(++job_) << 32 | uint64_t(count));
+    const int64_t parts = std::min<int64_t>(participants(), count);
+    const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
+    used_.store(int(parts), std::memory_order_relaxed);
+    for (int64_t i = 0; i < parts; i++) {
+        const int64_t first = count * i / parts, end = count * (i + 1) / parts;
+        shares_[i].end.store(end, std::memory_order_relaxed);
+        shares_[i].ticket.store(uint64_t(job) << 32 | uint64_t(end - first), std::memory_order_release);
+    }
+    job_.store(job);
     // Threads that are not used for the job sleep and are not woken for it.
     if (sleeping_.load() > int(workers_.size()) + 1 - participants()) wake_workers();
     while (take_piece(0)) {
@@ -88,13 +96,20 @@ void ThreadPool::do_piece(int64_t piece, int thread) {
 }
 
 bool ThreadPool::take_piece(int thread) {
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    const int parts = used_.load(std::memory_order_relaxed);
+    for (int i = 0; i < parts; i++)
+        if (take_from(shares_[(thread + i) % parts], thread)) return true;
+    return false;
+}
+
+bool ThreadPool::take_from(Share& share, int thread) {
+    uint64_t ticket = share.ticket.load(std::memory_order_acquire);
     // A thread may be late, when its job is already over: it must not join one with fewer
     // threads. If `active_` is of a later job than the ticket, the ticket is used up and the exchange fails.
     while ((ticket & 0xffffffffu) && thread < participants()) {
-        if (!ticket_.compare_exchange_weak(ticket, ticket - 1)) continue;
+        if (!share.ticket.compare_exchange_weak(ticket, ticket - 1)) continue;
         // The job cannot be over before this piece is done, so what it says still holds.
-        do_piece(count_ - int64_t(ticket & 0xffffffffu), thread);
+        do_piece(share.end.load(std::memory_order_relaxed) - int64_t(ticket & 0xffffffffu), thread);
         if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
             std::lock_guard<std::mutex> lock(sleep_);
             all_done_.notify_all();
@@ -134,10 +149,8 @@ void ThreadPool::fetch_chunk() {
 }
 
 void ThreadPool::work_as(int number) {
-    for (;;) {
-        const auto wanted = [this, number] {
-            return (ticket_.load() & 0xffffffffu) && number < participants();
-        };
+    for (uint32_t seen = 0;;) {
+        const auto wanted = [&] { return job_.load() != seen && number < participants(); };
         const auto fetches = [this, number] { return number < participants() && may_fetch(); };
         if (spin_until([&] { return wanted() || fetches(); })) {
             while (!wanted() && fetches()) fetch_chunk();
@@ -147,7 +160,10 @@ void ThreadPool::work_as(int number) {
             work_there_.wait(lock, wanted);
             sleeping_.fetch_sub(1);
         }
-        take_piece(number);
+        if (!wanted()) continue;
+        seen = job_.load();
+        while (take_piece(number)) {
+        }
     }
 }
 

@@ -24,8 +24,9 @@ struct Fetch {
     std::atomic<int64_t> next{0};  // the first chunk that is not taken
 };
 
-// Pieces are assigned one by one, and a job is over when all of them are done, not when all threads have arrived: a
-// thread that is preempted delays only the piece that it has.
+// Every thread has a run of adjacent pieces, so that it reads memory in order, and when it has done them it takes those
+// of others. Pieces are taken one by one, and a job is over when all of them are done, not when all threads have
+// arrived: a thread that is preempted delays only the piece that it has.
 //
 // One caller at a time (see `mutex`). Threads wait for work spinning for a few microseconds, then asleep.
 class ThreadPool {
@@ -63,6 +64,8 @@ class ThreadPool {
    private:
     // Number of threads that process pieces; they have the lowest numbers.
     int participants() const { return std::min(active_.load(), limit_.load()); }
+    struct Share;
+    bool take_from(Share& share, int thread);
     bool may_fetch() const;
     void fetch_chunk();
     void work_as(int number);
@@ -70,17 +73,23 @@ class ThreadPool {
     void wake_workers();
     void do_piece(int64_t piece, int thread);
 
-    // Upper half: number of the job; lower half: its unassigned pieces.
-    alignas(64) std::atomic<uint64_t> ticket_{0};
+    // The pieces of a thread.
+    struct alignas(64) Share {
+        std::atomic<uint64_t> ticket{0};  // upper half: number of the job; lower half: pieces that nobody has taken
+        std::atomic<int64_t> end{0};      // the piece after the last one
+    };
+
+    static constexpr int kMostThreads = 256;
+    Share shares_[kMostThreads];
+    std::atomic<int> used_{0};  // shares of the job
+    alignas(64) std::atomic<uint32_t> job_{0};
     alignas(64) std::atomic<int64_t> unfinished_{0};
     alignas(64) std::atomic<int> sleeping_{0};
     std::atomic<int> active_{1};
     std::atomic<bool> caller_sleeps_{false};
     std::atomic<int> limit_{INT_MAX};
-    uint32_t job_ = 0;
     Work work_ = nullptr;
     void* context_ = nullptr;
-    int64_t count_ = 0;
     std::atomic<Fetch*> fetch_{nullptr};
     Fetch* wanted_fetch_ = nullptr;
     std::vector<std::shared_ptr<Fetch>> fetches_;

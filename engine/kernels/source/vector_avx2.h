@@ -91,9 +91,9 @@ inline Floats power_of_2(Ints n) {
     };
     return {part(n.low), part(n.high)};
 }
-template <bool Once = false>
+template <bool Streamed = false>
 inline void prefetch(const void* p) {
-    _mm_prefetch((const char*)p, Once ? _MM_HINT_NTA : _MM_HINT_T0);
+    _mm_prefetch((const char*)p, Streamed ? _MM_HINT_T1 : _MM_HINT_T0);
 }
 
 // Lane l plus lane l + 8, then 4, 2 and 1.

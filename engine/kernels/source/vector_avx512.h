@@ -56,9 +56,9 @@ inline void store_bytes(int8_t* p, Ints a) { _mm_storeu_si128((__m128i*)p, _mm51
 inline Floats power_of_2(Ints n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23));
 }
-template <bool Once = false>
+template <bool Streamed = false>
 inline void prefetch(const void* p) {
-    _mm_prefetch((const char*)p, Once ? _MM_HINT_NTA : _MM_HINT_T0);
+    _mm_prefetch((const char*)p, Streamed ? _MM_HINT_T1 : _MM_HINT_T0);
 }
 
 // Lane l plus lane l + 8, then 4, 2 and 1.

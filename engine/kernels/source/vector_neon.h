@@ -107,9 +107,9 @@ inline Floats power_of_2(Ints n) {
         return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n.part[i], vdupq_n_s32(127)), 23));
     });
 }
-template <bool Once = false>
+template <bool Streamed = false>
 inline void prefetch(const void* p) {
-    __builtin_prefetch(p, 0, Once ? 0 : 3);
+    __builtin_prefetch(p, 0, Streamed ? 2 : 3);
 }
 
 // Lane l plus lane l + 8, then 4, 2 and 1.

@@ -121,7 +121,7 @@ inline Floats power_of_2(Ints n) {
     SK_EACH a.lane[l] = float_of(uint32_t(n.lane[l] + 127) << 23);
     return a;
 }
-template <bool Once = false>
+template <bool Streamed = false>
 inline void prefetch(const void*) {}
 
 inline float sum(Floats a) {
