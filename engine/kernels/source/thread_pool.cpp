@@ -8,9 +8,10 @@ namespace sk {
 
 namespace {
 
-// A pass has a job every few microseconds; what lasts longer is a pause between passes, or a thread that another
-// process keeps from running and that may run here if this one sleeps.
+// A pass has a job every few microseconds. What lasts longer is a pause between passes, to whose end a sleeping thread
+// would be late, or a thread that another process keeps from running: from then on others may have the processor.
 constexpr auto kSpin = std::chrono::microseconds(60);
+constexpr auto kYield = std::chrono::microseconds(1500);
 
 inline void pause_briefly() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -20,19 +21,21 @@ inline void pause_briefly() {
 #endif
 }
 
-// Spins until `done` or until it has taken too long; says which.
+// Spins until `done`, or gives up when it takes too long; says which.
 template <typename Condition>
 bool spin_until(Condition done) {
     for (int i = 0; i < 64; i++) {
         if (done()) return true;
         pause_briefly();
     }
-    const auto limit = std::chrono::steady_clock::now() + kSpin;
-    while (std::chrono::steady_clock::now() < limit)
+    const auto started = std::chrono::steady_clock::now();
+    for (auto now = started; now < started + kYield; now = std::chrono::steady_clock::now()) {
+        if (now > started + kSpin) std::this_thread::yield();
         for (int i = 0; i < 32; i++) {
             if (done()) return true;
             pause_briefly();
         }
+    }
     return done();
 }
 

@@ -28,7 +28,7 @@ struct Fetch {
 // of others. Pieces are taken one by one, and a job is over when all of them are done, not when all threads have
 // arrived: a thread that is preempted delays only the piece that it has.
 //
-// One caller at a time (see `mutex`). Threads wait for work spinning for a few microseconds, then asleep.
+// One caller at a time (see `mutex`). Threads wait for work spinning for about a millisecond, then asleep.
 class ThreadPool {
    public:
     static ThreadPool& instance();
