@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PackedScores, PackedVerdict, Parts, accept_packed
+from specchat.engine.backends.packed_acceptance import LIKELIEST, PackedScores, PackedVerdict, Parts, accept_packed
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
@@ -25,6 +25,7 @@ from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 
 CPU = torch.device("cpu")
@@ -92,6 +93,7 @@ class PackedBackend(Backend):
         if self._states:
             self._decoder.attach_states(*self._states.tensors)
         self.penalties = Penalties(slots, context, CPU)
+        self._texts: dict[int, TextPenalties] = {}
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def width(self, length: int) -> int:
@@ -130,21 +132,22 @@ class PackedBackend(Backend):
             layout = _layout(proposal.trees, slots, starts)
         if self._states:
             self._begin(slots, starts, counts, starts)
-        logits, likeliest, tapped = self._decoder.run_all(
+        likeliest = max((LIKELIEST if row.adjusts else 1 for row in rows if row.greedy), default=0)
+        logits, best, tapped = self._decoder.run_all(
             list(chain.from_iterable(fed)),
             layout,
             torch.get_num_threads(),
             self.taps,
-            likeliest=any(row.greedy for row in rows),
+            likeliest=min(likeliest, self.vocabulary),
         )
-        best = [likeliest[first:end] for first, end in pairwise([0, *accumulate(counts)])]
-        return PackedScores(Parts(logits, counts), best, None if tapped is None else Parts(tapped, counts))
+        top = [best[first:end] for first, end in pairwise([0, *accumulate(counts)])]
+        return PackedScores(Parts(logits, counts), top, None if tapped is None else Parts(tapped, counts))
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
     ) -> PackedVerdict:
         """Accept or reject the drafts."""
-        return accept_packed(rows, proposal, scores, gammas, self._reference)
+        return accept_packed(rows, proposal, scores, gammas, self._reference, self._texts)
 
     def keep(self, rows: Sequence[SequenceState], verdict: PackedVerdict) -> None:
         """Move keys and values of accepted branches to consecutive columns."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -23,7 +24,11 @@ from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.kernels.sampling import SampledRow, judge
 from specchat.engine.sampling.rng import Stream, uniform
+from specchat.engine.sampling.text_penalties import Logits, TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
+
+LIKELIEST = 8
+"""Likeliest tokens that a pass gives for rows with penalties, which may lower some of them."""
 
 
 class Parts(Sequence[Tensor]):
@@ -51,8 +56,8 @@ class PackedScores:
 
     logits: Sequence[Tensor]
     """[T, V] each, float32; valid until the next pass. Acceptance applies bias and penalties to them."""
-    best: list[list[int]]
-    """The likeliest token after every node, -1 where logits are not numbers; empty if no row is greedy."""
+    top: list[NDArray[np.int32]]
+    """The likeliest tokens after every node [T, k], in order, -1 where logits are not numbers; k may be 0."""
     tapped: Sequence[Tensor] | None
     """Hidden states [T, taps x hidden] each."""
 
@@ -85,17 +90,30 @@ def accept_packed(
     scores: PackedScores,
     gammas: Sequence[int],
     reference: TensorAcceptance,
+    penalties: dict[int, TextPenalties],
 ) -> PackedVerdict:
-    """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows."""
+    """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows.
+
+    Args:
+        penalties: by slot, of rows that had penalties in earlier rounds; those of new ones are added.
+    """
     outcomes, sampled, special = dict[int, Outcome](), list[int](), list[int]()
     for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)):
         if _is_special(row, tree):
             special.append(i)
             continue
         if row.adjusts:
-            _adjust(i, row, proposal, scores, reference)
+            if row.slot not in penalties or penalties[row.slot].row is not row:
+                penalties[row.slot] = TextPenalties(row)
+            if not row.greedy:
+                penalties[row.slot].apply(scores.logits[i].numpy(), proposal.on_host[i], tree.parents)
         if row.greedy:
-            outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, scores.best[i])
+            best = scores.top[i][:, 0].tolist()
+            if row.adjusts:
+                best = _adjusted(
+                    penalties[row.slot], scores.logits[i].numpy(), scores.top[i], proposal.on_host[i], tree.parents
+                )
+            outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, best)
         else:
             sampled.append(i)
     if sampled:
@@ -114,17 +132,25 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
 
 
-def _adjust(i: int, row: SequenceState, proposal: Proposal, scores: PackedScores, reference: TensorAcceptance) -> None:
-    """Apply the bias and penalties of row `i` to its scores.
+def _adjusted(
+    penalties: TextPenalties, logits: Logits, top: NDArray[np.int32], drafted: Sequence[int], parents: Sequence[int]
+) -> list[int]:
+    """Apply bias and penalties to a row's logits [T, V]; the likeliest token after each node, -1 where that is NaN.
 
-    By numpy as far as it concerns the whole vocabulary: torch's threads would hinder those of the kernels.
+    Where logits became smaller only, it is one of `top` [T, k], the likeliest before, if it is still above the last of
+    those: to search all logits would take long next to a short pass.
     """
-    reference.adjust(row, scores.logits[i], proposal.on_host[i], proposal.trees[i])
-    if row.greedy:
-        values = scores.logits[i].numpy()
-        best = values.argmax(-1)
-        finite = np.isfinite(np.take_along_axis(values, best[:, None], -1)[:, 0])
-        scores.best[i] = np.where(finite, best, -1).tolist()
+    nodes = np.arange(len(logits))[:, None]
+    floor = logits[nodes, top[:, -1:]]
+    penalties.apply(logits, drafted, parents)
+    among = logits[nodes, top]
+    most = among.max(1, keepdims=True)
+    best: list[int] = np.where(among == most, top, logits.shape[1]).min(1).tolist()
+    settled = (most > floor) & (top[:, :1] >= 0)
+    for node in np.flatnonzero(~settled[:, 0] | penalties.raises).tolist():
+        found = int(logits[node].argmax())
+        best[node] = found if np.isfinite(logits[node, found]) else -1
+    return best
 
 
 def _compare(row: SequenceState, gamma: int, drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> Outcome:

@@ -18,7 +18,6 @@ from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.device import to_device
 from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.sampling import xtc
@@ -117,13 +116,6 @@ class TensorAcceptance:
         packed, path = self._graphs.call(shape, function, signature, numbers, tensors)
         count = len(rows)
         return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
-
-    def adjust(self, row: SequenceState, logits: Tensor, drafted: Sequence[int], tree: Tree) -> None:
-        """Apply the bias and penalties of a row to its logits [T, V], float32, in place."""
-        adjustment = self._penalties.of([row])
-        assert adjustment is not None
-        inside, tokens = TreeMask.of([tree], len(tree) + 1, logits.device).inside, to_device([drafted], logits.device)
-        adjustment.apply_in_place(logits[None], tokens.long().reshape(1, -1), inside)
 
     @torch.inference_mode()
     def capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:

@@ -110,25 +110,24 @@ class Decoder:
         threads: int,
         taps: Sequence[int] = (),
         *,
-        likeliest: bool = False,
+        likeliest: int = 0,
         entered: Tensor | None = None,
-    ) -> tuple[Tensor, list[int], Tensor | None]:
+    ) -> tuple[Tensor, NDArray[np.int32], Tensor | None]:
         """Forward pass with the logits of every token, in memory that the next call overwrites.
 
         Args:
-            likeliest: whether to return the top token per position. Other arguments and errors as for `run`.
+            likeliest: number k of top tokens per position. Other arguments and errors as for `run`.
 
         Returns:
-            Logits [n, V]; the top tokens [n], -1 where a logit is NaN, or none; tapped states.
+            Logits [n, V]; the top tokens [n, k], the likeliest first, -1 where a logit is NaN; tapped states.
         """
         count = len(tokens)
         logits = self._logits_of(count)
-        best = array("i", bytes(4 * count) if likeliest else b"")
+        best = np.empty((count, likeliest), np.int32)
         batch = Batch(tokens, layout, range(count), threads)
         if likeliest:
-            batch.c.best, batch.c.best_count = best.buffer_info()[0], 1
-        tapped = self._pass(batch, logits, taps, entered)
-        return logits, best.tolist(), tapped
+            batch.c.best, batch.c.best_count = best.ctypes.data, likeliest
+        return logits, best, self._pass(batch, logits, taps, entered)
 
     def _pass(self, batch: Batch, logits: Tensor, taps: Sequence[int], entered: Tensor | None) -> Tensor | None:
         """Run a pass that writes `logits`; returns the tapped hidden states."""

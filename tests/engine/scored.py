@@ -14,7 +14,7 @@ def scored(
 ) -> Any:
     """`Backend.score` of rows that each feed their last token and a draft."""
     rows: list[Any] = [
-        SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, greedy=True)
+        SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, greedy=True, adjusts=False)
         for tokens, slot, start in zip(fed, slots, starts, strict=True)
     ]
     draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.sampling.plainly import names, penalised, random_text
 
@@ -157,3 +159,18 @@ def test_greedy_takes_the_best_of_the_adjusted_logits() -> None:
     drafted = Drafted(torch.tensor([[3, 3]]), TreeMask.of([chain(2)], 3, CPU))
     verdict = accept(adjusted, drafted, SamplingRows.of([Sampling()], CPU), adjusted, adjusted)
     assert ((verdict.path > 0).sum().item(), verdict.last.item()) == (2, 0)
+
+
+@pytest.mark.parametrize("sampling", [*EVERY_KIND, *DRY])
+def test_penalties_on_the_host_have_the_bits_of_those_on_a_device(sampling: Sampling) -> None:
+    text = random_text(12, 40, seed=3)
+    row = make_row(sampling, text[:20], 8)
+    on_host, on_device = TextPenalties(row), Penalties(1, 64, CPU)
+    for _ in range(4):
+        logits, drafted = torch.randn(1, 7, 12), [int(token) for token in torch.randint(12, (6,))]
+        if adjustment := on_device.of([row]):
+            expected = adjustment.apply(logits, torch.tensor([drafted]), TreeMask.of([TREE], 7, CPU).inside)
+            values = logits[0].numpy()
+            on_host.apply(values, drafted, TREE.parents)
+            assert np.array_equal(values, expected[0].numpy())
+        row.tokens += text[len(row.tokens) : len(row.tokens) + 4]
