@@ -127,8 +127,9 @@ uint64_t passes(uint64_t hash) {
     model.final_norm = norm(hidden);
     model.layers = layers;
     model.ropes = &rope;
+    constexpr int32_t activations[] = {SK_SILU, SK_GELU_TANH, SK_CLAMPED_SWISH, SK_CLAMPED_SWISH};
     for (int32_t run = 0; run < 4; run++) {
-        const int32_t activation = std::min<int32_t>(run, SK_CLAMPED_SWISH);
+        const int32_t activation = activations[run];
         if (activation == SK_CLAMPED_SWISH) {
             sk_layer& mixture = layers[1];
             mixture.router = random_matrix(SK_BF16, experts, hidden);
