@@ -5,7 +5,7 @@
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
-from specchat.engine.config import DEVICES, DTYPES, EngineConfig, models_folder
+from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, models_folder
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
@@ -54,6 +54,7 @@ from specchat.engine.tools.lane_figures import Comparison, LaneTally
 from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
 
 __all__ = [
+    "CACHE_TYPES",
     "CLOCKS",
     "DEVICES",
     "DTYPES",

@@ -16,6 +16,7 @@ SHIPPED_HEADS = ASSETS / "heads"
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZE = ("auto", "q8", "q4", "none")
+CACHE_TYPES = ("f16", "q8")
 
 
 def models_folder() -> Path:
@@ -66,6 +67,8 @@ class EngineConfig:
     what the cache can hold if that is less."""
     cache_memory: float | None = None
     """GB for what was read of all texts, so that it need not be read again; None for a quarter of what is free."""
+    cache_type: str = "f16"
+    """One of `CACHE_TYPES`, of the target's keys and values: 16 bits, or 8 on the packed kernels."""
     queue: int = 1024
     """Maximum number of waiting requests; further ones are refused."""
     prefill_chunk: int = 256
@@ -85,6 +88,8 @@ class EngineConfig:
             raise EngineError(f"dtype {self.dtype!r} is not known: choose one of {', '.join(DTYPES)}")
         if self.quantize not in QUANTIZE:
             raise EngineError(f"quantize {self.quantize!r} is not known: choose one of {', '.join(QUANTIZE)}")
+        if self.cache_type not in CACHE_TYPES:
+            raise EngineError(f"cache type {self.cache_type!r} is not known: choose one of {', '.join(CACHE_TYPES)}")
         if self.quantize in ("q8", "q4") and self.dtype != "auto":
             raise EngineError(f"quantize {self.quantize} contradicts dtype {self.dtype}: leave one of them at auto")
         for name in ("slots", "context", "queue", "prefill_chunk"):

@@ -115,6 +115,7 @@ SETTINGS: Mapping[str, Any] = {
         MACHINE,
         slots=(int, "N", "Maximum number of concurrent requests."),
         cache_memory=(float, "GB", "Memory that keeps what was read of all chats; default: a quarter of what is free."),
+        cache_type=(str, "f16|q8", "q8 keeps the cache in 8 bits: twice the text in the same memory."),
         dtype=(str, "TYPE", "auto, float32, bfloat16 or float16."),
         quantize=(str, "auto|q8|q4|none", "8- or 4-bit weights; auto: as in a GGUF file, else 8 bits on the CPU."),
         device=(str, "DEVICE", "auto, cpu, cuda, cuda:1, …"),
@@ -239,7 +240,7 @@ def check(given: Given, attach: str | None = None) -> None:
             value = given.get(name)
             if value and value != AUTO:
                 raise UsageError(f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one out")
-    for name in (*MODELS[1:], "slots", "cache_memory", "lenience") if attach else ():
+    for name in (*MODELS[1:], "slots", "cache_memory", "cache_type", "lenience") if attach else ():
         if name in given:
             raise UsageError(f"--{name} contradicts --attach: the server at {attach} was started with its own")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.engine import WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
+from specchat.engine import CACHE_TYPES, WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
 
 DRAFTERS = (
     "auto", "none", "suffix", "ngram", "copy", "random", "bigram", "unigram", "head", "combined", "model", "model-tree",
@@ -30,7 +30,7 @@ THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
 _ON_OFF = ("on", "off")
 _WORDS = {
     "drafter": DRAFTERS, "rejected": REJECTED, "view": ("", *VIEWS), "tips": _ON_OFF, "reopen": _ON_OFF,
-    "keep_cache": _ON_OFF,
+    "keep_cache": _ON_OFF, "cache_type": CACHE_TYPES,
     "thinking": THINKING,
 }  # fmt: skip
 """Settings that are one of a few words."""
@@ -83,6 +83,8 @@ class Settings:
     and memory can hold."""
     cache_memory: float | None = None
     """GB of memory that keeps what was read of all chats; None, written auto, is a quarter of what is free."""
+    cache_type: str = "f16"
+    """Of the target's keys and values: 16 bits each, or 8 (q8) where its weights are quantised and on the CPU."""
     keep_cache: str = "off"
     """Whether what was read of the latest chats is written to disk at exit, for the next start."""
     when_full: str = STOP

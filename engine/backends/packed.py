@@ -40,9 +40,10 @@ def build(
     *,
     exact: bool = False,  # noqa: ARG001 as every pass is
     pool: BlockPool | None = None,
+    cache_type: str = "f16",
 ) -> PackedBackend:
     """Backend of a packed model."""
-    return PackedBackend(model, slots, context, overhang, taps, pool=pool)
+    return PackedBackend(model, slots, context, overhang, taps, pool=pool, cache_type=cache_type)
 
 
 class PackedBackend(Backend):
@@ -58,6 +59,7 @@ class PackedBackend(Backend):
         overhang: columns beyond the context, for rows that draft less than their batch.
         taps: depths of the hidden states that every pass returns.
         pool: blocks of the cache, of the target if this is a draft model; its own if None.
+        cache_type: of keys and values (`engine.config.CACHE_TYPES`).
 
     Raises:
         EngineError: the cache does not fit into memory.
@@ -75,6 +77,7 @@ class PackedBackend(Backend):
         taps: Sequence[int] = (),
         *,
         pool: BlockPool | None = None,
+        cache_type: str = "f16",
     ) -> None:
         columns = context + overhang + 1
         shape, recurrent = model.shape, model.described.recurrent
@@ -82,7 +85,7 @@ class PackedBackend(Backend):
         if recurrent:
             self._states = PackedStates(len(recurrent), slots, shape.taps, shape.recurrent_sizes)
             self.capabilities = replace(self.capabilities, trees=False)
-        self.cache = PagedCache(model.cached, slots, columns, self._states, pool)
+        self.cache = PagedCache(model.cached, slots, columns, self._states, pool, cache_type)
         self._decoder = model.decoder(context, columns)
         self.cache.connect(self._decoder.attach)
         self._embedding = self.packed_embedding = model.embedding

@@ -108,16 +108,18 @@ class LayerCache(BlockStore):
         """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
         return self.states.bytes if self.states else 0
 
-    def _by_block(self, blocks: int, *, by_dimension: bool = False) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    def _by_block(
+        self, blocks: int, shapes: Shapes, dtype: torch.dtype, *, by_dimension: bool = False
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Tensors [layers, blocks, G, BLOCK, D], as `grouped` returns them; in memory keys may be [..., D, BLOCK]."""
 
         def by_column(layers: int, heads: int, size: int) -> Tensor:
-            return lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, self._dtype)
+            return lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, dtype)
 
         def transposed(layers: int, heads: int, size: int) -> Tensor:
-            return lazy_zeros((layers, blocks, heads, size, BLOCK), self._device, self._dtype).mT
+            return lazy_zeros((layers, blocks, heads, size, BLOCK), self._device, dtype).mT
 
-        return grouped(self._shapes, transposed if by_dimension else by_column, by_column)
+        return grouped(shapes, transposed if by_dimension else by_column, by_column)
 
     def _shortage(self) -> EngineError:
         size, what = self.slots * self.columns * self.column_bytes, f"a cache of {self.slots} x {self.columns} tokens"
@@ -125,8 +127,9 @@ class LayerCache(BlockStore):
 
 
 def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
-    """Memory of keys and values of a token in all layers."""
-    return sum(kh * kd + vh * vd for kh, kd, vh, vd in shapes) * dtype.itemsize
+    """Memory of keys and values of a token in all layers, with the scales of 8-bit ones."""
+    scale = 4 if dtype is torch.int8 else 0
+    return sum(kh * (kd * dtype.itemsize + scale) + vh * (vd * dtype.itemsize + scale) for kh, kd, vh, vd in shapes)
 
 
 class KVCache(LayerCache):
@@ -175,7 +178,7 @@ class KVCache(LayerCache):
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to on a CPU."""
         self._saved, self.memory = [], ()
-        self._saved = self._by_block(blocks)[0]
+        self._saved = self._by_block(blocks, self._shapes, self._dtype)[0]
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._saved]
 
     def load(self, slot: int, length: int) -> None:
@@ -201,9 +204,14 @@ class KVCache(LayerCache):
         """Index of columns of a slot in the keys or values of a layer."""
         return slot, slice(None), slice(start, start + count)
 
-    def seen(self, stored: Tensor, slots: Tensor, length: int) -> Tensor:
-        """The first columns of slots [B] in the keys or values of a layer, [B, G, length, D]."""
-        return stored[slots, :, :length]
+    @property
+    def stored(self) -> Sequence[Tensor]:
+        """All that is known of columns, in tensors that `place` is an index of."""
+        return [*self.keys, *self.values]
+
+    def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, G, length, D] of a layer in the first columns of slots [B]."""
+        return self.keys[layer][slots, :, :length], self.values[layer][slots, :, :length]
 
     @torch.inference_mode()
     def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool, States
@@ -15,10 +15,10 @@ from specchat.engine.cache.kv_cache import LayerCache, Shapes
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.device.device import require_memory
 
-TYPE = torch.float16
-"""Of keys and values."""
-Attach = Callable[[NDArray[np.int32], Sequence[Tensor], Sequence[Tensor]], None]
-"""Called with the tables of the pool [slots, width], keys and values."""
+TYPES = {"f16": torch.float16, "q8": torch.int8}
+"""Of keys and values; `engine.config.CACHE_TYPES`."""
+Attach = Callable[..., None]
+"""Called with the tables of the pool [slots, width], keys and values, and the scales of both if they have some."""
 
 
 def _nowhere(*_: object) -> None:
@@ -26,19 +26,30 @@ def _nowhere(*_: object) -> None:
 
 
 class PagedCache(LayerCache):
-    """Tensors [blocks, G, BLOCK, D], float16, of keys and of values, one pair per layer; arguments as for `LayerCache`.
+    """Tensors [blocks, G, BLOCK, D] of keys and of values, one pair per layer.
 
     In memory keys are [blocks, G, D, BLOCK]: attention computes the scores of neighbouring columns together.
+    8-bit keys and values are codes with a scale per column and head, which costs attention one product per column; with
+    scales per 32 dimensions, or per dimension, as many greedy tokens differ from those of float16.
     Rolling back shortens a length (`SequenceState.cached`) and moves no data.
+
+    Args:
+        cache_type: one of `TYPES`. Others as for `LayerCache`.
 
     Raises:
         EngineError: it does not fit into memory.
     """
 
     def __init__(
-        self, shapes: Shapes, slots: int, columns: int, states: States | None, pool: BlockPool | None = None
+        self,
+        shapes: Shapes,
+        slots: int,
+        columns: int,
+        states: States | None,
+        pool: BlockPool | None = None,
+        cache_type: str = "f16",
     ) -> None:
-        super().__init__(shapes, slots, columns, torch.device("cpu"), TYPE, states, pool)
+        super().__init__(shapes, slots, columns, torch.device("cpu"), TYPES[cache_type], states, pool)
         require_memory(self._device, columns * self.column_bytes, f"a cache for a text of {columns} tokens")
         self._attach: Attach = _nowhere
         try:
@@ -49,7 +60,7 @@ class PagedCache(LayerCache):
     def connect(self, attach: Attach) -> None:
         """Call `attach` now and whenever the memory changes."""
         self._attach = attach
-        attach(self.pool.tables, [keys.mT for keys in self.keys], self.values)
+        attach(self.pool.tables, [keys.mT for keys in self.keys], self.values, *self._scales)
 
     @property
     def bytes(self) -> int:
@@ -58,7 +69,12 @@ class PagedCache(LayerCache):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
-        self._blocks, self.keys, self.values = self._by_block(blocks, by_dimension=True)
+        self._blocks, self.keys, self.values = self._by_block(blocks, self._shapes, self._dtype, by_dimension=True)
+        self._scales: list[list[Tensor]] = []
+        if self._dtype is torch.int8:
+            single = [(keys, 1, values, 1) for keys, _, values, _ in self._shapes]
+            scales, *self._scales = self._by_block(blocks, single, torch.float32)
+            self._blocks += scales
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
         self.connect(self._attach)
 
@@ -71,10 +87,22 @@ class PagedCache(LayerCache):
         """Index of columns of a slot in the keys or values of a layer."""
         return self._index(slot, range(start, start + count))
 
-    def seen(self, stored: Tensor, slots: Tensor, length: int) -> Tensor:
-        """The first columns of slots [B] in the keys or values of a layer, [B, G, length, D]."""
-        tables = torch.from_numpy(self.pool.tables)[slots, : -(-length // BLOCK)]
-        return stored[tables.long()].transpose(1, 2).flatten(2, 3)[:, :, :length]
+    @property
+    def stored(self) -> Sequence[Tensor]:
+        """As `KVCache.stored`, and scales [blocks, G, BLOCK, 1]."""
+        return list(chain(self.keys, self.values, *self._scales))
+
+    def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """As `KVCache.seen`."""
+        tables = torch.from_numpy(self.pool.tables)[slots, : -(-length // BLOCK)].long()
+
+        def rows(stored: Tensor) -> Tensor:
+            return stored[tables].transpose(1, 2).flatten(2, 3)[:, :, :length]
+
+        keys, values = rows(self.keys[layer]), rows(self.values[layer])
+        if self._scales:
+            keys, values = (x * rows(scale[layer]) for x, scale in zip((keys, values), self._scales, strict=True))
+        return keys, values
 
     def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
         """As `KVCache.keep`."""

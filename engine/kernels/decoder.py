@@ -16,7 +16,7 @@ from torch import Tensor
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
-from specchat.engine.kernels.structures import CTables
+from specchat.engine.kernels.structures import CCache, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 Lengths = NDArray[np.int32]
@@ -38,30 +38,38 @@ class Decoder:
         """Views [n, V] of `_logits`, by n."""
         weakref.finalize(self, self._kernels.sk_decoder_free, self._c)
 
-    def attach(self, tables: Lengths, keys: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    def attach(
+        self, tables: Lengths, keys: Sequence[Tensor], values: Sequence[Tensor], *scales: Sequence[Tensor]
+    ) -> None:
         """Set the KV cache, contiguous; kept alive here.
 
         Args:
             tables: [slots, width], the blocks that hold the columns of each slot; may change between passes.
             keys: float16 [blocks, key_heads, head_size, 32] per layer, without elements for layers that share those of
                 another one.
+                Or int8 codes, with scales.
             values: the same, [blocks, key_heads, 32, head_size].
+            scales: of the keys and of the values, float32 [blocks, key_heads, 32, 1] per layer.
 
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
         blocks = keys[0].shape[0]
         cached = [(0, 0) if layer.is_recurrent else shape.cached for layer, shape in self.weights.shaped]
-        sizes = [(blocks, heads, size, BLOCK) for heads, size in cached]
-        sizes += [(blocks, heads, BLOCK, size) for heads, size in cached]
-        if len(keys) != len(self.weights.layers) or len(values) != len(self.weights.layers):
-            raise KernelError(f"a cache of {len(keys)} layers does not fit a model of {len(self.weights.layers)}")
-        for tensor, wanted in zip((*keys, *values), sizes, strict=True):
-            if tensor.dtype is not torch.float16 or tensor.shape != wanted or not tensor.is_contiguous():
-                raise KernelError(f"the cache must be contiguous float16 tensors of the shape {list(wanted)}")
-        self._cache = (tables, *keys, *values)
-        addresses = [(c_void_p * len(part))(*(tensor.data_ptr() for tensor in part)) for part in (keys, values)]
-        self._kernels.sk_decoder_attach(self._c, CTables.of(tables), *addresses)
+        layers = list(zip(keys, values, *scales, strict=True))
+        if len(layers) != len(cached):
+            raise KernelError(f"a cache of {len(layers)} layers does not fit a model of {len(cached)}")
+        dtypes = [torch.int8] * 2 + [torch.float32] * 2 if scales else [torch.float16] * 2
+        for layer, (heads, size) in zip(layers, cached, strict=True):
+            sizes = ((size, BLOCK), (BLOCK, size), *[(BLOCK, 1)] * 2)
+            for tensor, dtype, wanted in zip(layer, dtypes, sizes, strict=False):
+                shape = (blocks, heads, *wanted)
+                if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
+                    kind = str(dtype).removeprefix("torch.")
+                    raise KernelError(f"the cache must be contiguous {kind} tensors of the shape {list(shape)}")
+        self._cache = (tables, layers)
+        c_layers = (CCache * len(layers))(*(CCache.of(*layer) for layer in layers))
+        self._kernels.sk_decoder_attach(self._c, CTables.of(tables), c_layers)
 
     def attach_states(self, rings: Tensor, stored: Tensor, lengths: Lengths, commits: Lengths) -> None:
         """Set what the slots know of recurrent layers (`engine.cache.packed_states`); kept alive here."""

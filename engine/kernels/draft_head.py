@@ -19,7 +19,7 @@ from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.sampling import c_settings
-from specchat.engine.kernels.structures import CGrowing, CGrowth, CHeadModel, CHeadStep, CRead, CTables
+from specchat.engine.kernels.structures import CCache, CGrowing, CGrowth, CHeadModel, CHeadStep, CRead, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 from specchat.engine.request import Sampling
 
@@ -170,8 +170,7 @@ class PackedHead:
             if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
                 raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")
         self._memory = (tables, states, keys, values)
-        addresses = (tensor.data_ptr() for tensor in (states, keys, values))
-        self._kernels.sk_head_attach(self._c, CTables.of(tables), *addresses)
+        self._kernels.sk_head_attach(self._c, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
 
     def write_states(self, read: Sequence[TargetStates], threads: int) -> None:
         """Compute and store the head's states from hidden states of the target.

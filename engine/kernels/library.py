@@ -15,6 +15,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
 from specchat.engine.kernels.structures import (
     CBatch,
+    CCache,
     CDraw,
     CGrowing,
     CHeadModel,
@@ -26,7 +27,7 @@ from specchat.engine.kernels.structures import (
     CTables,
 )
 
-_ABI = 13
+_ABI = 14
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {
@@ -48,11 +49,11 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "sk_pick": (c_int32, POINTER(CMatrix), c_void_p, c_int64, c_void_p),
     "sk_linear": (c_int32, POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32),
     "sk_decoder_new": (c_void_p, POINTER(CModel)),
-    "sk_decoder_attach": (c_int32, c_void_p, POINTER(CTables), c_void_p, c_void_p),
+    "sk_decoder_attach": (c_int32, c_void_p, POINTER(CTables), POINTER(CCache)),
     "sk_decoder_attach_recurrent": (c_int32, c_void_p, c_int32, *[c_void_p] * 4),
     "sk_decoder_pass": (c_int32, c_void_p, POINTER(CBatch)),
     "sk_head_new": (c_void_p, POINTER(CHeadModel)),
-    "sk_head_attach": (c_int32, c_void_p, POINTER(CTables), *[c_void_p] * 3),
+    "sk_head_attach": (c_int32, c_void_p, POINTER(CTables), c_void_p, POINTER(CCache)),
     "sk_head_absorb": (c_int32, c_void_p, c_int64, POINTER(CRead), c_int32),
     "sk_head_run": (c_int32, c_void_p, POINTER(CHeadStep)),
     "sk_head_grow": (c_int32, c_void_p, POINTER(CGrowing)),

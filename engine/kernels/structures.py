@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 _TYPES: dict[str, Any] = {
     "double": c_double,
@@ -111,6 +112,17 @@ class CHeadStep(Structure):
     """`sk_head_step` of api.h."""
 
     _fields_ = _fields(("batch", CBatch), "pointer sources")
+
+
+class CCache(Structure):
+    """`sk_cache` of api.h."""
+
+    _fields_ = _fields("pointer keys values key_scales value_scales")
+
+    @classmethod
+    def of(cls, *tensors: Tensor) -> CCache:
+        """Keys, values, and their scales if they have some, which the caller keeps alive."""
+        return cls(*(tensor.data_ptr() for tensor in tensors))
 
 
 class CTables(Structure):

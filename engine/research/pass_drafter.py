@@ -87,7 +87,7 @@ class PassDrafter(Drafter):
         cache = self._target.cache
         places = [
             (layer, cache.place(slot, start, count))
-            for layer in (*cache.keys, *cache.values)
+            for layer in cache.stored
             for slot, start in zip(slots, starts, strict=True)
         ]
         kept = [layer[place].clone() for layer, place in places]

@@ -12,7 +12,7 @@ import torch
 
 from specchat.engine.backends.batch_invariant import BatchInvarianceCheck, check_batch_invariance
 from specchat.engine.cache.kv_cache import column_bytes
-from specchat.engine.cache.paged_cache import TYPE
+from specchat.engine.cache.paged_cache import TYPES
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
@@ -172,7 +172,8 @@ def put_together(
     drafts = (draft, *more) if draft else ()
     given = {kind: part for kind, part in {"head": head, **parts}.items() if part is not None}
     memory = cache_memory(config, model.device)
-    context = min(_context(each, config.context, memory) for each in (model, *drafts))
+    stored = ((model, config.cache_type), *((each, "f16") for each in drafts))
+    context = min(_context(each, config.context, memory, cache_type) for each, cache_type in stored)
     loaded = _Loaded(config, model, drafts, given, tuple(notices), context)
     return _first_that_fits(loaded, list(_sizes(loaded)))
 
@@ -195,7 +196,7 @@ class _Loaded:
         return (slots, context) != (self.config.slots, self.context)
 
 
-def _context(model: Model, requested: int | None, memory: int | None) -> int:
+def _context(model: Model, requested: int | None, memory: int | None, cache_type: str) -> int:
     """Tokens of a text as requested; else all that a model reads with the rotary factors that it was first trained
     with, if so many bytes can hold them."""
     if requested is not None:
@@ -203,8 +204,10 @@ def _context(model: Model, requested: int | None, memory: int | None) -> int:
     if not isinstance(model, PackedModel):
         return min(model.context, _RESERVED_CONTEXT)
     context = model.short_context(model.context) or model.context
-    held = context if memory is None else memory // max(column_bytes(model.cached, TYPE), 1) - _OVERHANG - BLOCK
-    return min(context, max(held, _LEAST_CONTEXT))
+    if memory is not None:
+        held = memory // max(column_bytes(model.cached, TYPES[cache_type]), 1) - _OVERHANG - BLOCK
+        context = min(context, max(held, _LEAST_CONTEXT))
+    return context
 
 
 def cache_memory(config: EngineConfig, device: torch.device) -> int | None:
@@ -232,7 +235,7 @@ def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assem
 def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
     config, model, drafts, notices = loaded.config, loaded.model, loaded.drafts, loaded.notices
     taps = next((tuple(part.taps) for part in loaded.parts.values() if isinstance(part, Tapping)), ())
-    target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact)
+    target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact, cache_type=config.cache_type)
     runners = tuple(make_runner(draft, slots, context, _OVERHANG, pool=target.cache.pool) for draft in drafts)
     exact = check_batch_invariance(target) if config.exact else None
     built = BuildContext(

@@ -94,14 +94,21 @@ def make_runner(
     *,
     exact: bool = False,
     pool: BlockPool | None = None,
+    cache_type: str = "f16",
 ) -> Backend:
     """Backend of a model, with a new cache, whose blocks are those of `pool` for a draft model.
 
     Raises:
-        EngineError: the cache does not fit into memory, or the model cannot be exact.
+        EngineError: the cache does not fit into memory or cannot be of this type, or the model cannot be exact.
     """
+    options = {}
+    if cache_type != "f16":
+        if not isinstance(model, PackedModel):
+            reason = f"{model.name} does not run as a quantised model on the CPU"
+            raise EngineError(f"a cache of type {cache_type} is not available, as {reason}: leave --cache-type at f16")
+        options = {"cache_type": cache_type}
     module = import_module(model.backend)  # where it needs transformers' modelling code: seconds
-    made: Backend = module.build(model, slots, context, overhang, taps, exact=exact, pool=pool)
+    made: Backend = module.build(model, slots, context, overhang, taps, exact=exact, pool=pool, **options)
     return made
 
 

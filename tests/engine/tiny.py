@@ -78,6 +78,7 @@ def tiny_engine(
     more: Sequence[LoadedModel] = (),
     cache_memory: float | None = None,
     kept: Path | None = None,
+    cache_type: str = "f16",
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 
@@ -85,7 +86,7 @@ def tiny_engine(
         return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead, more=more)
 
     sizes: dict[str, Any] = {"slots": slots, "context": 256, "queue": queue, "prefill_chunk": chunk}
-    config = EngineConfig("tiny", Path(), cache_memory=cache_memory, kept=kept, **sizes)
+    config = EngineConfig("tiny", Path(), cache_memory=cache_memory, kept=kept, cache_type=cache_type, **sizes)
     engine = Engine(config, assemble or of_models)
     engine.start()
     engine.wait_ready(60)

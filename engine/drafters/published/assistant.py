@@ -160,11 +160,8 @@ class _AssistantLayer(HeadLayer):
         near = seen & (columns >= ends[:, None] - 1 - self._head.text.sliding_window)
         shared, masks = {}, {}
         for kind, allowed in zip(_TYPES, (seen, near), strict=True):
-            layer = self._head.sharing[kind]
-            key, value = (
-                self._cache.seen(part[layer], slots, longest).to(states.dtype)
-                for part in (self._cache.keys, self._cache.values)
-            )
+            both = self._cache.seen(self._head.sharing[kind], slots, longest)
+            key, value = (each.to(states.dtype) for each in both)
             heads = self._head.text.num_attention_heads // key.shape[1]
             shared[kind], masks[kind] = (key, value), allowed[:, None, None].expand(-1, 1, heads * count, -1)
         inputs = self._head.pre_projection(torch.cat([self._embed(tokens) * self._scale, states], dim=-1))

@@ -147,10 +147,9 @@ sk_decoder* sk_decoder_new(const sk_model* model) {
 
 void sk_decoder_free(sk_decoder* decoder) { delete decoder; }
 
-int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, uint16_t* const* keys,
-                          uint16_t* const* values) {
+int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, const sk_cache* layers) {
     return guarded([&]() -> std::string {
-        decoder->decoder.attach(*tables, keys, values);
+        decoder->decoder.attach(*tables, layers);
         return "";
     });
 }
@@ -185,9 +184,9 @@ sk_head* sk_head_new(const sk_head_model* model) {
 
 void sk_head_free(sk_head* head) { delete head; }
 
-int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, uint16_t* keys, uint16_t* values) {
+int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache) {
     return guarded([&]() -> std::string {
-        head->head.attach(*tables, states, keys, values);
+        head->head.attach(*tables, states, *cache);
         return "";
     });
 }

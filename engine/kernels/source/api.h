@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 13
+#define SK_ABI 14
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -107,6 +107,13 @@ struct sk_model {
     float inputs_scale;
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size;  // of delta nets; 0 without
 };
+
+// Keys [blocks, key_heads, head_size, 32] and values [blocks, key_heads, 32, head_size] of a layer, owned by the caller:
+// float16, or signed 8-bit codes with a scale per column and head.
+typedef struct {
+    void *keys, *values;
+    float *key_scales, *value_scales;  // [blocks, key_heads, 32]; null of float16
+} sk_cache;
 
 // Blocks of 32 columns of the cache that hold the columns of every slot; a pass reads and writes those of its tokens.
 typedef struct {
@@ -274,10 +281,8 @@ SK_EXPORT int32_t sk_linear(const sk_matrix* matrix, const float* bias, const fl
                             int32_t threads);
 SK_EXPORT sk_decoder* sk_decoder_new(const sk_model* model);
 SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
-// float16 keys [blocks, key_heads, head_size, 32] and values [blocks, key_heads, 32, head_size] of every layer that has
-// them, owned by the caller
-SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, uint16_t* const* keys,
-                                    uint16_t* const* values);
+// The cache of every layer
+SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, const sk_cache* layers);
 // What a slot knows of recurrent layers, float32, null for other layers; owned by the caller. A ring [slots, ring, update]
 // has what the token at position p adds in row p % ring: the inputs of the convolution [channels], and of a delta net
 // keys, deltas and decays. `stored` [slots, value heads, key size, value size] is a delta net's state after lengths[slot]
@@ -287,9 +292,8 @@ SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring,
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
-// float32 [blocks, 32, hidden] of states, keys and values as in sk_decoder_attach; owned by the caller
-SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, uint16_t* keys,
-                                 uint16_t* values);
+// float32 [blocks, 32, hidden] of states, owned by the caller, and the cache of its layer
+SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache);
 // Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);

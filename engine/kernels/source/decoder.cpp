@@ -47,10 +47,9 @@ Decoder::Decoder(const sk_model& model)
     for (sk_matrix* each : all) each->streamed = bytes > last_cache();
 }
 
-void Decoder::attach(const sk_tables& tables, uint16_t* const* keys, uint16_t* const* values) {
+void Decoder::attach(const sk_tables& tables, const sk_cache* layers) {
     tables_ = tables;
-    keys_.assign(keys, keys + model_.layer_count);
-    values_.assign(values, values + model_.layer_count);
+    caches_.assign(layers, layers + model_.layer_count);
 }
 
 void Decoder::pass(const sk_batch& batch) {
@@ -154,7 +153,7 @@ void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_ba
     // A column of keys is spread over a whole block, so that one thread writes to it.
     auto piece = [&](int64_t i, int) {
         const CacheRun& run = runs_[size_t(i / key_heads)];
-        const int64_t key_head = i % key_heads, block = (run.block * key_heads + key_head) * kCacheBlock * size;
+        const int64_t key_head = i % key_heads;
         for (int64_t t = run.first; t < run.first + run.count; t++) {
             const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
             const float* sines = rope.sines + batch.positions[t] * int64_t(rope.pairs);
@@ -165,23 +164,38 @@ void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_ba
                 kernels_->scale(query, size, model_.attention_scale);
             }
             if (!width) continue;
-            const int64_t column = batch.columns[t] % kCacheBlock;
             float *key = keys_new_.get() + t * width + key_head * size;
             float *value = values_new_.get() + t * width + key_head * size;
             if (!layer.value.rows) memcpy(value, key, size_t(size) * sizeof(float));
             if (layer.key_norm) kernels_->norm(key, layer.key_norm, model_.epsilon, size, key);
             if (layer.value_norm) kernels_->norm(value, layer.value_norm, model_.epsilon, size, value);
             kernels_->rotate(key, cosines, sines, rope.pairs);
-            uint16_t halves[kLargestHead];
-            kernels_->halve(key, size, halves);
-            uint16_t* to = keys_[size_t(index)] + block + column;
-            for (int64_t d = 0; d < size; d++) to[d * kCacheBlock] = halves[d];
-            kernels_->halve(value, size, values_[size_t(index)] + block + column * size);
+            store(caches_[size_t(index)], size, run.block * key_heads + key_head, batch.columns[t] % kCacheBlock, key, value);
         }
     };
     const int64_t pieces = int64_t(runs_.size()) * key_heads;
     if (tokens_ > kFewTokens) return pool_.each(pieces, piece);
     for (int64_t i = 0; i < pieces; i++) piece(i, 0);
+}
+
+// Writes a column of a block of one key head.
+void Decoder::store(const sk_cache& cache, int64_t size, int64_t block, int64_t column, const float* key,
+                    const float* value) {
+    const int64_t place = block * kCacheBlock + column;
+    const auto spread = [&](const auto* from, auto* keys) {
+        for (int64_t d = 0; d < size; d++) keys[block * kCacheBlock * size + d * kCacheBlock + column] = from[d];
+    };
+    if (cache.key_scales) {
+        int8_t codes[kLargestHead];
+        cache.key_scales[place] = kernels_->compress(key, size, codes);
+        spread(codes, (int8_t*)cache.keys);
+        cache.value_scales[place] = kernels_->compress(value, size, (int8_t*)cache.values + place * size);
+    } else {
+        uint16_t halves[kLargestHead];
+        kernels_->halve(key, size, halves);
+        spread(halves, (uint16_t*)cache.keys);
+        kernels_->halve(value, size, (uint16_t*)cache.values + place * size);
+    }
 }
 
 void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
@@ -192,11 +206,18 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
         const Row& row = rows_[size_t(work.row)];
         const int64_t key_head = i % key_heads;
         Attention task{};
-        task.keys = keys_[size_t(layer.source)] + key_head * kCacheBlock * size;
-        task.values = values_[size_t(layer.source)] + key_head * kCacheBlock * size;
+        const sk_cache& cache = caches_[size_t(layer.source)];
+        const int64_t first = key_head * kCacheBlock * size * (cache.key_scales ? 1 : 2);
+        task.keys = (const char*)cache.keys + first;
+        task.values = (const char*)cache.values + first;
+        if (cache.key_scales) {
+            task.key_scales = cache.key_scales + key_head * kCacheBlock;
+            task.value_scales = cache.value_scales + key_head * kCacheBlock;
+        }
         task.blocks = row.table;
         task.block_count = (row.end + kCacheBlock - 1) / kCacheBlock;
-        task.block_stride = key_heads * kCacheBlock * size;
+        task.scale_stride = key_heads * kCacheBlock;
+        task.block_stride = task.scale_stride * size;
         task.queries = queries_.get() + key_head * heads * size;
         task.query_stride = model_.heads * size;
         task.heads = heads;

@@ -70,7 +70,7 @@ class Decoder {
     // Copies what `model` points to, but neither weights, norms nor tables.
     explicit Decoder(const sk_model& model);
 
-    void attach(const sk_tables& tables, uint16_t* const* keys, uint16_t* const* values);
+    void attach(const sk_tables& tables, const sk_cache* layers);
 
     void attach_recurrent(int32_t ring, float* const* rings, float* const* stored, int32_t* lengths,
                           const int32_t* commits);
@@ -99,6 +99,7 @@ class Decoder {
     void layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void project(const sk_layer& layer);
     void rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void store(const sk_cache& cache, int64_t size, int64_t block, int64_t column, const float* key, const float* value);
     void attend(const sk_layer& layer, const sk_batch& batch);
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
@@ -126,7 +127,7 @@ class Decoder {
     sk_model model_;
     std::vector<sk_layer> layers_;
     std::vector<sk_rope> ropes_;
-    std::vector<uint16_t*> keys_, values_;
+    std::vector<sk_cache> caches_;
     std::vector<float*> rings_, stored_;
     int32_t* lengths_ = nullptr;
     const int32_t* commits_ = nullptr;

@@ -17,7 +17,7 @@ constexpr int64_t kParts = kKeyBlock / kCacheBlock;
 
 std::string Decoder::fault(const sk_batch& batch) const {
     const auto at = [](const char* what, int64_t token) { return what + std::string(" of token ") + std::to_string(token); };
-    if (keys_.empty()) return "there is no cache: attach one first";
+    if (caches_.empty()) return "there is no cache: attach one first";
     const int32_t columns = tables_.width * int32_t(kCacheBlock);
     std::vector<bool> seen(size_t(tables_.slots), false);
     for (int64_t t = 0; t < batch.tokens; t++) {

@@ -39,10 +39,10 @@ Head::Head(const sk_head_model& model)
       tap_count_(model.tap_count),
       ones_(size_t(model.layer.hidden), 1.0f) {}
 
-void Head::attach(const sk_tables& tables, float* states, uint16_t* keys, uint16_t* values) {
+void Head::attach(const sk_tables& tables, float* states, const sk_cache& cache) {
     tables_ = tables;
     states_ = states;
-    layer_.attach(tables, &keys, &values);
+    layer_.attach(tables, &cache);
 }
 
 std::string Head::fault(int64_t count, const sk_read* read) const {

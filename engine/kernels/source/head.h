@@ -19,7 +19,7 @@ class Head {
     // Copies what `model` points to, but neither weights, norms nor tables.
     explicit Head(const sk_head_model& model);
 
-    void attach(const sk_tables& tables, float* states, uint16_t* keys, uint16_t* values);
+    void attach(const sk_tables& tables, float* states, const sk_cache& cache);
 
     // What is wrong with tokens to be absorbed, or nothing.
     std::string fault(int64_t count, const sk_read* read) const;

@@ -23,9 +23,10 @@ constexpr int64_t kCacheBlock = 32;  // columns of a block of the cache, a divis
 
 // What one piece of work on attention is about: some tokens that see the same blocks of keys, one key head.
 struct Attention {
-    const uint16_t *keys, *values;  // float16 [head_size][kCacheBlock] and [kCacheBlock][head_size] of this key head, in
-                                    // the first block of the cache
-    int64_t block_stride;           // values from one block to the next
+    const void *keys, *values;  // [head_size][kCacheBlock] and [kCacheBlock][head_size] of this key head, in the first
+                                // block of the cache: as `sk_cache` has them
+    const float *key_scales, *value_scales;  // [kCacheBlock] of it; null of float16
+    int64_t block_stride, scale_stride;      // values and scales from one block to the next
     const int32_t* blocks;          // [block_count], of the positions of these tokens
     int64_t block_count;
     const float* queries;  // of the pass's first token and this key head, rotated and scaled
@@ -104,6 +105,8 @@ struct Kernels {
     void (*rotate)(float* x, const float* cosines, const float* sines, int64_t pairs);
     void (*scale)(float* x, int64_t size, float factor);
     void (*halve)(const float* x, int64_t size, uint16_t* y);
+    // codes = x / scale, the largest 127; returns the scale, NaN where x has something that is not a finite number.
+    float (*compress)(const float* x, int64_t size, int8_t* codes);
     void (*attend)(const Attention& work);
     // The states of one query [count][state_size] in the order of their keys, to its outcome [head_size]; the first one
     // changes.

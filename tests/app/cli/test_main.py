@@ -49,7 +49,7 @@ def test_help_has_every_option_in_a_section_and_names_research_drafters_at_the_e
         "Model": ("target", "draft", "context", "thinking", "attach"),
         "Sampling": ("temperature", "top-k", "top-p", "min-p", "seed", "max-tokens"),
         "Drafting": ("drafter", "gamma", "lenience"),
-        "Machine": ("slots", "cache-memory", "dtype", "quantize", "device"),
+        "Machine": ("slots", "cache-memory", "cache-type", "dtype", "quantize", "device"),
     }
     rest, _, epilog = shown.partition("Research drafters")
     for title, names in sections.items():

@@ -142,17 +142,18 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
 
 
 @pytest.mark.parametrize(
-    "family",
+    ("family", "cache_type"),
     [
-        "gemma4",
-        "gpt-oss-mxfp4",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen3-moe", "gemma4-dense")),
+        ("gemma4", "q8"),
+        ("gpt-oss-mxfp4", "f16"),
+        *(pytest.param(each, "f16", marks=pytest.mark.slow) for each in ("gemma4", "qwen3-moe", "gemma4-dense")),
+        *(pytest.param(each, "q8", marks=pytest.mark.slow) for each in ("gpt-oss-mxfp4", "qwen3.5")),
     ],
 )
-def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, tmp_path: Path) -> None:
+def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, cache_type: str, tmp_path: Path) -> None:
     model = packed(write_family(family, tmp_path / family), tmp_path)
     texts = ("one two one two one", "a b a b a b a b", "speculative decoding")
-    with tiny_engine(model, model, slots=3, chunk=8) as engine:  # type: ignore[arg-type]
+    with tiny_engine(model, model, slots=3, chunk=8, cache_type=cache_type) as engine:  # type: ignore[arg-type]
         plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30)))) for text in texts]
         for drafter in ("suffix", "random", "model", "model-tree"):
             requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=4, max_tokens=30) for i, t in enumerate(texts)]

@@ -8,7 +8,7 @@ from specchat.engine.cache.paged_cache import PagedCache
 
 def copy_text(cache: KVCache | PagedCache, source: int, target: int, length: int) -> None:
     """Let slot `target` know what `source` knows up to `length`."""
-    for layer in (*cache.keys, *cache.values):
+    for layer in cache.stored:
         if layer.numel():
             layer[cache.place(target, 0, length)] = layer[cache.place(source, 0, length)]
     if cache.states:

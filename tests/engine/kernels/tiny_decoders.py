@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from specchat.engine.cache.packed_states import PackedStates
+from specchat.engine.cache.paged_cache import TYPES
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder, Lengths
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack
@@ -104,7 +106,9 @@ def rounded(weight: np.ndarray, kind: Format) -> MatrixArrays:
     return quantize(torch.from_numpy(weight), "q8" if kind is Format.Q8 else "q4")
 
 
-def tiny_decoder(network: Any, kind: Format, slots: int = 3, tables: Lengths | None = None) -> Decoder:
+def tiny_decoder(
+    network: Any, kind: Format, slots: int = 3, tables: Lengths | None = None, cache_type: str = "f16"
+) -> Decoder:
     """The same model on the kernels, with a cache; the network takes the rounded weights.
 
     Recurrent layers can read one text in one pass. By default the slots' tables have all blocks in no order.
@@ -117,28 +121,44 @@ def tiny_decoder(network: Any, kind: Format, slots: int = 3, tables: Lengths | N
     unused: Any = None
     model = PackedModel(weights, described, *[unused] * 9)  # type: ignore[arg-type]
     decoder = model.decoder(CONTEXT, CONTEXT)
-    shapes = [described.layer_shape(layer).cached for layer in range(described.layers)] * 2
+    shapes = [described.layer_shape(layer).cached for layer in range(described.layers)]
     # NaN in unused columns must not be read.
     if described.recurrent:
         states = PackedStates(len(described.recurrent), slots, decoder.shape.taps, decoder.shape.recurrent_sizes)
         states.commits[:] = CONTEXT
         decoder.attach_states(*states.tensors)
-    recurrent = [layer in described.recurrent for layer in range(described.layers)] * 2
+    recurrent = [layer in described.recurrent for layer in range(described.layers)]
     sizes = [(0, 0) if passed else size for passed, size in zip(recurrent, shapes, strict=True)]
-    blocks = [torch.full((slots * CONTEXT // BLOCK, heads, BLOCK, size), torch.nan).half() for heads, size in sizes]
+
+    def filled(sizes: Iterable[tuple[int, int]], dtype: torch.dtype) -> list[Tensor]:
+        value = 99 if dtype is torch.int8 else torch.nan
+        return [torch.full((slots * CONTEXT // BLOCK, heads, BLOCK, size), value, dtype=dtype) for heads, size in sizes]
+
+    keys, values = (filled(sizes, TYPES[cache_type]) for _ in range(2))
+    scales = [filled([(heads, 1) for heads, _ in sizes], torch.float32) for _ in range(2)]
     if tables is None:
         tables = np.random.default_rng(0).permutation(slots * CONTEXT // BLOCK).astype(np.int32).reshape(slots, -1)
-    decoder.attach(tables, [keys.mT.contiguous() for keys in blocks[: described.layers]], blocks[described.layers :])
+    keys = [each.mT.contiguous() for each in keys]
+    decoder.attach(tables, keys, values, *(scales if cache_type == "q8" else ()))
     return decoder
 
 
-class HalfCache:
-    """Cache for a single pass, which only rounds keys and values to float16."""
+class RoundingCache:
+    """Cache for a single pass, which only rounds keys and values."""
 
     is_compileable = False
 
+    def __init__(self, cache_type: str) -> None:
+        self._type = cache_type
+
     def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        return key.half().float(), value.half().float()
+        return self._rounded(key), self._rounded(value)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        if self._type == "f16":
+            return x.half().float()
+        most = x.abs().amax(-1, keepdim=True)
+        return (x * (127 / most)).round() * (most / 127)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:  # noqa: ARG002
         return 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig, Finished, FinishReason, Request
+from specchat.engine import Engine, EngineConfig, EngineError, Finished, FinishReason, Request
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.store import ModelStore
@@ -61,20 +61,28 @@ def test_a_context_is_as_long_as_the_models_and_takes_no_memory_for_every_slot(
         assert ids_of(both[0]) == ids_of(both[1])
 
 
-@pytest.mark.parametrize("memory", [None, 0.001])
+@pytest.mark.parametrize(("memory", "cache_type"), [(None, "f16"), (0.001, "f16"), (0.0005, "q8")])
 def test_a_context_for_which_memory_is_short_is_shorter_and_stated(
-    memory: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: float | None, cache_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specchat.engine.worker.assembly.available_memory", lambda _: 4_000_000)
-    with engine_of(packed_model(tmp_path), cache_memory=memory) as engine:
+    bytes_held = int((memory or 0.001) * 1e9)
+    most = bytes_held / (COLUMN_BYTES if cache_type == "f16" else COLUMN_BYTES * (16 + 4) / (16 * 2))
+    with engine_of(packed_model(tmp_path), cache_memory=memory, cache_type=cache_type) as engine:
         ready = engine.wait_ready()
-        assert 1_000_000 / COLUMN_BYTES - 100 < ready.context < 1_000_000 / COLUMN_BYTES < ready.model_context
+        assert most - 100 < ready.context < most < ready.model_context
+        assert ready.kept_bytes == pytest.approx(bytes_held, rel=0.02)
         (end,) = engine.stream(Request("longer", prompt_ids=(5,) * ready.context, max_tokens=2))
         assert isinstance(end, Finished)
         assert end.reason is FinishReason.ERROR
         assert f"{ready.context}" in end.message
         request = Request("fits", prompt_ids=(5,) * (ready.context - 2), max_tokens=50, drafter="none")
         assert len(ids_of(list(engine.stream(request)))) == 2
+
+
+def test_a_cache_type_that_the_target_cannot_have_is_refused() -> None:
+    with pytest.raises(EngineError, match="cache of type q8 is not available, as tiny does not run as a quantised"):
+        put_together(EngineConfig("tiny", Path(), cache_type="q8"), tiny_model())
 
 
 def test_a_requested_context_has_room_however_little_memory_is_for_other_texts(tmp_path: Path) -> None:

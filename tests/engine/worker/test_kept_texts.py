@@ -37,7 +37,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/*.cache"))
 
 
-@pytest.mark.parametrize("kind", ["none", "head", "packed", pytest.param("draft", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["none", "head", "packed", "packed q8", pytest.param("draft", marks=pytest.mark.slow)])
 def test_chats_of_an_earlier_run_are_not_read_again(kind: str, tmp_path: Path) -> None:
     texts = chatted(tmp_path, kind)
     assert [file.name for file in files(tmp_path)] == [f"chat-{n}.cache" for n in range(3)]
@@ -79,6 +79,14 @@ def test_another_model_after_a_full_cache_begins_with_an_empty_one(tmp_path: Pat
             assert not said_while_loading(engine)
     assert found[0] == found[1]
     assert files(tmp_path) == kept
+
+
+def test_files_of_another_cache_type_are_not_looked_at(tmp_path: Path) -> None:
+    (text, *_), made = chatted(tmp_path, "packed"), KINDS["packed"]()
+    for cache_type, reused in (("q8", False), ("f16", True)):
+        with tiny_engine(kept=tmp_path, **made | {"cache_type": cache_type}) as engine:  # type: ignore[arg-type]
+            assert bool(turn(engine, "again", text)[1]) == reused
+            assert not any("damaged" in text for text in said_while_loading(engine))
 
 
 def test_the_files_that_are_too_many_go_the_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,7 @@ def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> N
     ("about", "message"),
     [
         ({"quantize": "q5"}, "quantize 'q5' is not known: choose one of auto, q8, q4, none"),
+        ({"cache_type": "q4"}, "cache type 'q4' is not known: choose one of f16, q8"),
         ({"quantize": "q4", "dtype": "float32"}, "quantize q4 contradicts dtype float32"),
     ],
 )

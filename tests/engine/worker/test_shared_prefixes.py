@@ -45,14 +45,14 @@ def of_hybrid_draft() -> dict[str, object]:
     return {"target": tiny_model(), "draft": hybrid("qwen3_5_text", seed=1)}
 
 
-def of_packed(family: str) -> dict[str, object]:
+def of_packed(family: str, cache_type: str = "f16") -> dict[str, object]:
     """The target on the kernels, which drafts for itself."""
     with TemporaryDirectory() as folder:
         written = write_family(family, Path(folder) / family)
         made = packed_folder(str(written), "q8", ModelStore(Path(folder) / "s"), ignore_progress)
         assert made is not None
         model = load_packed(made, ignore_progress)
-    return {"target": model, "draft": model}
+    return {"target": model, "draft": model, "cache_type": cache_type}
 
 
 def assembled(config: EngineConfig, kind: dict[str, Any]) -> Assembly:
@@ -66,13 +66,14 @@ KINDS = {
     "hybrid": of_hybrid,
     "hybrid draft": of_hybrid_draft,
     "packed": partial(of_packed, "llama"),
+    "packed q8": partial(of_packed, "gemma4", "q8"),
     "packed hybrid": partial(of_packed, "qwen3.5"),
 }
 
 
 ONE_TEXT = 1e-9
 """GB of a cache that has room for one text."""
-EVERYDAY = {("none", None), ("head", ONE_TEXT), ("packed", None), ("packed hybrid", ONE_TEXT)}
+EVERYDAY = {("none", None), ("head", ONE_TEXT), ("packed", None), ("packed q8", ONE_TEXT), ("packed hybrid", ONE_TEXT)}
 
 
 def requests(seed: int) -> list[Request]:
