@@ -29,7 +29,7 @@ class TensorBackend(Backend):
     """
 
     def __init__(self, slots: int, penalties: Penalties, pool: GraphPool | None) -> None:
-        self._pool, self.penalties = pool, penalties
+        self.graph_pool, self.penalties = pool, penalties
         self._verdicts = Graphs(self.device, slots, pool, MOST_SHAPES)
         self._acceptance = TensorAcceptance(self._verdicts, self.penalties)
 
@@ -55,7 +55,7 @@ class TensorBackend(Backend):
 
     def graphs(self, most: int) -> Graphs:
         """Captured functions of a drafter on this device; eager ones on a CPU."""
-        return Graphs(self.device, self.cache.slots, self._pool, most)
+        return Graphs(self.device, self.cache.slots, self.graph_pool, most)
 
     @torch.inference_mode()
     def forward_with_states(

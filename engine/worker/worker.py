@@ -8,8 +8,9 @@ from __future__ import annotations
 import queue
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from math import inf
 from typing import ClassVar
 
 import torch
@@ -34,9 +35,9 @@ from specchat.engine.commands import (
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.graphs import ClosingError, before_capture
-from specchat.engine.errors import EngineError
-from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
+from specchat.engine.device.graphs import FIRST, LATER
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.events import CachedText, CacheUse, Captured, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
@@ -73,6 +74,9 @@ class Worker:
     overlaps: ClassVar[bool] = True
     """Whether records are made while the next round runs; those of a lane belong to its own turn."""
 
+    captures_later: ClassVar[bool] = True
+    """Whether CUDA graphs beyond those of one chat are captured while requests are served; lanes have all of them."""
+
     def __init__(
         self,
         config: EngineConfig,
@@ -93,8 +97,8 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._graphs, self._graph_bytes, self._warm_up_s = 0, 0, 0.0
-        """Of the warm-up, as in `Ready`."""
+        self._graph_bytes, self._warm_up_s = 0, 0.0
+        """As in `Captured`."""
         self._early: deque[Command] = deque()
         """Commands that came while the models were warmed up."""
 
@@ -104,13 +108,10 @@ class Worker:
         Raises:
             EngineError: the models cannot be loaded.
         """
-        asked = before_capture.set(self._before_capture)
         try:
             self._load(assemble)
-        except ClosingError:
+        except _ClosingError:
             return
-        finally:
-            before_capture.reset(asked)
         self._keeping.load(self._notices)
         while not self._closed:
             self._take_commands()
@@ -121,6 +122,7 @@ class Worker:
             except torch.OutOfMemoryError:
                 self._make_room()
             self._side_work.step()
+            self._capture()
         self._requests.end_all(FinishReason.CANCELLED, "")
         self._emission.close()
         self._experiences.save()
@@ -163,7 +165,7 @@ class Worker:
                 slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
                 kept_bytes=pool.bytes,
                 state_bytes=target.cache.state_bytes,
-                graphs=self._graphs,
+                graphs=made.graphs[0],
                 graph_bytes=self._graph_bytes,
                 warm_up_s=self._warm_up_s,
                 at=self._clock(),
@@ -214,13 +216,25 @@ class Worker:
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
         self._say_loading("warm-up", "warming up", None)
-        self._graphs, began, before = 0, time.monotonic(), self._reserved(made)
+        self._graph_bytes, self._warm_up_s = 0, 0.0
         try:
-            made.warm_up()
+            with self._measured(made):
+                made.warm_up()
+                while made.capture_next(LATER if self.captures_later else inf):
+                    self._go_on_loading(made.graphs[0])
         except torch.OutOfMemoryError:
             return False
-        self._warm_up_s, self._graph_bytes = time.monotonic() - began, self._reserved(made) - before
+        for pool in made.graph_pools:
+            pool.defers = self.captures_later
         return True
+
+    @contextmanager
+    def _measured(self, made: Assembly) -> Iterator[None]:
+        """Add time and memory of captures to their sums."""
+        began, before = time.monotonic(), self._reserved(made)
+        yield
+        self._warm_up_s += time.monotonic() - began
+        self._graph_bytes += self._reserved(made) - before
 
     @staticmethod
     def _reserved(made: Assembly) -> int:
@@ -233,24 +247,23 @@ class Worker:
 
     # ---- commands
 
-    def _before_capture(self) -> None:
-        """Say how many graphs there are, and obey a `Close` command; during the start, when others wait.
+    def _go_on_loading(self, captured: int) -> None:
+        """Between two captures of the start, say how many graphs there are; other commands than `Close` wait.
 
         Raises:
-            ClosingError: a `Close` command has come.
+            _ClosingError: a `Close` command has come.
         """
         with suppress(queue.Empty):
             while True:
                 self._early.append(self._commands.get_nowait())
         if any(isinstance(command, Close) for command in self._early):
-            raise ClosingError
+            raise _ClosingError
         text = "compiling and capturing CUDA graphs, the first start is the longest"
-        self._say_loading("warm-up", f"{text}: {self._graphs} captured", None)
-        self._graphs += 1
+        self._say_loading("warm-up", f"{text}: {captured} captured", None)
 
     def _take_commands(self) -> None:
         """Process all queued commands; wait for one if there is nothing else to do."""
-        idle = not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
+        idle = self._idle and not self._made.graphs[1]
         while True:
             held = self._paused and not self._steps and not self._closed
             if idle or held:
@@ -305,6 +318,31 @@ class Worker:
         self._rounds.run(rows)
         self._scheduler.trim()
 
+    @property
+    def _idle(self) -> bool:
+        return not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
+
+    def _capture(self) -> None:
+        """Capture one CUDA graph: any that is planned while there is nothing else to do, else what a pass has lacked.
+
+        So a request waits for one capture at most, and passes run eagerly until theirs have been captured.
+        """
+        made, below = self._made, inf if self._idle else FIRST
+        if self._closed or not any(pool.next_rank < below for pool in made.graph_pools):
+            return
+        self._emission.release()
+        try:
+            with self._measured(made):
+                made.capture_next()
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            for pool in made.graph_pools:
+                pool.give_up(first_line(error))
+            self._notices.tell(made.performance_warnings())
+            return
+        graphs, left = made.graphs
+        self._outbox.put(Captured(graphs, self._graph_bytes, self._warm_up_s, left, self._clock()))
+
     def _make_room(self) -> None:
         """The device is out of memory: end the youngest request and continue with the others."""
         torch.cuda.empty_cache()
@@ -316,6 +354,10 @@ class Worker:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
         self._planner.give_up(row)
+
+
+class _ClosingError(Exception):
+    """The engine is to close before it has been loaded."""
 
 
 def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:
