@@ -23,7 +23,8 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.graphs import FIRST, Graphs, Inputs, Signature
+from specchat.engine.device.graph_pool import FIRST
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 
 WIDTH = 8
 """Tokens per pass. Longer drafts take several passes, shorter ones are padded."""

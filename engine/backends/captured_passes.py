@@ -27,7 +27,8 @@ from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import FIRST, LATER, GraphPool, Graphs, Inputs, Signature
+from specchat.engine.device.graph_pool import FIRST, LATER, GraphPool
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 

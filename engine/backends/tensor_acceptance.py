@@ -19,7 +19,8 @@ from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import FIRST, LATER, Function, Graphs, Inputs, Signature
+from specchat.engine.device.graph_pool import FIRST, LATER
+from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc

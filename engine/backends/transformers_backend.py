@@ -27,7 +27,8 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.joined_linear import join_layers

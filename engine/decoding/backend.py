@@ -21,7 +21,8 @@ from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.device import Stopwatch
-from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState

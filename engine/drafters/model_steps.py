@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature, Step
+from specchat.engine.device.graph_pool import FIRST, LATER
+from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, most_likely, standardise

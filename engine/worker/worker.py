@@ -35,7 +35,7 @@ from specchat.engine.commands import (
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.graphs import FIRST, LATER
+from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import CachedText, CacheUse, Captured, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS

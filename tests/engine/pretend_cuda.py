@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.backends import attention
 from specchat.engine.backends import transformers_backend as cached_model
-from specchat.engine.device.graphs import NEEDED, GraphPool, Graphs
+from specchat.engine.device.graph_pool import NEEDED, GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed import gpu_layers

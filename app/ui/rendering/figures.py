@@ -75,10 +75,8 @@ def clock_time(seconds: float, whole: float = 60.0) -> str:
 
 
 def graphs(captured: Ready | Captured) -> str:
-    """CUDA graphs: 96 · 0.4 GB · 0:52; 96 of 210 while more are captured."""
-    left = captured.left if isinstance(captured, Captured) else 0
-    count = f"{captured.graphs} of {captured.graphs + left}" if left else str(captured.graphs)
-    return f"{count} · {size_text(captured.graph_bytes)} · {clock_time(captured.warm_up_s)}"
+    """CUDA graphs captured so far: 96 · 0.4 GB · 0:52."""
+    return f"{captured.graphs} · {size_text(captured.graph_bytes)} · {clock_time(captured.warm_up_s)}"
 
 
 def meter(share: float | None, width: int) -> tuple[str, str]:

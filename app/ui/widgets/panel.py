@@ -196,6 +196,7 @@ class SetUpCard(ReplyCard):
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
             *([self.row("graphs", graphs(self.captured or ready))] if ready.graphs else []),
+            *([self.row("graphs left", str(self.captured.left))] if self.captured and self.captured.left else []),
             *self._limit(ready),
             *([self.row("kept texts", f"{slot} each, ≤ {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),

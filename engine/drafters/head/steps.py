@@ -12,7 +12,8 @@ from torch import Tensor
 
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature, Step
+from specchat.engine.device.graph_pool import FIRST, LATER
+from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from specchat.engine import Captured, EngineConfig, Event, Finished, FinishReason, Notice, Outbox, Ready, Request, Round
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
-from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
@@ -131,7 +133,7 @@ def test_between_rounds_one_graph_is_captured_that_a_pass_lacked(monkeypatch: py
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         served = Served(gpu, "none", requests, all_ended)
     order = [type(event) for event in served.events if isinstance(event, Captured | Round)]
-    pairs = list(zip(order, order[1:], strict=False))
+    pairs = list(pairwise(order))
     assert (Captured, Captured) not in pairs[: pairs.index((Round, Captured)) + 2]
     assert 0 < order.count(Captured) < 6
 
