@@ -74,7 +74,7 @@ class Backend(ABC):
     packed_embedding: PackedMatrix | None = None
     """The embedding as packed for the CPU kernels."""
     graph_pool: GraphPool | None = None
-    """Its CUDA graphs, those that are planned included."""
+    """Its captured and planned CUDA graphs."""
 
     @property
     def performance_warnings(self) -> list[str]:

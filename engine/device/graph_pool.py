@@ -1,4 +1,4 @@
-"""CUDA graphs of one device: the next of those that are planned is captured when the engine has time for it."""
+"""CUDA graphs of one model: capture, and a plan of further captures for when the engine has time."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Assembly:
 
     @property
     def graphs(self) -> tuple[int, int]:
-        """Number of CUDA graphs, and of those that are still to be captured."""
+        """Number of captured and of planned CUDA graphs."""
         pools = self.graph_pools
         return sum(pool.count for pool in pools), sum(len(pool.planned) for pool in pools)
 
