@@ -97,6 +97,7 @@ def on_cpu(drafter: str, requests: Sequence[Request]) -> list[list[int]]:
         lane.take(Submit(request, box, 0.0))
     while lane.busy:
         lane.turn()
+    lane.end()
     events = box.drain()
     return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
 
@@ -209,6 +210,7 @@ def test_captures_do_not_change_what_running_rows_have(
         assert all(map(torch.equal, before, kept(made)))
         while lane.busy:
             lane.turn()
+        lane.end()
         events += box.drain()
     found = [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
     assert found == expected
