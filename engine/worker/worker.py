@@ -6,10 +6,9 @@ This is where torch comes in; `engine.engine` imports it inside the thread.
 from __future__ import annotations
 
 import queue
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from math import inf
 from typing import ClassVar
 
@@ -36,8 +35,8 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.errors import EngineError, first_line
-from specchat.engine.events import CachedText, CacheUse, Captured, Counted, FinishReason, Loading, Notice, Ready
+from specchat.engine.errors import EngineError
+from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
@@ -46,6 +45,7 @@ from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
+from specchat.engine.worker.captures import Captures
 from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.keeping import Keeping
 from specchat.engine.worker.notices import Notices
@@ -97,8 +97,6 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._graph_bytes, self._warm_up_s = 0, 0.0
-        """As in `Captured`."""
         self._early: deque[Command] = deque()
         """Commands that came while the models were warmed up."""
 
@@ -148,6 +146,7 @@ class Worker:
         target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
         on_gpu = device.type == "cuda"
         pool, reserved = target.cache.pool, not target.capabilities.packed
+        captured = self._captures.made(self._clock())
         self._on_ready(
             Ready(
                 target=made.model.name,
@@ -165,9 +164,9 @@ class Worker:
                 slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
                 kept_bytes=pool.bytes,
                 state_bytes=target.cache.state_bytes,
-                graphs=made.graphs[0],
-                graph_bytes=self._graph_bytes,
-                warm_up_s=self._warm_up_s,
+                graphs=captured.graphs,
+                graph_bytes=captured.graph_bytes,
+                warm_up_s=captured.warm_up_s,
                 at=self._clock(),
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,
@@ -216,31 +215,18 @@ class Worker:
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
         self._say_loading("warm-up", "warming up", None)
-        self._graph_bytes, self._warm_up_s = 0, 0.0
+        self._captures = Captures(made)
         try:
-            with self._measured(made):
+            with self._captures.measured():
                 made.warm_up()
                 while made.capture_next(LATER if self.captures_later else inf):
                     self._go_on_loading(made.graphs[0])
         except torch.OutOfMemoryError:
+            del self._captures  # it holds the memory
             return False
         for pool in made.graph_pools:
             pool.defers = self.captures_later
         return True
-
-    @contextmanager
-    def _measured(self, made: Assembly) -> Iterator[None]:
-        """Add time and memory of captures to their sums."""
-        began, before = time.monotonic(), self._reserved(made)
-        yield
-        self._warm_up_s += time.monotonic() - began
-        self._graph_bytes += self._reserved(made) - before
-
-    @staticmethod
-    def _reserved(made: Assembly) -> int:
-        """Bytes that torch has taken from the GPU."""
-        device = made.target.device
-        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))
@@ -263,7 +249,7 @@ class Worker:
 
     def _take_commands(self) -> None:
         """Process all queued commands; wait for one if there is nothing else to do."""
-        idle = self._idle and not self._made.graphs[1]
+        idle = self._idle and not self._captures.is_next(inf)
         while True:
             held = self._paused and not self._steps and not self._closed
             if idle or held:
@@ -327,21 +313,13 @@ class Worker:
 
         So a request waits for one capture at most, and passes run eagerly until theirs have been captured.
         """
-        made, below = self._made, inf if self._idle else FIRST
-        if self._closed or not any(pool.next_rank < below for pool in made.graph_pools):
+        if self._closed or not self._captures.is_next(inf if self._idle else FIRST):
             return
         self._emission.release()
-        try:
-            with self._measured(made):
-                made.capture_next()
-        except torch.OutOfMemoryError as error:
-            torch.cuda.empty_cache()
-            for pool in made.graph_pools:
-                pool.give_up(first_line(error))
-            self._notices.tell(made.performance_warnings())
-            return
-        graphs, left = made.graphs
-        self._outbox.put(Captured(graphs, self._graph_bytes, self._warm_up_s, left, self._clock()))
+        if self._captures.next():
+            self._outbox.put(self._captures.made(self._clock()))
+        else:
+            self._notices.tell(self._made.performance_warnings())
 
     def _make_room(self) -> None:
         """The device is out of memory: end the youngest request and continue with the others."""
