@@ -104,7 +104,7 @@ class Ready:
     at: float
     """Time of this event."""
     graphs: int = 0
-    """CUDA graphs captured at start."""
+    """CUDA graphs captured so far; `Captured` says how many there are later."""
     graph_bytes: int = 0
     """Memory that was taken from the GPU for them."""
     warm_up_s: float = 0.0
@@ -132,6 +132,22 @@ class Ready:
     """Identifies the GPU, as NVML does without the prefix `GPU-`; empty on a CPU."""
     model_context: int = 0
     """Context length of the target: `context` is less if memory is short or less was requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One more CUDA graph was captured while requests are served."""
+
+    graphs: int
+    """CUDA graphs captured since the start."""
+    graph_bytes: int
+    """Memory that was taken from the GPU for them."""
+    warm_up_s: float
+    """Time of compiling, capturing and first passes."""
+    left: int
+    """How many are still to be captured."""
+    at: float
+    """Time of this event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,4 +292,6 @@ class Died:
     """Time of this event."""
 
 
-Event = Loading | Ready | Admitted | Prefilled | Round | Notice | Counted | CacheUse | Totals | Finished | Died
+Event = (
+    Loading | Ready | Captured | Admitted | Prefilled | Round | Notice | Counted | CacheUse | Totals | Finished | Died
+)

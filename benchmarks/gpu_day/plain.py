@@ -14,6 +14,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.request import Request
 from specchat.engine.tools.bench.synthetic import synthetic
+from specchat.engine.tools.runner import captured
 
 SHAPE = "llama-3.1-8b" if ON_GPU else "tiny"
 BATCHES = (1, 8, 32) if ON_GPU else (1, 4)
@@ -40,6 +41,7 @@ def _kernels() -> Iterator[Row]:
     engine = Engine(EngineConfig(shape, Path(), slots=1, context=512), synthetic(1.0, shape))
     engine.start()
     engine.wait_ready()
+    captured(engine)
     request = Request("warm", prompt_ids=(1, 2, 3), drafter="none", max_tokens=_TOKENS)
     list(engine.stream(request))
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if ON_GPU else [])]

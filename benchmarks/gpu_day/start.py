@@ -1,4 +1,4 @@
-"""Time from an engine's start to `Ready`, twice in one process, and the memory it states and takes: 8B shape."""
+"""Time from an engine's start to `Ready` and to the last graph, twice in one process, and its memory: 8B shape."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import held_memory, pick_device
 from specchat.engine.engine import Engine
 from specchat.engine.tools.bench.synthetic import synthetic
+from specchat.engine.tools.runner import captured
 
 SHAPE = "llama-3.1-8b" if ON_GPU else "tiny"
 
@@ -26,10 +27,13 @@ def rows() -> Iterator[Row]:
         )
         engine.start()
         ready = engine.wait_ready()
+        usable = time.monotonic() - began
+        captured(engine)
         stated = ready.weight_bytes + ready.cache_bytes
         yield {
             "what": f"{number} start of {SHAPE}",
-            "seconds": time.monotonic() - began,
+            "seconds": usable,
+            "all captured s": time.monotonic() - began,
             "stated GB": stated / 1e9,
             "held GB": (held_memory(pick_device("auto")) or 0) / 1e9,
         }

@@ -23,6 +23,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graph_pool import FIRST
 from specchat.engine.device.graphs import Graphs, Inputs, Signature
 
 WIDTH = 8
@@ -66,11 +67,10 @@ class BatchInvariantPasses:
             rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
         return _joined(rows, dim=0)
 
-    @torch.inference_mode()
-    def capture(self) -> None:
-        """Capture the passes of every extent."""
+    def plan(self) -> None:
+        """Plan to capture the passes of every extent, the largest first."""
         for columns in sorted({extent(i, self.cache.columns) for i in range(self.cache.columns)}, reverse=True):
-            self.graphs.capture(columns, partial(self._run, columns=columns), _signature)
+            self.graphs.plan(FIRST, columns, partial(self._run, columns=columns), self._signature)
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
@@ -79,7 +79,7 @@ class BatchInvariantPasses:
         logits, *tapped = self.graphs.call(
             columns,
             partial(self._run, columns=columns),
-            _signature,
+            self._signature,
             {"slot": [slot], "start": [start]},
             {"tokens": padded},
         )
@@ -92,9 +92,11 @@ class BatchInvariantPasses:
         logits, tapped = self.step(inputs["tokens"], positions, view, None)
         return [logits] if tapped is None else [logits, tapped]
 
-
-def _signature() -> Signature:
-    return Signature(dict.fromkeys(("slot", "start"), (1,)), tensors={"tokens": ((1, WIDTH), torch.long)})
+    def _signature(self) -> Signature:
+        initial = {"start": [self.cache.columns - WIDTH]}  # beyond the context
+        return Signature(
+            dict.fromkeys(("slot", "start"), (1,)), tensors={"tokens": ((1, WIDTH), torch.long)}, initial=initial
+        )
 
 
 def _joined(parts: Sequence[Scores], dim: int) -> Scores:

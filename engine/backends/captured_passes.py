@@ -27,7 +27,8 @@ from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import GraphPool, Graphs, Inputs, Signature
+from specchat.engine.device.graph_pool import FIRST, LATER, GraphPool
+from specchat.engine.device.graphs import Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 
@@ -102,7 +103,7 @@ _FEWEST_COLUMNS = 256
 _FAR = 1.25
 """A larger bucket of columns is dropped if it is less than this factor larger than the one before."""
 _MOST = 120
-"""Buckets captured at start, the likeliest; others are captured when they are first needed."""
+"""Buckets that are planned, the likeliest; others are captured once they are needed."""
 
 Scores = tuple[Tensor, Tensor | None]
 """Logits [B, T, V], and the tapped hidden states [B, T, taps x hidden size]."""
@@ -178,9 +179,9 @@ class CapturedPasses:
             self.not_compiled = first_line(error)
             return run()
 
-    @torch.inference_mode()
-    def capture(self) -> None:
-        """Capture the largest bucket, into whose memory the others fit, then the likeliest: few rows, few columns.
+    def plan(self) -> None:
+        """Plan to capture the largest bucket, into whose memory the others fit, then the likeliest: few rows, few
+        columns.
 
         The widest comes first, since what is compiled for it serves the narrower ones.
         """
@@ -188,7 +189,8 @@ class CapturedPasses:
         likeliest = list(product(self.graphs.counts, self.column_counts, widths))
         largest = (self.graphs.counts[-1], self.column_counts[-1], widths[0])
         for rows, columns, width in [largest, *likeliest][:_MOST]:
-            self.graphs.capture(*self._bucket(rows, width, columns))
+            first = (rows, columns, width) == largest or (rows, columns) == (1, self.column_counts[0])
+            self.graphs.plan(FIRST if first else LATER + rows, *self._bucket(rows, width, columns))
 
     def _branches(self, width: int) -> bool:
         return self._trees and width > 1

@@ -18,8 +18,10 @@ from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
+from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
@@ -117,16 +119,13 @@ class TensorAcceptance:
         count = len(rows)
         return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
 
-    @torch.inference_mode()
-    def capture(self, logits: Tensor, supports: Sequence[Support | None]) -> None:
-        """Capture the verdicts that rounds can meet, so that no reply waits for one.
+    def plan(self, vocabulary: int, supports: Sequence[Support | None]) -> None:
+        """Plan to capture the verdicts that rounds can meet.
 
         Args:
-            logits: [B, T, V], any of the target's.
+            vocabulary: V, width of the target's logits.
             supports: what drafters draw trees from; None for the whole vocabulary.
         """
-        if not self._graphs.enabled:
-            return
         for rows in reversed(self._graphs.counts):
             for flags, k in (*((flags, 0) for flags in coarse_flags(rows)), (ANY, top_logprobs.MOST)):
                 shapes: list[tuple[_Shape, Support | None]] = [
@@ -135,7 +134,8 @@ class TensorAcceptance:
                 for support in supports:
                     shapes += [(_tree_shape(rows, (1,) * each, flags, k, _id(support)), support) for each in _DEPTHS]
                 for shape, support in shapes:
-                    self._graphs.capture(shape, *self._bucket(shape, logits.shape[-1], support))
+                    rank = FIRST if rows == 1 and not k and len(shape.widths) <= DEFAULT_GAMMA else LATER + rows
+                    self._graphs.plan(rank, shape, *self._bucket(shape, vocabulary, support))
 
     def _shape(self, rows: int, proposal: Proposal, flags: SamplingFlags, k: int) -> _Shape:
         """The shape of a batch; with captured graphs, the smallest one that covers it."""

@@ -13,7 +13,8 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.device.padding import padded_width
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
@@ -29,7 +30,7 @@ class TensorBackend(Backend):
     """
 
     def __init__(self, slots: int, penalties: Penalties, pool: GraphPool | None) -> None:
-        self._pool, self.penalties = pool, penalties
+        self.graph_pool, self.penalties = pool, penalties
         self._verdicts = Graphs(self.device, slots, pool, MOST_SHAPES)
         self._acceptance = TensorAcceptance(self._verdicts, self.penalties)
 
@@ -55,7 +56,7 @@ class TensorBackend(Backend):
 
     def graphs(self, most: int) -> Graphs:
         """Captured functions of a drafter on this device; eager ones on a CPU."""
-        return Graphs(self.device, self.cache.slots, self._pool, most)
+        return Graphs(self.device, self.cache.slots, self.graph_pool, most)
 
     @torch.inference_mode()
     def forward_with_states(

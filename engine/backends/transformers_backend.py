@@ -27,7 +27,8 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.joined_linear import join_layers
@@ -196,25 +197,18 @@ class TransformersBackend(TensorBackend):
 
     @torch.inference_mode()
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:
-        """Run passes over one and several rows and tokens, so that kernels are chosen and compiled.
+        """Run passes over one and several tokens, so that kernels are chosen.
 
-        On a GPU, capture all passes and verdicts that rounds can meet.
+        On a GPU, plan to capture the passes and verdicts that rounds can meet.
 
         Args:
             supports: what drafters draw trees from.
         """
-        if self.captured:
-            self._capture(supports)
+        if not self.captured:
+            super().warm_up(supports)
             return
-        for length in (1, 5):
-            self.forward(torch.zeros(1, length, dtype=torch.long, device=self.device), [0], [0])
-
-    def _capture(self, supports: Sequence[Support | None]) -> None:
-        passes = self._invariant or self.captured
-        assert passes is not None
-        passes.capture()
-        logits = self.forward(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0], [0])
-        self._acceptance.capture(logits, supports if self.capabilities.trees else ())
+        (self._invariant or self.captured).plan()
+        self._acceptance.plan(self.vocabulary, supports if self.capabilities.trees else ())
 
     def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
         """Move keys and values of accepted branches to consecutive columns; forget states before the round."""

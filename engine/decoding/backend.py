@@ -21,6 +21,7 @@ from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.device import Stopwatch
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.sampling.penalties import Penalties
@@ -72,6 +73,8 @@ class Backend(ABC):
     """Bias and penalties of its rows; drafters share them, so that p and q see the same context."""
     packed_embedding: PackedMatrix | None = None
     """The embedding as packed for the CPU kernels."""
+    graph_pool: GraphPool | None = None
+    """Its captured and planned CUDA graphs."""
 
     @property
     def performance_warnings(self) -> list[str]:
@@ -173,7 +176,7 @@ class Backend(ABC):
 
     @abstractmethod
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:
-        """Run and, on a GPU, capture the passes and verdicts that rounds can meet, so that no reply waits for one.
+        """Run passes and, on a GPU, plan to capture the passes and verdicts that rounds can meet.
 
         Args:
             supports: what drafters draw trees from; None for the whole vocabulary.

@@ -59,7 +59,7 @@ class Drafter:
     """Memory that its CUDA graphs share."""
 
     def warm_up(self) -> float | None:
-        """Capture CUDA graphs and time a draft step of one row, while no request runs.
+        """Plan to capture CUDA graphs, and time a draft step of one row, while no request runs.
 
         Returns:
             Seconds of a draft step; None if they can only be learned from rounds.

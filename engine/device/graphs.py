@@ -2,127 +2,30 @@
 
 Launching a small model's kernels one by one costs more than running them. A captured function reads its inputs from
 static tensors, so callers pass a signature that says how large these are; without capture the function is called with
-the inputs as they are, and one function serves both.
+the inputs as they are, and one function serves both. What is likely to be called is planned, and captured one graph at
+a time; no capture changes what a running text has.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from math import prod
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from specchat.engine.device.device import is_shortage, to_device
-from specchat.engine.errors import first_line
+from specchat.engine.device.device import to_device
+from specchat.engine.device.graph_pool import NEEDED, GraphPool
 
 Shape = tuple[int, ...]
 Inputs = Mapping[str, Tensor]
 Function = Callable[[Inputs], Sequence[Tensor]]
-T = TypeVar("T")
-_CAPTURE = threading.Lock()
-"""Held by the thread that captures: a process captures one graph at a time (an engine closes while the next loads)."""
-
-
-before_capture: ContextVar[Callable[[], None]] = ContextVar("before_capture", default=lambda: None)
-"""Called before each capture, as hundreds may follow each other; raises `ClosingError` if this thread's engine is to
-close."""
-
-
-class ClosingError(Exception):
-    """The engine is to close: the next graph was not captured."""
-
-
-class GraphPool:
-    """CUDA graphs of one device, which share their memory.
-
-    Args:
-        device: where they run.
-        capture: whether functions become graphs; if not, they run eagerly with static shapes (to test these without a
-            GPU).
-    """
-
-    def __init__(self, device: torch.device, *, capture: bool) -> None:
-        self.device = device
-        self.not_captured: str | None = None
-        """Why some function runs eagerly although capture was requested; None if all are captured."""
-        self._capture = capture
-        self._pool = torch.cuda.graph_pool_handle() if capture else None
-
-    def graph(self, run: Callable[[], T]) -> Callable[[], T]:
-        """`run` as a CUDA graph, or `run` itself where it cannot be captured.
-
-        Results are in memory that all graphs share: they are valid until another graph runs. Only an error of the
-        capture itself leads to the fallback. Errors of the function are raised, and so is a shortage of memory.
-
-        Raises:
-            torch.OutOfMemoryError: there is not enough memory for the graph.
-            ClosingError: the engine is to close.
-        """
-        if not self._capture:
-            return run
-        before_capture.get()()
-        with _CAPTURE:
-            self._warm(run)
-            try:
-                return self._captured(run)
-            except RuntimeError as error:
-                self._replace_pool()
-                # An error inside a capture makes the end of the capture fail too: the first error is the reason.
-                reasons = list(_causes(error))
-                if any(map(is_shortage, reasons)):
-                    raise torch.OutOfMemoryError(first_line(reasons[-1])) from error
-                self.not_captured = first_line(reasons[-1])
-                return run
-
-    def _replace_pool(self) -> None:
-        """Take a new memory pool. A failed capture leaves the old one open for allocation (pytorch#180395)."""
-        with suppress(RuntimeError, AttributeError):  # it was closed already, or torch is built without CUDA
-            index, pool = torch.cuda.current_device(), cast(tuple[int, int], self._pool)
-            torch._C._cuda_endAllocateToPool(index, pool)
-            torch._C._cuda_releasePool(index, pool)
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def _warm(self, run: Callable[[], object]) -> None:
-        """Call twice outside of a graph, so that libraries initialise themselves."""
-        stream = _stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
-
-    def _captured(self, run: Callable[[], T]) -> Callable[[], T]:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        try:
-            # thread_local: other threads may allocate during the capture.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=_stream(self.device), capture_error_mode="thread_local"
-            ):
-                made = run()
-        finally:
-            torch.cuda.set_stream(stream)  # a capture that fails leaves its own
-
-        def replay() -> T:
-            graph.replay()
-            return made
-
-        return replay
-
-
-@lru_cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """Stream of warm-ups and captures. One for all, since each stream gets its own workspace of cuBLAS."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +42,7 @@ class Signature:
     """Names of tensors, and of results as "result 0", …, that all functions of a `Graphs` keep at one place; how many
     times the elements of this function's the largest has."""
     initial: Mapping[str, Any] = field(default_factory=dict)
-    """Inputs of the trial run before the capture, which must do no harm; 0 where not given."""
+    """Inputs of a capture, which must not change what a running text has; 0 where not given."""
 
 
 Step = tuple[Hashable, Function, Callable[[], Signature]]
@@ -162,7 +65,7 @@ class Graphs:
         self.counts = [1 << i for i in range(rows.bit_length()) if 2 << i <= rows] + [rows]
         """Row counts of captured functions: powers of two up to half of the most, then the most."""
         self._most = most
-        self._captured: OrderedDict[Hashable, _Captured] = OrderedDict()
+        self._static: OrderedDict[Hashable, _Static] = OrderedDict()
         self._shared: dict[str, Tensor] = {}
 
     @property
@@ -173,7 +76,7 @@ class Graphs:
     @property
     def keys(self) -> list[Hashable]:
         """Keys of the captured functions."""
-        return list(self._captured)
+        return [key for key, static in self._static.items() if static.run]
 
     @property
     def bytes(self) -> int:
@@ -197,7 +100,7 @@ class Graphs:
 
         With static shapes, inputs may be smaller than their static tensors: missing rows of numbers repeat the first
         row, other missing elements keep earlier values. Results then have all static rows, and are valid until the
-        next call of a function that shares their memory.
+        next call of a function that shares their memory, or a capture.
 
         Args:
             key: identifies the function and its static shapes.
@@ -209,22 +112,48 @@ class Graphs:
         if self.pool is None:
             inputs = {name: to_device(np.asarray(values), self.device) for name, values in numbers.items()}
             return tuple(function({**inputs, **(tensors or {})}))
-        return self.capture(key, function, signature).replay(numbers, tensors or {})
+        if not self.pool.defers:
+            self.capture(key, function, signature)
+        static = self._static_of(key, function, signature)
+        if static.run is None:
+            self.plan(NEEDED, key, function, signature)
+        return static.call(numbers, tensors or {})
+
+    def plan(self, rank: int, key: Hashable, function: Function, signature: Callable[[], Signature]) -> None:
+        """Have a function captured in the order of ranks, unless it is captured."""
+        static = self._static.get(key)
+        if self.pool is not None and (static is None or static.run is None):
+            self.pool.plan((self, key), rank, partial(self.capture, key, function, signature))
 
     @torch.inference_mode()
-    def capture(self, key: Hashable, function: Function, signature: Callable[[], Signature]) -> _Captured:
-        """The captured function of a key, captured now if it is not yet."""
-        assert self.pool is not None
-        if key not in self._captured:
-            self._captured[key] = self._make(self.pool, function, signature())
-            if len(self._captured) > self._most:
-                self._captured.popitem(last=False)
-        self._captured.move_to_end(key)
-        return self._captured[key]
+    def capture(self, key: Hashable, function: Function, signature: Callable[[], Signature]) -> Sequence[Tensor]:
+        """Capture a function unless it is captured; returns its static results."""
+        static = self._static_of(key, function, signature)
+        if static.run is None:
+            assert self.pool is not None
+            static.numbers.reset()
+            places = static.results = tuple(
+                self._place(f"result {i}", tuple(made.shape), made.dtype, static.shared)
+                for i, made in enumerate(function(static.inputs))
+            )
 
-    def _make(self, pool: GraphPool, function: Function, signature: Signature) -> _Captured:
-        numbers = _Numbers(self.device, signature)
-        numbers.send({name: signature.initial[name] for name in numbers.sent if name in signature.initial})
+            def run() -> None:
+                # Copied out of the graphs' memory, which other graphs overwrite.
+                for place, made in zip(places, function(static.inputs), strict=True):
+                    place.copy_(made)
+
+            static.run = self.pool.graph(run)
+        return static.results
+
+    def _static_of(self, key: Hashable, function: Function, signature: Callable[[], Signature]) -> _Static:
+        if key not in self._static:
+            self._static[key] = self._make(function, signature())
+            if len(self._static) > self._most:
+                self._static.popitem(last=False)
+        self._static.move_to_end(key)
+        return self._static[key]
+
+    def _make(self, function: Function, signature: Signature) -> _Static:
         tensors = {
             name: self._place(name, shape, dtype, signature.shared)
             for name, (shape, dtype) in signature.tensors.items()
@@ -232,18 +161,7 @@ class Graphs:
         for name in tensors:
             if name in signature.initial:
                 tensors[name].copy_(signature.initial[name])
-        inputs = {**numbers.sent, **tensors}
-        results = tuple(
-            self._place(f"result {i}", tuple(made.shape), made.dtype, signature.shared)
-            for i, made in enumerate(function(inputs))
-        )
-
-        def run() -> None:
-            # Copied out of the graphs' memory, which other graphs overwrite.
-            for place, made in zip(results, function(inputs), strict=True):
-                place.copy_(made)
-
-        return _Captured(numbers, tensors, results, pool.graph(run))
+        return _Static(function, _Numbers(self.device, signature), tensors, signature.shared)
 
     def _place(self, name: str, shape: Shape, dtype: torch.dtype, shared: Mapping[str, int]) -> Tensor:
         if name not in shared:
@@ -254,20 +172,30 @@ class Graphs:
         return self._shared[name][:size].view(shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Captured:
-    """A captured function with its static inputs and results."""
+@dataclass(slots=True)
+class _Static:
+    """A function with its static inputs, and results once it is captured."""
 
+    function: Function
     numbers: _Numbers
     tensors: Inputs
-    results: tuple[Tensor, ...]
-    run: Callable[[], None]
+    shared: Mapping[str, int]
+    results: tuple[Tensor, ...] = ()
+    run: Callable[[], None] | None = None
+    """Replays the graph; None before the capture."""
 
-    def replay(self, numbers: Mapping[str, ArrayLike], tensors: Inputs) -> tuple[Tensor, ...]:
+    @property
+    def inputs(self) -> Inputs:
+        """All static inputs by name."""
+        return {**self.numbers.sent, **self.tensors}
+
+    def call(self, numbers: Mapping[str, ArrayLike], tensors: Inputs) -> tuple[Tensor, ...]:
         """Copy the inputs to their places and run."""
         self.numbers.send(numbers)
         for name, given in tensors.items():
             self.tensors[name][tuple(slice(size) for size in given.shape)].copy_(given, non_blocking=True)
+        if self.run is None:
+            return tuple(self.function(self.inputs))
         self.run()
         return self.results
 
@@ -284,6 +212,7 @@ class _Numbers:
         total = sum(prod(shape) for shape in (*signature.integers.values(), *signature.reals.values()))
         self._all = np.zeros(total, dtype=np.int64)
         self._device = torch.zeros(total, dtype=torch.long, device=device)
+        self._initial = signature.initial
         self._host: dict[str, NDArray[Any]] = {}
         self.sent: dict[str, Tensor] = {}
         end = 0
@@ -295,6 +224,11 @@ class _Numbers:
                 begin, end = end, end + prod(shape)
                 self._host[name] = self._all[begin:end].view(kind).reshape(shape)
                 self.sent[name] = self._device[begin:end].view(dtype).view(shape)
+
+    def reset(self) -> None:
+        """Send the inputs of a capture."""
+        self._all.fill(0)
+        self.send({name: self._initial[name] for name in self.sent if name in self._initial})
 
     def send(self, numbers: Mapping[str, ArrayLike]) -> None:
         """Copy numbers [b, …] to the first rows; further rows get those of the first row.
@@ -309,11 +243,3 @@ class _Numbers:
             if len(array) < len(room):
                 room[(slice(len(array), None), *inner)] = array[:1]
         self._device.copy_(torch.from_numpy(self._all), non_blocking=True)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes, the first cause last."""
-    reason: BaseException | None = error
-    while reason is not None:
-        yield reason
-        reason = reason.__cause__ or reason.__context__

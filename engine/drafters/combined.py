@@ -48,7 +48,7 @@ class CombinedDrafter(Drafter):
         )
 
     def warm_up(self) -> float | None:
-        """As the head's, which captures nothing twice."""
+        """As the head's, which plans nothing twice."""
         return self._head.warm_up()
 
     def admit(self, row: SequenceState) -> RowProfile:

@@ -81,8 +81,8 @@ class ModelDrafter(Drafter):
         return 0 if self._support else self._steps.graph_bytes
 
     def warm_up(self) -> float | None:
-        """Capture the drawing of tokens."""
-        self._steps.capture()
+        """Plan to capture the drawing of tokens."""
+        self._steps.plan()
         return None
 
     def admit(self, row: SequenceState) -> RowProfile:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
+from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
@@ -103,12 +104,12 @@ class ModelSteps:
             token, q = token[: len(logits)].clone(), q[: len(logits)].clone()
         return token, q
 
-    def capture(self) -> None:
-        """Where passes are captured, capture the drawing of tokens for all numbers of rows."""
-        for rows in reversed(self._graphs.counts) if self._graphs.enabled else ():
+    def plan(self) -> None:
+        """Plan to capture the drawing of tokens for all numbers of rows."""
+        for rows in reversed(self._graphs.counts):
             for flags in coarse_flags(rows):
                 if not flags.all_greedy:
-                    self._graphs.capture(*self._drawing(rows, flags))
+                    self._graphs.plan(FIRST if rows == 1 else LATER + rows, *self._drawing(rows, flags))
 
     def _drawing(self, rows: int, flags: SamplingFlags) -> Step:
         """Drawing of one token per row."""

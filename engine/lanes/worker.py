@@ -64,6 +64,7 @@ class LaneWorker(Worker):
 
     times_plain_passes: ClassVar[bool] = False
     overlaps: ClassVar[bool] = False
+    captures_later: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ def config_of(options: Any, **more: Any) -> EngineConfig:
 def running(
     config: EngineConfig, load: Assemble | None = None, *, close_s: float | None = 5.0
 ) -> Iterator[tuple[Engine, Ready, Assembly]]:
-    """An engine that has loaded its models, and these models; closed at the end.
+    """An engine that has loaded its models and captured all CUDA graphs, and these models; closed at the end.
 
     Args:
         config: models, device and capacity.
@@ -117,17 +117,27 @@ def running(
     Raises:
         EngineError: a model cannot be fetched or loaded.
     """
-
-    def loaded(made: Assembly, _slot: int) -> Generator[None, None, Assembly]:
-        yield
-        return made
-
     engine = Engine(config, load)
     engine.start()
     try:
-        yield engine, engine.wait_ready(), engine.borrow(loaded).result()
+        yield engine, engine.wait_ready(), captured(engine)
     finally:
         engine.close(close_s)
+
+
+def captured(engine: Engine) -> Assembly:
+    """The models of an engine, once it has captured all CUDA graphs that it has planned.
+
+    Raises:
+        EngineError: it has not loaded its models, or there is not enough memory.
+    """
+
+    def capture(made: Assembly, _slot: int) -> Generator[None, None, Assembly]:
+        while made.capture_next():
+            yield
+        return made
+
+    return engine.borrow(capture).result()
 
 
 def run_requests(

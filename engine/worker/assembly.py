@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
@@ -75,7 +77,7 @@ class Assembly:
         return coarse and not (self.exact and self.exact.equal)
 
     def warm_up(self) -> None:
-        """Choose, compile and capture kernels before a round is timed.
+        """Choose kernels before a round is timed, and plan what is to be captured.
 
         Raises:
             torch.OutOfMemoryError: there is not enough memory for it.
@@ -85,6 +87,29 @@ class Assembly:
         for backend in self.draft_runners:
             backend.warm_up()
         self.drafters.warm_up()
+
+    @property
+    def graph_pools(self) -> list[GraphPool]:
+        """Captured and planned CUDA graphs of its models; empty on a CPU."""
+        return [each.graph_pool for each in (self.target, *self.draft_runners) if each.graph_pool]
+
+    @property
+    def graphs(self) -> tuple[int, int]:
+        """Number of captured and of planned CUDA graphs."""
+        pools = self.graph_pools
+        return sum(pool.count for pool in pools), sum(len(pool.planned) for pool in pools)
+
+    def capture_next(self, below: float = inf) -> bool:
+        """Capture what is planned with the lowest rank; return whether anything is planned with a rank below this.
+
+        Raises:
+            torch.OutOfMemoryError: there is not enough memory for it.
+        """
+        pool = min(self.graph_pools, key=lambda pool: pool.next_rank, default=None)
+        if pool is None or pool.next_rank >= below:
+            return False
+        pool.capture_next()
+        return True
 
     def performance_warnings(self) -> list[str]:
         """What has kept the models from being as fast as they could be here, a sentence each."""

@@ -6,10 +6,10 @@ This is where torch comes in; `engine.engine` imports it inside the thread.
 from __future__ import annotations
 
 import queue
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from math import inf
 from typing import ClassVar
 
 import torch
@@ -34,7 +34,7 @@ from specchat.engine.commands import (
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.graphs import ClosingError, before_capture
+from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.errors import EngineError
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import PRESETS
@@ -45,6 +45,7 @@ from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.thinking import switch_of, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
+from specchat.engine.worker.captures import Captures
 from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.keeping import Keeping
 from specchat.engine.worker.notices import Notices
@@ -73,6 +74,9 @@ class Worker:
     overlaps: ClassVar[bool] = True
     """Whether records are made while the next round runs; those of a lane belong to its own turn."""
 
+    captures_later: ClassVar[bool] = True
+    """Whether CUDA graphs beyond those of one chat are captured while requests are served; lanes have all of them."""
+
     def __init__(
         self,
         config: EngineConfig,
@@ -93,8 +97,6 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._graphs, self._graph_bytes, self._warm_up_s = 0, 0, 0.0
-        """Of the warm-up, as in `Ready`."""
         self._early: deque[Command] = deque()
         """Commands that came while the models were warmed up."""
 
@@ -104,13 +106,10 @@ class Worker:
         Raises:
             EngineError: the models cannot be loaded.
         """
-        asked = before_capture.set(self._before_capture)
         try:
             self._load(assemble)
-        except ClosingError:
+        except _ClosingError:
             return
-        finally:
-            before_capture.reset(asked)
         self._keeping.load(self._notices)
         while not self._closed:
             self._take_commands()
@@ -121,6 +120,7 @@ class Worker:
             except torch.OutOfMemoryError:
                 self._make_room()
             self._side_work.step()
+            self._capture()
         self._requests.end_all(FinishReason.CANCELLED, "")
         self._emission.close()
         self._experiences.save()
@@ -146,6 +146,7 @@ class Worker:
         target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
         on_gpu = device.type == "cuda"
         pool, reserved = target.cache.pool, not target.capabilities.packed
+        captured = self._captures.made(self._clock())
         self._on_ready(
             Ready(
                 target=made.model.name,
@@ -163,9 +164,9 @@ class Worker:
                 slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
                 kept_bytes=pool.bytes,
                 state_bytes=target.cache.state_bytes,
-                graphs=self._graphs,
-                graph_bytes=self._graph_bytes,
-                warm_up_s=self._warm_up_s,
+                graphs=captured.graphs,
+                graph_bytes=captured.graph_bytes,
+                warm_up_s=captured.warm_up_s,
                 at=self._clock(),
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,
@@ -214,43 +215,41 @@ class Worker:
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
         self._say_loading("warm-up", "warming up", None)
-        self._graphs, began, before = 0, time.monotonic(), self._reserved(made)
+        self._captures = Captures(made)
         try:
-            made.warm_up()
+            with self._captures.measured():
+                made.warm_up()
+                while made.capture_next(LATER if self.captures_later else inf):
+                    self._go_on_loading(made.graphs[0])
         except torch.OutOfMemoryError:
+            del self._captures  # it holds the memory
             return False
-        self._warm_up_s, self._graph_bytes = time.monotonic() - began, self._reserved(made) - before
+        for pool in made.graph_pools:
+            pool.defers = self.captures_later
         return True
-
-    @staticmethod
-    def _reserved(made: Assembly) -> int:
-        """Bytes that torch has taken from the GPU."""
-        device = made.target.device
-        return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         self._outbox.put(Loading(stage, text, fraction, self._clock()))
 
     # ---- commands
 
-    def _before_capture(self) -> None:
-        """Say how many graphs there are, and obey a `Close` command; during the start, when others wait.
+    def _go_on_loading(self, captured: int) -> None:
+        """Between two captures of the start, say how many graphs there are; other commands than `Close` wait.
 
         Raises:
-            ClosingError: a `Close` command has come.
+            _ClosingError: a `Close` command has come.
         """
         with suppress(queue.Empty):
             while True:
                 self._early.append(self._commands.get_nowait())
         if any(isinstance(command, Close) for command in self._early):
-            raise ClosingError
+            raise _ClosingError
         text = "compiling and capturing CUDA graphs, the first start is the longest"
-        self._say_loading("warm-up", f"{text}: {self._graphs} captured", None)
-        self._graphs += 1
+        self._say_loading("warm-up", f"{text}: {captured} captured", None)
 
     def _take_commands(self) -> None:
         """Process all queued commands; wait for one if there is nothing else to do."""
-        idle = not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
+        idle = self._idle and not self._captures.is_next(inf)
         while True:
             held = self._paused and not self._steps and not self._closed
             if idle or held:
@@ -305,6 +304,23 @@ class Worker:
         self._rounds.run(rows)
         self._scheduler.trim()
 
+    @property
+    def _idle(self) -> bool:
+        return not self._scheduler.rows and not self._scheduler.waiting and not self._side_work.pending
+
+    def _capture(self) -> None:
+        """Capture one CUDA graph: any that is planned while there is nothing else to do, else what a pass has lacked.
+
+        So a request waits for one capture at most, and passes run eagerly until theirs have been captured.
+        """
+        if self._closed or not self._captures.is_next(inf if self._idle else FIRST):
+            return
+        self._emission.release()
+        if self._captures.next():
+            self._outbox.put(self._captures.made(self._clock()))
+        else:
+            self._notices.tell(self._made.performance_warnings())
+
     def _make_room(self) -> None:
         """The device is out of memory: end the youngest request and continue with the others."""
         torch.cuda.empty_cache()
@@ -316,6 +332,10 @@ class Worker:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self._clock()))
         self._planner.give_up(row)
+
+
+class _ClosingError(Exception):
+    """The engine is to close before it has been loaded."""
 
 
 def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:

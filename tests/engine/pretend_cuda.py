@@ -21,10 +21,9 @@ from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.backends import attention
 from specchat.engine.backends import transformers_backend as cached_model
-from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device.graph_pool import NEEDED, GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed import gpu_layers
 from specchat.engine.research.tables import LoadedTables
@@ -248,8 +247,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     monkeypatch.setattr(gpu_layers, "_compiled", lambda: gpu_layers._dequantized)
     monkeypatch.setattr(attention, "has_block_kernels", lambda *_: False)
     if not capture:
-        monkeypatch.setattr(TransformersBackend, "_capture", lambda *_: None)
-        monkeypatch.setattr(HeadSteps, "capture", lambda *_: None)
+        plan = Graphs.plan
+        monkeypatch.setattr(Graphs, "plan", lambda graphs, *what: plan(graphs, *what) if what[0] == NEEDED else None)
     monkeypatch.setattr(GraphPool, "_warm", lambda _, run: None)  # noqa: ARG005
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: gpu.captured(run))
     threads = torch.get_num_threads()

@@ -274,6 +274,8 @@ class ModelActions(ActionGroup):
                 self.fail(NO_CHAT.format(record.target))
             case engine.Ready():
                 self._become_ready(record)
+            case engine.Captured():
+                self._scope.screen.widgets.panel.show_captured(record)
             case engine.CacheUse():
                 if isinstance(screen := self._scope.app.screen, CacheScreen):
                     screen.call_later(screen.take, record)  # once it is mounted

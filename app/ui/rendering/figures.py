@@ -16,7 +16,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import ReplyFigures
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
-from specchat.engine import CLOCKS, WINDOW_S, Fate, Metrics, Ready, Round, Speedup, size_text
+from specchat.engine import CLOCKS, WINDOW_S, Captured, Fate, Metrics, Ready, Round, Speedup, size_text
 from specchat.engine.tools.lane_figures import SAMPLED
 
 NOTHING = "–"
@@ -74,9 +74,9 @@ def clock_time(seconds: float, whole: float = 60.0) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def graphs(ready: Ready) -> str:
-    """CUDA graphs captured at start: 96 · 0.4 GB · 0:52."""
-    return f"{ready.graphs} · {size_text(ready.graph_bytes)} · {clock_time(ready.warm_up_s)}"
+def graphs(captured: Ready | Captured) -> str:
+    """CUDA graphs captured so far: 96 · 0.4 GB · 0:52."""
+    return f"{captured.graphs} · {size_text(captured.graph_bytes)} · {clock_time(captured.warm_up_s)}"
 
 
 def meter(share: float | None, width: int) -> tuple[str, str]:

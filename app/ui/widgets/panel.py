@@ -32,7 +32,7 @@ from specchat.app.ui.rendering.figures import (
     what_became_of_drafts,
 )
 from specchat.app.ui.widgets.card import LABEL, NONE, ReplyCard
-from specchat.engine import Ready, Speedup, size_text
+from specchat.engine import Captured, Ready, Speedup, size_text
 
 POSITIONS = 6
 """Bars beyond this draft position are left out."""
@@ -161,6 +161,8 @@ class SetUpCard(ReplyCard):
         super().__init__(title, **options)
         self.loaded = ""
         """The loaded model, as replies name theirs."""
+        self.captured: Captured | None = None
+        """The CUDA graphs, if some were captured after the start."""
         self.gpu = ""
         self.interface: float | None = None
 
@@ -193,7 +195,8 @@ class SetUpCard(ReplyCard):
         return [
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
-            *([self.row("graphs", graphs(ready))] if ready.graphs else []),
+            *([self.row("graphs", graphs(self.captured or ready))] if ready.graphs else []),
+            *([self.row("graphs left", str(self.captured.left))] if self.captured and self.captured.left else []),
             *self._limit(ready),
             *([self.row("kept texts", f"{slot} each, ≤ {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
@@ -228,9 +231,14 @@ class Panel(Container):
 
     def show_machine(self, ready: Ready, model: str) -> None:
         """Show what was loaded, and where; `model` is the model as replies name it."""
-        self._set_up.loaded = model
+        self._set_up.loaded, self._set_up.captured = model, None
         for card in self._cards:
             card.ready = ready
+        self._set_up.update()
+
+    def show_captured(self, captured: Captured) -> None:
+        """Show how many CUDA graphs there are by now."""
+        self._set_up.captured = captured
         self._set_up.update()
 
     def show_load(self, gpu: str, interface: float | None) -> None:

@@ -198,10 +198,10 @@ class HeadDrafter(Drafter):
         return self._graphs.bytes
 
     def warm_up(self) -> float | None:
-        """Capture all shapes of trees and chains; time a step of a packed head."""
+        """Plan to capture all shapes of trees and chains; time a step of a packed head."""
         if self._graphs.enabled:
             longest = min(LONGEST, self._layer.deepest) if self._branches else 0
-            self._steps.capture([tree_of(gamma) for gamma in range(1, longest + 1)])
+            self._steps.plan([tree_of(gamma) for gamma in range(1, longest + 1)])
         return self._packed.time_step() if self._packed else None
 
     def admit(self, row: SequenceState) -> RowProfile:

@@ -12,8 +12,10 @@ from torch import Tensor
 
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
+from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
+from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
@@ -44,15 +46,17 @@ class HeadSteps:
         self._widths = (*(width for width in _WIDTHS if width < layer.most_unread), layer.most_unread)
         self._chains = (*(length for length in _CHAINS if length < layer.deepest), layer.deepest)
 
-    @torch.inference_mode()
-    def capture(self, trees: Sequence[Tree]) -> None:
-        """Capture reading, and drafting of these trees and of chains, for all numbers of rows."""
+    def plan(self, trees: Sequence[Tree]) -> None:
+        """Plan to capture reading, and drafting of these trees and of chains, for all numbers of rows."""
         drafts = [*trees, *map(chain, reversed(self._chains))]
+        state = self._graphs.capture(*self._reading(1, self._widths[0], self._columns))[0]
         for rows in reversed(self._graphs.counts):
+            first = FIRST if rows == 1 else LATER + rows
             for width in reversed(self._widths):
-                state = self._graphs.capture(*self._reading(rows, width, self._columns)).results[0]
+                self._graphs.plan(first, *self._reading(rows, width, self._columns))
             for tree, flags in product(drafts, coarse_flags(rows)):
-                self._graphs.capture(*self._drafting((rows, tree, flags), state, self._columns))
+                rank = first if tree.depth == DEFAULT_GAMMA else LATER + rows
+                self._graphs.plan(rank, *self._drafting((rows, tree, flags), state, self._columns))
 
     @torch.inference_mode()
     def draft(

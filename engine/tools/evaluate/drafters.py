@@ -247,6 +247,8 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     courses: dict[Way, list[Course]] = {Way(name, gamma): [] for name in names for gamma in gammas}
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     made.warm_up()
+    while made.capture_next():
+        pass
     drafting, sampling, tokenizer = Drafting(made), Sampling(temperature=options.temperature), made.model.tokenizer
     found = Evaluation(
         made.model.name, options.temperature, texts, problems, courses, lambda token: str(tokenizer.decode([token]))

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Admitted, Event, Prefilled, Round
+from specchat.engine import Admitted, Captured, Event, Prefilled, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
 from tests.app.views import WIDE, Replay
@@ -158,6 +158,11 @@ async def test_the_set_up_on_a_gpu_states_number_memory_and_time_of_graphs(stage
         assert not any("graphs" in row.plain for row in card.rows())
         card.ready = replace(card.ready, graphs=96, graph_bytes=410_000_000, warm_up_s=52.3)
         assert re.search(r"graphs +96 · 410 MB · 0:52", "\n".join(row.plain for row in card.rows()))
+        for left in (5, 0):
+            stage.app.actions.models.handle(Captured(97, 420_000_000, 53.0, left, 0.0))
+            rows = "\n".join(row.plain for row in card.rows())
+            assert re.search(r"graphs +97 · 420 MB · 0:53", rows)
+            assert bool(re.search(r"graphs left +5", rows)) == bool(left)
 
 
 async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for_it(stage: Stage) -> None:

@@ -20,7 +20,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.errors import EngineError
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.progress import silence_transformers

@@ -12,7 +12,7 @@ from transformers import Phi3Config, Phi3ForCausalLM
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import tiny_model
 

@@ -38,8 +38,8 @@ from specchat.engine import (
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
-from specchat.engine.device import graphs
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device import graph_pool
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
@@ -342,7 +342,7 @@ def test_a_start_says_how_many_graphs_are_captured(monkeypatch: pytest.MonkeyPat
         worker = Worker(config, commands, box, Clock(), close, lambda _: None)
         worker.run(lambda config, _: put_together(config, target))
     texts = [event.text for event in box.drain() if isinstance(event, Loading)]
-    assert texts[-1].endswith(f": {gpu.graphs - 1} captured")
+    assert texts[-1].endswith(f": {gpu.graphs} captured")
     assert (readies[0].graphs, readies[0].graph_bytes) == (gpu.graphs, 1000 * gpu.graphs)
     assert readies[0].warm_up_s > 0
 
@@ -356,10 +356,10 @@ def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(GraphPool, "_captured", lambda _, run: run)
-    graphs._stream.cache_clear()
+    graph_pool._stream.cache_clear()
     for pool in [GraphPool(GPU, capture=True) for _ in range(2)]:
         pool.graph(lambda: None)
-    graphs._stream.cache_clear()
+    graph_pool._stream.cache_clear()
     assert len(made) == 1
 
 

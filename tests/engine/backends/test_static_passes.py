@@ -18,7 +18,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.models.packed import gpu_layers
 from tests.engine.tiny import tiny_model
 
@@ -153,10 +153,13 @@ def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_nee
     passes = CapturedPasses(
         cache, lambda tokens, *_: (tokens[..., None].float(), None), GraphPool(torch.device("cpu"), capture=False)
     )
-    passes.capture()
+    passes.plan()
+    while passes.pool.planned:
+        passes.pool.capture_next()
     captured = passes.graphs.keys
     assert len(captured) == 120
     assert captured[0] == (64, 17, 4999)
+    assert captured[1:5] == [(1, width, 256) for width in (17, 9, 5, 1)]
     assert all((1, width, columns) in captured for width in (1, 5, 9, 17) for columns in passes.column_counts)
     passes.forward(drawn(64, 1), range(64), [2000] * 64)
     assert set(passes.graphs.keys) - set(captured) == {(64, 1, 2048)}

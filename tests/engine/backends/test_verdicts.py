@@ -14,7 +14,8 @@ from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import Tree, chain, tree_of
-from specchat.engine.device.graphs import GraphPool, Graphs
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import missing
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties

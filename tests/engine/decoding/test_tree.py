@@ -9,7 +9,7 @@ from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device.graph_pool import GraphPool
 from tests.engine.tiny import tiny_model
 from tests.engine.tree_places import places
 

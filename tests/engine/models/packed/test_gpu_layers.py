@@ -10,7 +10,7 @@ import torch
 from specchat.engine import EngineConfig
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graphs import GraphPool
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.joined_linear import join_layers

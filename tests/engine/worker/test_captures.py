@@ -1,0 +1,222 @@
+"""CUDA graphs that are captured while requests are served, on the pretended device (`tests.engine.pretend_cuda`)."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import Captured, EngineConfig, Event, Finished, FinishReason, Notice, Outbox, Ready, Request, Round
+from specchat.engine.clock import Clock
+from specchat.engine.commands import Close, Command, Submit
+from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
+from specchat.engine.lanes.worker import LaneWorker
+from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.worker import Worker
+from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts
+from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
+from tests.engine.tiny import ask, ids_of
+
+CONFIG = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32)
+
+
+class Served(Outbox):
+    """Runs an engine in this thread, as the pretended device is known there alone: its events, and its graphs.
+
+    Args:
+        gpu: the device.
+        drafter: of the requests, whose models are made for it.
+        requests: submitted when the engine is ready.
+        until: called with each event and this; the engine is closed when it is true.
+        exact: as in the configuration.
+    """
+
+    def __init__(
+        self,
+        gpu: PretendedGpu,
+        drafter: str,
+        requests: Sequence[Request],
+        until: Callable[[Event, Served], bool],
+        *,
+        exact: bool = False,
+    ) -> None:
+        super().__init__()
+        self.gpu, self.requests, self._until = gpu, requests, until
+        self.events: list[Event] = []
+        self.at_start = 0
+        """Graphs captured before the engine was ready."""
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        target, draft = parts(drafter)
+        on_gpu, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
+        config = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32, exact=exact)
+        worker = Worker(config, self._commands, self, Clock(), self._on_ready, lambda _: None)
+        worker.run(lambda config, _: put_together(config, on_gpu, **draft))
+
+    def _on_ready(self, ready: Ready, _: Assembly) -> None:
+        assert ready.graphs == self.gpu.graphs
+        self.at_start = self.gpu.graphs
+        for request in self.requests:
+            self._commands.put(Submit(request, self, 0.0))
+
+    def put(self, event: Event) -> None:
+        """Take an event."""
+        self.events.append(event)
+        if self._until(event, self):
+            self._commands.put(Close())
+
+    @property
+    def ended(self) -> int:
+        """Replies that have ended."""
+        return sum(isinstance(event, Finished) for event in self.events)
+
+    def reply(self, name: str) -> list[int]:
+        """The tokens of a reply."""
+        return ids_of([event for event in self.events if getattr(event, "request_id", None) == name])
+
+
+def all_ended(_: Event, served: Served) -> bool:
+    return served.ended == len(served.requests)
+
+
+def all_captured(event: Event, _: Served) -> bool:
+    return isinstance(event, Captured) and not event.left
+
+
+def on_cpu(drafter: str, requests: Sequence[Request]) -> list[list[int]]:
+    """The replies of an engine on the CPU."""
+    target, draft = parts(drafter)
+    box = Outbox()
+    lane = LaneWorker(CONFIG, box, [])
+    lane.load(lambda config, _: put_together(config, target, **draft))
+    for request in requests:
+        lane.take(Submit(request, box, 0.0))
+    while lane.busy:
+        lane.turn()
+    lane.end()
+    events = box.drain()
+    return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "sampling", "exact"),
+    [
+        ("none", "greedy", False),
+        ("none", "greedy", True),
+        ("model", "sampled", False),
+        ("combined", "filtered", False),
+    ],
+)
+def test_requests_are_answered_before_all_graphs_are_captured_and_with_the_same_replies(
+    drafter: str, sampling: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [
+        ask(text, name=text, drafter=drafter, gamma=3, sampling=SAMPLINGS[sampling], max_tokens=12)
+        for text in ("abababab", "the cat sat")
+    ]
+    expected = on_cpu(drafter, requests)
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        served = Served(gpu, drafter, requests, all_ended, exact=exact)
+    between = [event for event in served.events if isinstance(event, Captured)]
+    assert [served.reply(request.request_id) for request in requests] == expected
+    assert between, "two rows are more than what is captured at start"
+    assert between[-1].left > 0
+    assert between[-1].graphs == gpu.graphs < 2 * served.at_start
+    assert not any(isinstance(event, Notice) for event in served.events)
+
+
+def test_between_rounds_one_graph_is_captured_that_a_pass_lacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [ask(text, name=text, drafter="none", max_tokens=12) for text in ("abab", "cdcd")]
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        served = Served(gpu, "none", requests, all_ended)
+    order = [type(event) for event in served.events if isinstance(event, Captured | Round)]
+    pairs = list(pairwise(order))
+    assert (Captured, Captured) not in pairs[: pairs.index((Round, Captured)) + 2]
+    assert 0 < order.count(Captured) < 6
+
+
+def test_the_others_are_captured_while_there_is_nothing_else_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
+        served = Served(gpu, "none", [ask("abab", drafter="none", max_tokens=4)], all_captured)
+    captured = [event for event in served.events if isinstance(event, Captured)]
+    assert served.ended == 1
+    assert [event.graphs for event in captured] == list(range(served.at_start + 1, gpu.graphs + 1))
+    assert [event.graph_bytes for event in captured] == [1000 * event.graphs for event in captured]
+    assert captured[-1].warm_up_s > captured[0].warm_up_s
+    assert len(captured) > served.at_start
+
+
+def test_an_engine_is_closed_between_two_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        served = Served(gpu, "none", [], lambda event, _: isinstance(event, Captured))
+    assert gpu.graphs == served.at_start + 1
+
+
+def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = [ask(text, name=text, drafter="none", max_tokens=12) for text in ("abab", "cdcd")]
+    expected = on_cpu("none", requests)
+    tried = []
+
+    def short(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        tried.append(run)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def at_the_first_round(event: Event, served: Served) -> bool:
+        if isinstance(event, Round):
+            monkeypatch.setattr(GraphPool, "_captured", short)
+        return served.ended == len(served.requests)
+
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        served = Served(gpu, "none", requests, at_the_first_round)
+    assert len(tried) == 1
+    assert [served.reply(request.request_id) for request in requests] == expected
+    assert {event.reason for event in served.events if isinstance(event, Finished)} == {FinishReason.LENGTH}
+    assert [event.text for event in served.events if isinstance(event, Notice)] == [
+        "tiny: its passes cannot all be captured as CUDA graphs (CUDA out of memory): it runs slower than it could"
+    ]
+
+
+@pytest.mark.parametrize(("drafter", "exact"), [("none", True), ("model", False), ("head", False)])
+def test_captures_do_not_change_what_running_rows_have(
+    drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [ask("abcd" * 9, name, drafter=drafter, gamma=3, max_tokens=60) for name in "01"]
+    expected, plan = on_cpu(drafter, requests), Graphs.plan
+    target, draft = parts(drafter)
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        target, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
+        monkeypatch.setattr(Graphs, "plan", lambda *_: None)
+        box = Outbox()
+        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=512, exact=exact), box, [])
+        made = lane.load(lambda config, _: put_together(config, target, **draft))
+        for request in requests:
+            lane.take(Submit(request, box, 0.0))
+        events: list[Event] = []
+        while sum(isinstance(event, Round) for event in events) < 6:
+            lane.turn()
+            events += box.drain()
+        used, before = gpu.graphs, kept(made)
+        monkeypatch.setattr(Graphs, "plan", plan)
+        made.warm_up()
+        while made.capture_next():
+            pass
+        assert gpu.graphs > used + 20
+        assert all(map(torch.equal, before, kept(made)))
+        while lane.busy:
+            lane.turn()
+        lane.end()
+        events += box.drain()
+    found = [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
+    assert found == expected
+
+
+def kept(made: Assembly) -> list[torch.Tensor]:
+    """Copies of the keys and values of the prompt's tokens in both slots."""
+    caches = [backend.cache for backend in (made.target, *made.draft_runners)]
+    return [each[:, :, :36].clone() for cache in caches for each in (*cache.keys, *cache.values)]
