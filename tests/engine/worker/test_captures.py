@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -134,8 +133,9 @@ def test_between_rounds_one_graph_is_captured_that_a_pass_lacked(monkeypatch: py
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         served = Served(gpu, "none", requests, all_ended)
     order = [type(event) for event in served.events if isinstance(event, Captured | Round)]
-    pairs = list(pairwise(order))
-    assert (Captured, Captured) not in pairs[: pairs.index((Round, Captured)) + 2]
+    served_until = len(order) - order[::-1].index(Round)
+    for end in range(served_until):  # a round's record may be a round late
+        assert order[:end].count(Captured) <= order[:end].count(Round) + 2
     assert 0 < order.count(Captured) < 6
 
 
