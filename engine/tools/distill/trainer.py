@@ -41,6 +41,8 @@ ROWS = 8
 LENGTH = 256
 """Rows per batch, and tokens per row."""
 CHECKPOINT_S = 120.0
+_SUSPENDED_S = 30.0
+"""Most that an update counts: it takes longer only if the process was suspended."""
 _LEAST = 0.02
 """Fraction of the peak learning rate that is left at the end (cosine decay)."""
 _WARM_UP = 20
@@ -313,11 +315,11 @@ class Trainer:
             EngineError: the disk is full.
         """
         saved = self.seconds
-        began = time.perf_counter() - self.seconds
         batches = self._batches(corpus)
         while self.seconds < seconds:
+            began = time.perf_counter()
             self.update(next(batches), self.seconds / seconds)
-            self.seconds = time.perf_counter() - began
+            self.seconds += min(time.perf_counter() - began, _SUSPENDED_S)
             if self.seconds - saved >= CHECKPOINT_S:
                 self.save()
                 saved = self.seconds

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,6 +28,7 @@ from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
+from specchat.engine.tools.distill.replies import LENGTH, acceptance, read_replies, split
 from specchat.engine.tools.distill.tables import count_tables
 from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, read_prompts
 from specchat.engine.tools.distill.trainer import Draft, Trainer
@@ -59,6 +62,8 @@ _TEXT_SHARE = 0.4
 """Fraction of the time for writing text."""
 _LEAST_TOKENS = 20_000
 """Fewest tokens of text: drafts trained on less do not generalise to other prompts."""
+_LEAST_OF_CHATS = 1000
+"""Fewest tokens of chats, which the draft is to be used for."""
 _SHARD_TOKENS = 8192
 _ROWS = {"cpu": 96, "cuda": 512}
 """Conversations of `_LENGTH` tokens written at once, per device type."""
@@ -109,9 +114,12 @@ def distill(options: DistillOptions, progress: Progress) -> Distilled:
 def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Progress) -> Distilled:
     """Write text, train, evaluate, and save the draft."""
     start = draft.start(work.start) if work.start else None
+    learn, held = split(options.chats, work.folder) if options.chats else (None, None)
     corpus = Corpus(work.folder, [work.require_text(folder) for folder in options.text])
     resumed = work.checkpoint.is_file()
-    if not resumed:
+    if learn is not None:
+        _read_chats(options, learn, draft, corpus, work, progress)
+    elif not resumed:
         write_text(options, draft, corpus, work, progress)
     tokens, vocabulary = draft_vocabulary(options, draft.model, corpus, start.vocabulary if start else None)
     if start is None and not resumed:
@@ -137,10 +145,38 @@ def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Pr
         minutes=round(before.minutes + minutes, 1),
         steps_before=before.steps,
         gamma=DEFAULT_GAMMA,
-        reached=_evaluate(options, draft, corpus, progress),
+        reached=_evaluate(options, draft, corpus, progress) if held is None else {},
     )
+    if held is not None:
+        made = _on_chats(options, draft, work, held, made, progress)
     draft.save(options.out, made)
+    if held is not None:
+        work.clear()
     return made
+
+
+def _on_chats(
+    options: DistillOptions, draft: Draft, work: WorkFolder, held: Path, made: Distilled, progress: Progress
+) -> Distilled:
+    """Acceptance of the starting draft and of the new one on held-out chats."""
+    assert work.start is not None
+    common = {name: getattr(options, name) for name in ("models", "target", "device", "dtype")}
+    progress("evaluation", "drafting along held-out chats", None)
+    before = acceptance(common, work.start, held)
+    new = work.folder / "new"
+    draft.save(new, replace(made, reached=before))
+    return replace(made, before=before, reached=acceptance(common, new, held))
+
+
+def _read_chats(
+    options: DistillOptions, file: Path, draft: Draft, corpus: Corpus, work: WorkFolder, progress: Progress
+) -> None:
+    """Let the target read stored chats, which counts as writing text does."""
+    began = time.perf_counter()
+    model = _writer(options, draft.model, progress)
+    target = make_runner(model, 1, min(LENGTH, model.context), 0, draft.taps)
+    read_replies(file, target, model.tokenizer, draft.model.dtype, corpus, progress)
+    work.spend(min(time.perf_counter() - began, options.minutes * 60 * _TEXT_SHARE))
 
 
 def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: WorkFolder, progress: Progress) -> None:
@@ -227,11 +263,13 @@ def draft_vocabulary(
     for talk in corpus.conversations():
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
-    if total < _LEAST_TOKENS and not _is_written(options):
+    if options.chats is not None and total < _LEAST_OF_CHATS:
+        raise EngineError(f"the chats have {total} tokens of replies and prompts and {_LEAST_OF_CHATS} are needed: chat first")
+    if options.chats is None and total < _LEAST_TOKENS and not _is_written(options):
         raise EngineError(
             f"the text given has {total} tokens and a draft head needs {_LEAST_TOKENS}: name more folders with --text"
         )
-    if total < _LEAST_TOKENS:
+    if options.chats is None and total < _LEAST_TOKENS:
         needed = math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)
         raise EngineError(
             f"{model.name} has written {total} tokens in the time given and a draft head needs {_LEAST_TOKENS}: "

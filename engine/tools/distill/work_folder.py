@@ -47,6 +47,8 @@ class DistillOptions:
     """File of prompts (`engine.tools.distill.text.read_prompts`); without it the target writes the user turns too."""
     begin: str | None = None
     """Finished draft that the training starts from (`find_start`)."""
+    chats: Path | None = None
+    """Conversations with replies of this target, one a line and the oldest first: read instead of writing text."""
     text: tuple[Path, ...] = ()
     """Files that tables are counted in; for other kinds, folders of earlier distillations whose text is used too."""
     device: str = "auto"
@@ -59,6 +61,8 @@ class DistillOptions:
     def __post_init__(self) -> None:
         if not self.minutes > 0:
             raise EngineError(f"minutes is {self.minutes:g}: it must be above 0")
+        if self.chats is not None and (self.begin is None or self.kind != DEFAULT_KIND or self.prompts is not None):
+            raise EngineError("chats continue the training of a head: give --from, and neither --kind nor --prompts")
         if self.begin is not None and self.kind == COUNTED:
             raise EngineError(
                 f"from is for kinds that are trained, and kind {COUNTED} is counted: leave one of them out"
@@ -86,6 +90,8 @@ class Distilled:
     """Draft length of the evaluation."""
     reached: Mapping[str, HeadAcceptance] = field(default_factory=dict)
     """Acceptance on prompts that are not in the text, greedy and at temperature 1; empty for counted tables."""
+    before: Mapping[str, HeadAcceptance] = field(default_factory=dict)
+    """Of the starting draft, if both are of held-out chats; the rate at temperature 1 is then Σ min(p, q)."""
 
 
 @dataclass(slots=True)
@@ -181,6 +187,14 @@ class WorkFolder:
         fields = {name: value for name, value in asdict(self).items() if name != "folder"}
         with disk_errors(self.folder, "distilling"), replacing(self.folder / _STATE) as part:
             part.write_text(json.dumps(fields) + "\n", encoding="utf-8")
+
+    def clear(self) -> None:
+        """Delete the text and the training, but not the lock and the state."""
+        for file in self.folder.iterdir():
+            if file.is_dir():
+                shutil.rmtree(file, ignore_errors=True)
+            elif file.name not in ("lock", _STATE):
+                file.unlink(missing_ok=True)
 
     @property
     def checkpoint(self) -> Path:
