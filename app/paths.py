@@ -37,6 +37,11 @@ def database_file() -> Path:
     return data_folder() / "specchat.db"
 
 
+def heads_folder() -> Path:
+    """Draft heads that were learnt from the chats."""
+    return data_folder() / "heads"
+
+
 def kept_folder(database: Path) -> Path:
     """What was read of the chats of a database (`EngineConfig.kept`)."""
     return database.with_suffix(".cache")

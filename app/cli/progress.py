@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Iterator
@@ -100,6 +101,11 @@ def pull_progress(stream: TextIO) -> Iterator[Progress]:
             bars.update(tasks[stage], description=escape(escape_controls(text)), total=total, completed=fraction or 0.0)
 
         yield show
+
+
+def json_line(stage: str, text: str, fraction: float | None) -> None:
+    """Progress callback that prints one JSON object on a line of stdout."""
+    print(json.dumps({"stage": stage, "text": text, "fraction": fraction}), flush=True)
 
 
 class PlainLines:

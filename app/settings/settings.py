@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.errors import SettingsError
+from specchat.app.paths import heads_folder
 from specchat.engine import CACHE_TYPES, WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
 
 DRAFTERS = (
@@ -152,7 +153,8 @@ class Settings:
     def engine_config(self, models: Path, experience: Path | None = None, kept: Path | None = None) -> EngineConfig:
         """Configuration of an engine; `models` is the folder of local models, the others are as in `EngineConfig`."""
         options = self._shared_with(EngineConfig) | {"draft": self.draft or None}
-        return EngineConfig(models=models, experience=experience, kept=kept, **options)
+        config = EngineConfig(models=models, experience=experience, kept=kept, **options)
+        return replace(config, heads=(heads_folder(), *config.heads))
 
     def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
         """The settings that are options of the engine by the same name."""

@@ -99,6 +99,8 @@ _SETTINGS = (
            slash="draft", takes="NAME|none", needs=True),
     Action(name="unload", run="models.unload", about="free the memory of the models; the next prompt loads them again",
            slash="unload"),
+    Action(name="learn", run="learn.command", about="train the draft head on your chats while idle; undo",
+           place=CHAT, title="Learn from chats", slash="learn", takes="stop|undo"),
     Action(name="controls", run="views.controls", about="controls: γ, drafter, sampling, presets", place=CHAT,
            keys="ctrl+o,f9", title="Controls", slash="controls"),
     Action(name="greedy", run="controls.toggle_greedy", about="temperature 0, or back to what it was", place=CHAT,

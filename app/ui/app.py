@@ -196,6 +196,7 @@ class SpecChat(App[None]):
         """Store replies and unsent text, however the app ends."""
         await self.actions.comparison.close()
         self.actions.models.close()
+        self.actions.learn.learning.stop()
         self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
         if self.actions.preferences is not None:

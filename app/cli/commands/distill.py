@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import pull_progress
-from specchat.app.errors import UsageError
+from specchat.app.cli.progress import json_line, pull_progress
+from specchat.app.errors import AppError, UsageError
+from specchat.app.paths import database_file
 from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
 
 if TYPE_CHECKING:
+    from specchat.engine import Progress
     from specchat.engine.tools.distill import Distilled
 
 _OPTIONS = {
@@ -47,21 +51,51 @@ _OPTIONS = {
 
 
 @options.collect(given=_OPTIONS)
-def distill(given: options.Given, out: Annotated[Path, opt("--out", "FOLDER", "Folder of the draft.")]) -> None:
+def distill(
+    given: options.Given,
+    out: Annotated[Path, opt("--out", "FOLDER", "Folder of the draft.")],
+    chats: Annotated[
+        bool,
+        opt(
+            "--chats",
+            None,
+            "Learn from the stored chats with this model, with --from; the newest are held out, and acceptance on them "
+            "is printed before and after. Their text is deleted from the folder at the end.",
+        ),
+    ] = False,
+    as_json: Annotated[bool, opt("--json", None, "Print each step, and what was reached, as JSON on a line.")] = False,
+) -> None:
     """Make a draft for a target, or train a finished one further.
 
     The same call again continues an interrupted one; more minutes train the draft further.
     """
+    from specchat.app.chat.learning_text import write_chats
+    from specchat.app.storage.store import Store
     from specchat.engine.tools.distill import COUNTED, DistillOptions
     from specchat.engine.tools.distill import distill as run
 
     for name in ("minutes", "prompts") if "text" in given and given.get("kind") == COUNTED else ():
         if name in given:
             raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
-    chosen = DistillOptions(models=models_folder(), out=out, **{"target": DEFAULT_PRESET, **given})
-    with pull_progress(sys.stderr) as progress:
-        made = run(chosen, progress)
-    _print(made, out)
+    file = out / ".chats.jsonl" if chats else None
+    chosen = DistillOptions(models=models_folder(), out=out, chats=file, **{"target": DEFAULT_PRESET, **given})
+    watched: AbstractContextManager[Progress] = nullcontext(json_line) if as_json else pull_progress(sys.stderr)
+    try:
+        if file is not None:
+            with Store(database_file()) as store:
+                write_chats(store, chosen.target, file)
+        with watched as progress:
+            made = run(chosen, progress)
+    except OSError as error:
+        raise AppError(f"{out} cannot be written: {error.strerror or error}") from None
+    finally:
+        if file is not None:
+            file.unlink(missing_ok=True)
+    if as_json:
+        figures = {"before": made.before, "after": made.reached}
+        print(json.dumps({each: reached["greedy"].emitted_per_round for each, reached in figures.items() if reached}))
+    else:
+        _print(made, out)
 
 
 def _print(made: Distilled, out: Path) -> None:
@@ -71,9 +105,11 @@ def _print(made: Distilled, out: Path) -> None:
     counts = f"{made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes"
     print(f"{noun} for {escape_controls(made.target)}: {counts}.")
     if made.reached:
-        print(f"On held-out prompts, drafting {made.gamma} tokens a round:\n")
-        print(f"{'':16}{'accepted / tested':>18}   tokens per round   by position")
-    for name, reached in made.reached.items():
+        held_out = "the newest chats, which were" if made.before else "prompts,"
+        print(f"On {held_out} held out, drafting {made.gamma} tokens a round:\n")
+        print(f"{'':22}{'accepted / tested':>18}   tokens per round   by position")
+    rows = {f"{name}, before": reached for name, reached in made.before.items()} | dict(made.reached)
+    for name, reached in rows.items():
         places = " ".join(f"{100 * rate:3.0f}" for rate in reached.by_position)
-        print(f"{name:16}{100 * reached.rate:16.0f} %   {reached.emitted_per_round:16.2f}   {places} %")
+        print(f"{name:22}{100 * reached.rate:16.0f} %   {reached.emitted_per_round:16.2f}   {places} %")
     print(f"\nUse it with: specchat --draft {escape_controls(str(out))}")

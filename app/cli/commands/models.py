@@ -13,7 +13,7 @@ import typer
 
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import pull_progress
+from specchat.app.cli.progress import json_line, pull_progress
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Progress, models_folder, size_text
 from specchat.engine.models import DEFAULT_PRESET, PRESETS, KnownModel, Machine, ModelStore, known_models, recommended
@@ -40,15 +40,11 @@ def pull(
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
     store = ModelStore(models_folder())
-    watched: AbstractContextManager[Progress] = nullcontext(_json_line) if as_json else pull_progress(sys.stderr)
+    watched: AbstractContextManager[Progress] = nullcontext(json_line) if as_json else pull_progress(sys.stderr)
     with watched as progress:
         folder = pull_model(name, store, progress)
     if not as_json:
         print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
-
-
-def _json_line(stage: str, text: str, fraction: float | None) -> None:
-    print(json.dumps({"stage": stage, "text": text, "fraction": fraction}), flush=True)
 
 
 def _as_json(models: Sequence[KnownModel], machine: Machine, best: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.learning import WORDS, LearnActions
 from specchat.app.ui.actions.messages import CandidateActions, MessageActions
 from specchat.app.ui.actions.models import ModelActions
 from specchat.app.ui.actions.prompt import PromptActions
@@ -44,7 +45,8 @@ class Actions(ActionScope):
     def __post_init__(self) -> None:
         self.controls = SettingsActions(self)
         self.models = ModelActions(self, self.controls)
-        self.chats = ChatActions(self, self.models)
+        self.learn = LearnActions(self)
+        self.chats = ChatActions(self, self.models, self.learn)
         self.messages = MessageActions(self, self.chats)
         self.candidates = CandidateActions(self, self.controls, self.messages)
         self.replies = ReplyActions(self)
@@ -59,6 +61,7 @@ class Actions(ActionScope):
         if session.store is not None:
             self._past = PastReplies(session.store)
             self._past.refresh()
+            self.learn.learning.tidy()
             self.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
             self.prompt.store_in(session.settings_file.parent)
@@ -139,7 +142,7 @@ class Actions(ActionScope):
             "rejected": lambda: REJECTED, "context": lambda: WHEN_FULL, "preset": lambda: self.controls.presets,
             "theme": lambda: sorted(self.app.available_themes), "copy": lambda: COPIES, "export": lambda: FORMATS,
             "thinking": lambda: list(THINKING), "drafts": self.comparison.pairs, "system": self.prompt.systems,
-            "template": self.prompt.templates,
+            "template": self.prompt.templates, "learn": lambda: WORDS,
         }  # fmt: skip
 
     def _store_failed(self, sentence: str) -> None:

@@ -15,6 +15,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DEMONSTRATION
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
+from specchat.app.ui.actions.learning import LearnActions
 from specchat.app.ui.actions.models import ModelActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.rendering.block_stack import found_word
@@ -30,6 +31,7 @@ class ChatActions(ActionGroup):
     """Actions on stored chats; without an archive they do nothing."""
 
     _models: ModelActions
+    _learn: LearnActions
     deleted: list[Chat] = field(default_factory=list)
     """Chats that can be restored, the last one first."""
     _listed = 0
@@ -125,6 +127,7 @@ class ChatActions(ActionGroup):
         if conversation is not None:
             self._scope.requests.abandon(conversation)
         self._scope.archive.change(chat, deleted=True)
+        self._learn.forget()
         self.deleted.append(chat)
         self._scope.screen.leave(chat)
         self._scope.say(f"deleted “{escape_controls(chat.title)}” · u in the list restores it")

@@ -264,7 +264,7 @@ def draft_vocabulary(
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
     if options.chats is not None and total < _LEAST_OF_CHATS:
-        raise EngineError(f"the chats have {total} tokens of replies and prompts and {_LEAST_OF_CHATS} are needed: chat first")
+        raise EngineError(f"the chats have {total} tokens of text and {_LEAST_OF_CHATS} are needed: chat first")
     if options.chats is None and total < _LEAST_TOKENS and not _is_written(options):
         raise EngineError(
             f"the text given has {total} tokens and a draft head needs {_LEAST_TOKENS}: name more folders with --text"

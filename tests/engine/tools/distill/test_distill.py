@@ -310,3 +310,42 @@ def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> 
     with pytest.raises(EngineError, match=r"holds something else already \(.*json\): distil into another folder"):
         make(target, target, kind=kind)
     assert {file.name: file.read_bytes() for file in target.iterdir()} == before
+
+
+def test_stored_replies_are_learnt_from_and_the_newest_are_held_out(
+    target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_LEAST_OF_CHATS", 300)
+    chats, out = tmp_path / "chats.jsonl", tmp_path / "out"
+    reply = "the quick brown fox jumps over the lazy dog and the dog sleeps " * 3
+    said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": reply}]
+    lines = [json.dumps({"messages": said}) for _ in range(12)]
+    chats.write_text("\n".join(lines), encoding="utf-8")
+    made = make(target, out, 0.2, begin=str(head), chats=chats)
+    assert made.steps > made.steps_before == 90
+    assert {*made.before} == {*made.reached} == {"greedy", "temperature 1"}
+    assert read_card(out).greedy == made.reached["greedy"]
+    assert sorted(file.name for file in (out / WORK).iterdir()) == ["distill.json", "lock"], "no text is left"
+    assert loaded(target, out).parts["head"] is not None
+    chats.write_text(lines[0], encoding="utf-8")
+    with pytest.raises(EngineError, match="fewer than two chats"):
+        make(target, tmp_path / "none", begin=str(head), chats=chats)
+    with pytest.raises(EngineError, match="give --from"):
+        make(target, tmp_path / "none", chats=chats)
+
+
+def test_chats_that_are_deleted_between_two_calls_are_not_learnt_from(
+    target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_LEAST_OF_CHATS", 30)
+    corpus = Corpus(tmp_path / "out" / WORK)
+    chats = tmp_path / "chats.jsonl"
+    said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "the lazy dog sleeps " * 8}]
+    seen = []
+    for count in (9, 3):
+        chats.write_text("\n".join([json.dumps({"messages": said})] * count), encoding="utf-8")
+        monkeypatch.setattr(training, "acceptance", lambda *_: 1 / 0)  # ends as a kill does, with text and training
+        with pytest.raises(ZeroDivisionError):
+            make(target, tmp_path / "out", 0.1, begin=str(head), chats=chats)
+        seen.append(sum(1 for _ in corpus.conversations()))
+    assert seen == [8, 2]

@@ -1,0 +1,209 @@
+"""Learning from the stored chats: a separate process trains the draft head further (`specchat distill --chats`).
+
+The process has one thread and the lowest priority. It is suspended while the engine works or the machine runs on its
+battery. It keeps its text and its state in one folder, which is deleted when it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from specchat.app.errors import AppError
+from specchat.app.paths import heads_folder
+
+MINUTES = 10.0
+IDLE_S = 5.0
+"""How long the engine must have been idle."""
+BUSY, BATTERY = "the engine works", "the machine is not on mains power"
+FAILED = "learning ended without a reason"
+
+
+def on_mains() -> bool:
+    """Whether the machine is on mains power, or has no battery."""
+    battery = getattr(psutil, "sensors_battery", lambda: None)()
+    return battery is None or battery.power_plugged is not False
+
+
+class Learning:
+    """At most one learning process, and the heads that it has made.
+
+    Args:
+        command: Makes the command line from target, head and folder.
+        mains: Whether the machine is on mains power.
+        now: A clock in seconds.
+    """
+
+    def __init__(
+        self,
+        command: Callable[[str, str, Path], Sequence[str]] | None = None,
+        mains: Callable[[], bool] = on_mains,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._command, self._mains, self._now = command or _command, mains, now
+        self._target = ""
+        self._process: subprocess.Popen[str] | None = None
+        self._text, self._result, self._said = "", dict[str, Any](), list[str]()
+        self._paused, self._busy_at = "", -IDLE_S
+        self._readers: list[threading.Thread] = []
+
+    @staticmethod
+    def tidy() -> None:
+        """Delete the text that killed apps have left."""
+        for folder in _works().glob("[0-9]*"):
+            if not psutil.pid_exists(int(folder.name)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process, suspended or not."""
+        return self._process is not None
+
+    @property
+    def state(self) -> str:
+        """What the process does, as a sentence."""
+        return f"learning: {f'paused because {self._paused}' if self._paused else self._text or 'starting'}"
+
+    def start(self, target: str) -> None:
+        """Start to train the head of this target further, which is the learnt one or else the one of its preset.
+
+        Raises:
+            AppError: The process cannot be started.
+        """
+        folder = self._work
+        shutil.rmtree(folder, ignore_errors=True)
+        self._target, self._text, self._result, self._said, self._paused = target, "", {}, [], ""
+        learnt = _head(target)
+        command = self._command(target, str(learnt) if learnt.is_dir() else target, folder)
+        try:
+            self._process = process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                # Its own group, in this session: the system ends a suspended process whose app was killed.
+                process_group=None if sys.platform == "win32" else 0,
+            )
+        except OSError as error:
+            raise AppError(f"learning cannot start: {error.strerror or error}") from None
+        with suppress(psutil.Error):
+            psutil.Process(process.pid).nice(19 if sys.platform != "win32" else psutil.IDLE_PRIORITY_CLASS)
+        self._readers = [
+            threading.Thread(target=each, args=(process,), daemon=True) for each in (self._follow, self._listen)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def update(self, busy: bool) -> str | None:
+        """Suspend or resume the process; once it has ended, keep what it made and return a sentence about it."""
+        if busy:
+            self._busy_at = self._now()
+        if (process := self._process) is None:
+            return None
+        if process.poll() is not None:
+            return self._end(process)
+        idle = self._now() - self._busy_at >= IDLE_S
+        paused = BUSY if not idle else "" if self._mains() else BATTERY
+        if bool(paused) != bool(self._paused):
+            with suppress(psutil.Error):
+                own = psutil.Process(process.pid)
+                own.suspend() if paused else own.resume()
+        self._paused = paused
+        return None
+
+    def stop(self) -> None:
+        """End the process and delete its text."""
+        if (process := self._process) is not None:
+            self._process = None
+            with suppress(OSError):
+                process.kill()  # it may be suspended
+            process.wait()
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    def undo(self, target: str) -> bool:
+        """Return to the head before the last learning; whether there was a learnt one."""
+        learnt, before = _head(target), _head(target, before=True)
+        if not learnt.is_dir():
+            return False
+        shutil.rmtree(learnt)
+        if before.is_dir():
+            before.rename(learnt)
+        return True
+
+    @property
+    def _work(self) -> Path:
+        return _works() / str(os.getpid())
+
+    def _end(self, process: subprocess.Popen[str]) -> str:
+        for reader in self._readers:
+            reader.join()
+        self._process = None
+        try:
+            if process.returncode or "after" not in self._result:
+                why = next((line.strip() for line in reversed(self._said) if line.strip()), FAILED)
+                return f"nothing was learnt: {why.removeprefix('specchat: ')}"
+            before, after = self._result["before"], self._result["after"]
+            words = f"τ {before:.2f} → {after:.2f} on the newest chats, which were held out"
+            if after <= before:
+                return f"learnt nothing that helps: {words}; the head stays as it was"
+            self._keep()
+            return f"learnt: {words} · used from the next loading of the model (/unload) · /learn undo"
+        except OSError as error:
+            return f"what was learnt cannot be kept: {error.strerror or error}"
+        finally:
+            shutil.rmtree(self._work, ignore_errors=True)
+
+    def _keep(self) -> None:
+        """Make the new head the learnt one; the one before it is kept."""
+        learnt, before = _head(self._target), _head(self._target, before=True)
+        shutil.rmtree(before, ignore_errors=True)
+        for folder in (learnt, before):
+            folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if learnt.is_dir():
+            learnt.rename(before)
+        self._work.rename(learnt)
+        shutil.rmtree(learnt / ".work", ignore_errors=True)
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with suppress(ValueError, AttributeError):
+                said = json.loads(line)
+                self._text = str(said.get("text", self._text))
+                self._result = said
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self._said.extend(process.stderr)
+
+
+def _works() -> Path:
+    return heads_folder().with_name("learning")
+
+
+def _head(target: str, *, before: bool = False) -> Path:
+    """Folder of the learnt head of a target, or of the one before it."""
+    name = hashlib.blake2b(target.encode(), digest_size=8).hexdigest()
+    return (heads_folder().with_name("heads-before") if before else heads_folder()) / name
+
+
+def _command(target: str, head: str, folder: Path) -> Sequence[str]:
+    options = {"--target": target, "--from": head, "--out": str(folder), "--minutes": f"{MINUTES:g}", "--device": "cpu"}
+    given = [word for option in options.items() for word in option]
+    return [sys.executable, "-m", "specchat", "distill", "--chats", "--json", *given]

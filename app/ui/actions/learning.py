@@ -1,0 +1,62 @@
+"""The action on learning from the chats: `/learn`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specchat.app.chat.learning import MINUTES, Learning
+from specchat.app.errors import UsageError
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
+
+WORDS = ("stop", "undo")
+_LOOK_S = 0.2
+"""Interval of looking whether the engine works."""
+NOT_HERE = "chats are not stored here, or the engine runs elsewhere: there is nothing to learn from"
+
+
+@dataclass(eq=False)
+class LearnActions(ActionGroup):
+    """Starts, watches and undoes learning. Nothing is learnt without the command."""
+
+    learning: Learning = field(default_factory=Learning)
+    """The process."""
+    _watched = False
+
+    def command(self, argument: str = "") -> None:
+        """`/learn` starts, or says how far it is; `/learn stop`; `/learn undo`."""
+        if argument not in ("", *WORDS):
+            raise UsageError(f"/learn takes {' or '.join(WORDS)}, and got {argument!r}")
+        requests = self._scope.requests
+        if self._scope.archive is None or (requests.session is not None and requests.session.attached):
+            raise UnavailableError(NOT_HERE)
+        target = self._scope.settings.target
+        if argument == "undo":
+            undone = self.learning.undo(target)
+            self._scope.say(
+                "the head before it is used when the model is loaded next (/unload)"
+                if undone
+                else f"nothing has been learnt for {target}"
+            )
+        elif argument == "stop":
+            self._scope.say("learning stopped, its text is deleted" if self.learning.running else "nothing is learning")
+            self.learning.stop()
+        elif self.learning.running:
+            self._scope.say(self.learning.state)
+        else:
+            self.learning.start(target)
+            self._scope.say(f"learning from your chats for {MINUTES:g} minutes, while nothing else runs · /learn stop")
+            if not self._watched:
+                self._watched = True
+                self._scope.app.set_interval(_LOOK_S, self.update)
+
+    def update(self) -> None:
+        """Pause while a reply is written, and say what was learnt."""
+        requests = self._scope.requests
+        if sentence := self.learning.update(bool(requests.replies or requests.waiting)):
+            self._scope.say(sentence)
+
+    def forget(self) -> None:
+        """A chat has been deleted: stop, which deletes the text of it that is being learnt from."""
+        if self.learning.running:
+            self.learning.stop()
+            self._scope.say("learning stopped, because a chat was deleted and its text with it", "warning")

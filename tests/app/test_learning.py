@@ -1,0 +1,164 @@
+"""Learning from stored chats: the text that is given, the process that is paused, kept, undone; and `/learn`."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from specchat.app.chat.learning import BATTERY, BUSY, Learning
+from specchat.app.chat.learning_text import write_chats
+from specchat.app.paths import heads_folder
+from specchat.app.storage.store import Store
+from tests.app.stage import Stage
+
+TARGET = "smollm2-135m"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+
+
+def stand_in(after: float, seconds: float = 0.0) -> Callable[[str, str, Path], Sequence[str]]:
+    """A command that trains nothing: it waits, writes a head and says what it reaches."""
+
+    def command(target: str, head: str, folder: Path) -> Sequence[str]:
+        program = (
+            f"import json, pathlib, time; f = pathlib.Path({str(folder)!r}); (f / '.work').mkdir(parents=True);"
+            f"(f / '.work' / 'text').touch(); (f / 'head.json').write_text({str(after)!r}); "
+            f"print(json.dumps(dict(text='reading')), flush=True); time.sleep({seconds});"
+            f"print(json.dumps(dict(before=2.0, after={after})))"
+        )
+        return [sys.executable, "-c", program]
+
+    return command
+
+
+def ended(learning: Learning) -> str:
+    for _ in range(600):
+        if sentence := learning.update(busy=False):
+            return sentence
+        time.sleep(0.02)
+    raise AssertionError(learning.state)
+
+
+def heads() -> list[str]:
+    return sorted(file.read_text() for file in heads_folder().glob("*/head.json"))
+
+
+def nothing_is_left() -> bool:
+    return not list(heads_folder().with_name("learning").glob("*"))
+
+
+def test_a_better_head_is_kept_and_undone_step_by_step() -> None:
+    for after in (2.3, 2.5):
+        learning = Learning(stand_in(after))
+        learning.start(TARGET)
+        assert f"τ 2.00 → {after:.2f}" in ended(learning)
+        assert heads() == [str(after)]
+        assert nothing_is_left()
+    assert not list(heads_folder().glob("*/.work")), "the text"
+    assert learning.undo(TARGET)
+    assert heads() == ["2.3"]
+    assert learning.undo(TARGET)
+    assert not heads()
+    assert not learning.undo(TARGET)
+
+
+def test_a_head_that_is_no_better_is_not_used() -> None:
+    learning = Learning(stand_in(1.9))
+    learning.start(TARGET)
+    assert "stays as it was" in ended(learning)
+    assert not heads()
+    assert nothing_is_left()
+
+
+def test_a_failure_is_said_with_its_reason() -> None:
+    learning = Learning(lambda *_: [sys.executable, "-c", "import sys; sys.exit('specchat: the disk is full')"])
+    learning.start(TARGET)
+    assert ended(learning) == "nothing was learnt: the disk is full"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="psutil does not say it of Windows")
+def test_the_process_is_suspended_at_once_and_goes_on_when_idle_and_on_mains() -> None:
+    clock, mains = [0.0], [True]
+    learning = Learning(stand_in(2.1, seconds=60), mains=lambda: mains[0], now=lambda: clock[0])
+    learning.start(TARGET)
+    process = next(child for child in psutil.Process().children() if "time.sleep(60" in " ".join(child.cmdline()))
+
+    def is_stopped(busy: bool) -> bool:
+        learning.update(busy)
+        time.sleep(0.1)
+        return process.status() == psutil.STATUS_STOPPED
+
+    assert is_stopped(True)
+    assert BUSY in learning.state
+    clock[0] += 1
+    assert is_stopped(False)
+    clock[0] += 10
+    assert not is_stopped(False)
+    mains[0] = False
+    assert is_stopped(False)
+    assert BATTERY in learning.state
+    assert process.nice() == 19
+    learning.stop()
+    assert not process.is_running()
+    assert nothing_is_left()
+
+
+def test_only_ended_replies_of_the_model_in_chats_that_are_there(tmp_path: Path) -> None:
+    with Store(tmp_path / "chats.db") as store:
+        for number, (model, deleted) in enumerate(((TARGET, False), ("other", False), (TARGET, True))):
+            chat = store.create_chat(f"{number}")
+            prompt = store.add_message(chat.id, "user", f"question {number}")
+            reply = store.add_message(chat.id, "assistant", f"answer {number}", parent=prompt, model=model)
+            store.finish_message(reply, "stop")
+            running = store.add_message(chat.id, "user", "and?", parent=reply)
+            store.add_message(chat.id, "assistant", "half", parent=running, model=model)
+            if deleted:
+                store.change_chat(chat.id, deleted=True)
+        file = tmp_path / "text" / "chats.jsonl"
+        write_chats(store, TARGET, file)
+    said = [[each["content"] for each in json.loads(line)["messages"]] for line in file.read_text().splitlines()]
+    assert said == [["question 0", "answer 0"]]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.started() as pilot:
+        learn = stage.app.actions.learn
+        learn.learning = Learning(stand_in(2.4, seconds=60))
+        for line, words in (
+            ("/learn", "learning from your chats"),
+            ("/learn", "learning: "),
+            ("/learn stop", "learning stopped"),
+            ("/learn stop", "nothing is learning"),
+            ("/learn undo", "nothing has been learnt"),
+            ("/learn now", "takes stop or undo"),
+        ):
+            stage.composer.load_text("")
+            await stage.send(pilot, line)
+            assert words in stage.said[-1], (line, stage.said)
+        learn.learning = Learning(stand_in(2.4))
+        stage.composer.load_text("")
+        await stage.send(pilot, "/learn")
+        for _ in range(300):
+            if "τ 2.00 → 2.40" in stage.said[-1]:
+                break
+            await pilot.pause(0.05)
+        assert "τ 2.00 → 2.40" in stage.said[-1]
+        assert heads() == ["2.4"]
+        await stage.answer(pilot)
+        learn.learning = Learning(stand_in(2.4, seconds=60))
+        learn.learning.start(TARGET)
+        stage.app.actions.chats.delete()
+        assert not learn.learning.running
+        assert nothing_is_left()
