@@ -29,7 +29,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def stand_in(after: float, seconds: float = 0.0) -> Callable[[str, str, Path], Sequence[str]]:
     """A command that trains nothing: it waits, writes a head and says what it reaches."""
 
-    def command(target: str, head: str, folder: Path) -> Sequence[str]:
+    def command(_target: str, _head: str, folder: Path) -> Sequence[str]:
         program = (
             f"import json, pathlib, time; f = pathlib.Path({str(folder)!r}); (f / '.work').mkdir(parents=True);"
             f"(f / '.work' / 'text').touch(); (f / 'head.json').write_text({str(after)!r}); "

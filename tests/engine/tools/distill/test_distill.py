@@ -342,8 +342,8 @@ def test_chats_that_are_deleted_between_two_calls_are_not_learnt_from(
     chats = tmp_path / "chats.jsonl"
     said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "the lazy dog sleeps " * 8}]
     seen = []
-    for count in (9, 3):
-        chats.write_text("\n".join([json.dumps({"messages": said})] * count), encoding="utf-8")
+    for number in (9, 3):
+        chats.write_text("\n".join([json.dumps({"messages": said})] * number), encoding="utf-8")
         monkeypatch.setattr(training, "acceptance", lambda *_: 1 / 0)  # ends as a kill does, with text and training
         with pytest.raises(ZeroDivisionError):
             make(target, tmp_path / "out", 0.1, begin=str(head), chats=chats)
