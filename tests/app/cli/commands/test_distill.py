@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.paths import database_file
+from specchat.app.storage.store import Store
 from specchat.engine.tools.distill import training as distilling
 from tests.app.cli.commands.command import command
 
@@ -55,6 +57,8 @@ def test_tables_are_counted_and_loaded(tiny_model: Callable[..., Path], tmp_path
         ("--out x --from y --kind bigram", "from is for kinds that are trained"),
         ("--out x --kind bigram --text y --minutes 3", "--minutes contradicts --text"),
         ("--out x --kind bigram --text nowhere.txt", "nowhere.txt cannot be read"),
+        ("--out x --chats", "chats continue the training of a head: give --from"),
+        ("--out x --chats --from smollm2-135m", "was made for smollm2-135m, with other weights than"),
         ("", "Missing option '--out'"),
     ],
 )
@@ -66,3 +70,28 @@ def test_what_cannot_be_is_one_sentence(
     assert done.code == 2
     assert done.err.splitlines()[-1].startswith("specchat: ")
     assert words in done.err.splitlines()[-1]
+    assert not (tmp_path / "x" / ".chats.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_stored_chats_are_learnt_from(
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
+    monkeypatch.setattr(distilling, "_LEAST_OF_CHATS", 100)
+    target, head, out = tiny_model(), tmp_path / "head", tmp_path / "learnt"
+    assert command("distill", "--target", str(target), "--out", str(head), "--minutes", "0.06").code == 0
+    with Store(database_file()) as store:
+        for number in range(3):
+            chat = store.create_chat(f"{number}")
+            prompt = store.add_message(chat.id, "user", "the quick fox")
+            text = "the lazy dog sleeps " * 20
+            reply = store.add_message(chat.id, "assistant", text, parent=prompt, model=str(target))
+            store.finish_message(reply, "stop")
+    options = ("--target", str(target), "--from", str(head), "--out", str(out), "--minutes", "0.06")
+    done = command("distill", "--chats", *options)
+    assert done.code == 0, done.err
+    assert "On the newest chats, which were held out" in done.out
+    assert [line.split("  ")[0] for line in done.out.splitlines() if "greedy" in line] == ["greedy, before", "greedy"]
+    assert not (out / ".chats.jsonl").exists()
+    assert {file.name for file in (out / ".work").iterdir()} == {"distill.json", "lock"}
