@@ -64,7 +64,7 @@ def split(file: Path, folder: Path) -> tuple[Path, Path]:
 def read_replies(
     file: Path, target: Backend, tokenizer: object, dtype: torch.dtype, corpus: Corpus, progress: Progress
 ) -> None:
-    """Let the target read the replies of a file, the newest first, in place of the text that the folder holds.
+    """Let the target read the replies of a file, the newest first, instead of the text that the folder holds.
 
     Args:
         file: conversations, the oldest first.
