@@ -93,19 +93,23 @@ def test_the_process_is_suspended_at_once_and_goes_on_when_idle_and_on_mains() -
     learning.start(TARGET)
     process = next(child for child in psutil.Process().children() if "time.sleep(60" in " ".join(child.cmdline()))
 
-    def is_stopped(busy: bool) -> bool:
+    def becomes(stopped: bool, *, busy: bool = False) -> bool:
         learning.update(busy)
-        time.sleep(0.1)
-        return process.status() == psutil.STATUS_STOPPED
+        for _ in range(500):
+            if (process.status() == psutil.STATUS_STOPPED) is stopped:
+                return True
+            time.sleep(0.02)
+        return False
 
-    assert is_stopped(True)
+    assert becomes(stopped=True, busy=True)
     assert BUSY in learning.state
     clock[0] += 1
-    assert is_stopped(False)
+    learning.update(busy=False)
+    assert BUSY in learning.state, "it has not been idle for long"
     clock[0] += 10
-    assert not is_stopped(False)
+    assert becomes(stopped=False)
     mains[0] = False
-    assert is_stopped(False)
+    assert becomes(stopped=True)
     assert BATTERY in learning.state
     assert process.nice() == 19
     learning.stop()
