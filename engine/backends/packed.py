@@ -30,20 +30,6 @@ from specchat.engine.sequence.sequence import SequenceState
 CPU = torch.device("cpu")
 
 
-def build(
-    model: PackedModel,
-    slots: int,
-    context: int,
-    overhang: int,
-    taps: Sequence[int] = (),
-    *,
-    exact: bool = False,  # noqa: ARG001 as every pass is
-    pool: BlockPool | None = None,
-) -> PackedBackend:
-    """Backend of a packed model."""
-    return PackedBackend(model, slots, context, overhang, taps, pool=pool)
-
-
 class PackedBackend(Backend):
     """One model on the quantised kernels, and its cache; see `engine.decoding.backend.Backend`.
 
@@ -73,6 +59,7 @@ class PackedBackend(Backend):
         overhang: int,
         taps: Sequence[int] = (),
         *,
+        exact: bool = False,  # noqa: ARG002 as every pass is
         pool: BlockPool | None = None,
     ) -> None:
         columns = context + overhang + 1
@@ -196,6 +183,10 @@ class PackedBackend(Backend):
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
+
+
+build = PackedBackend
+"""Makes the backend of a packed model."""
 
 
 def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:

@@ -36,18 +36,9 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
 
-def build(
-    model: LoadedModel,
-    slots: int,
-    context: int,
-    overhang: int,
-    taps: Sequence[int] = (),
-    *,
-    exact: bool = False,
-    pool: BlockPool | None = None,
-) -> TransformersBackend:
-    """Backend of a loaded model."""
-    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact, pool=pool)
+def build(model: LoadedModel, *sizes: Any, **options: Any) -> TransformersBackend:
+    """Backend of a loaded model; further arguments as for `TransformersBackend`."""
+    return TransformersBackend(model.model, *sizes, **options)
 
 
 class TransformersBackend(TensorBackend):

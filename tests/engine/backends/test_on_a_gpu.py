@@ -13,10 +13,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,14 +36,13 @@ from specchat.engine import (
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
-from specchat.engine.device import graphs
 from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, moved, parts, parts_to_cuda
-from tests.engine.pretend_cuda import GPU, OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
+from tests.engine.pretend_cuda import OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
 
@@ -346,22 +343,6 @@ def test_a_start_says_how_many_graphs_are_captured(monkeypatch: pytest.MonkeyPat
     assert texts[-1].endswith(f": {gpu.graphs - 1} captured")
     assert (readies[0].graphs, readies[0].graph_bytes) == (gpu.graphs, 1000 * gpu.graphs)
     assert readies[0].warm_up_s > 0
-
-
-def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stream gets a workspace of cuBLAS, of 32 MiB on large GPUs."""
-    made: list[object] = []
-    stream = SimpleNamespace(wait_stream=lambda _: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: made.append(stream) or stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(GraphPool, "_captured", lambda _, run: run)
-    graphs._stream.cache_clear()
-    for pool in [GraphPool(GPU, capture=True) for _ in range(2)]:
-        pool.graph(lambda: None)
-    graphs._stream.cache_clear()
-    assert len(made) == 1
 
 
 def test_a_gpu_that_fails_within_a_reply_ends_the_engine_in_a_sentence_and_keeps_the_reply() -> None:

@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch._inductor.kernel.flex import flex_attention as flex_lowering
-from torch._inductor.kernel.flex import flex_decoding
 from torch._inductor.runtime import cache_dir_utils
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
 
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graphs import GraphPool
@@ -115,51 +112,6 @@ def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: p
         found = runner._forward(fed, slots, starts, tree_mask)[0]
         assert runner.flex, runner.performance_warnings
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-@pytest.mark.parametrize("ratio", [3, 4, 7, 8])
-@torch.inference_mode()
-def test_layers_get_the_kernel_for_decoding(ratio: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of rows and tokens: torch's compiler is asked where it would choose for a GPU."""
-    chosen: list[bool] = []
-
-    def lower(query: Any, key: Any, value: Any, _: Any, mask: Any, __: Any, options: Any, *___: Any) -> None:
-        shared = query.get_size()[1] != key.get_size()[1]
-        chosen.append(flex_decoding._use_flex_decoding(query, mask[3], value, dict(options), shared))
-        raise NotImplementedError("asked")
-
-    def by_blocks(tokens: Any, columns: Any, view: Any, tree_mask: Any) -> Any:
-        view.paged = True
-        return runner._call(runner.model, tokens, columns, view, tree_mask).logits, None
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
-    monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
-    sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
-    runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
-    assert compile_layers(runner.model)
-    for rows, length in ((1, 17), (3, 5), (2, 1)):
-        passes = make_static(runner, compiled=True)
-        passes.step = by_blocks
-        passes.forward(drawn(rows, length), range(rows), [30] * rows)
-        assert "asked" in str(passes.not_compiled)
-        assert chosen.pop(), (rows, length)
-
-
-def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_needed() -> None:
-    cache = KVCache([(1, 1, 1, 1)], 64, 5000, torch.device("cpu"), torch.float32)
-    passes = CapturedPasses(
-        cache, lambda tokens, *_: (tokens[..., None].float(), None), GraphPool(torch.device("cpu"), capture=False)
-    )
-    passes.capture()
-    captured = passes.graphs.keys
-    assert len(captured) == 120
-    assert captured[0] == (64, 17, 4999)
-    assert all((1, width, columns) in captured for width in (1, 5, 9, 17) for columns in passes.column_counts)
-    passes.forward(drawn(64, 1), range(64), [2000] * 64)
-    assert set(passes.graphs.keys) - set(captured) == {(64, 1, 2048)}
 
 
 def test_where_blocks_fail_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
