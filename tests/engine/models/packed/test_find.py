@@ -103,13 +103,6 @@ def test_what_was_packed_outlives_its_file(gguf: Path, store: ModelStore) -> Non
         resolve(name, store, ignore_progress)
 
 
-def test_a_store_of_an_earlier_version_gains_what_it_lacks(gguf: Path, store: ModelStore) -> None:
-    converted = resolve(str(gguf), store, ignore_progress)
-    written = (converted / "model.safetensors").stat().st_mtime_ns
-    assert packed_folder(str(gguf), "auto", store, ignore_progress) is not None
-    assert (converted / "model.safetensors").stat().st_mtime_ns == written
-
-
 def test_a_converted_file_that_is_gone_is_quantised_anew(gguf: Path, store: ModelStore) -> None:
     name = resolve(str(gguf), store, ignore_progress).name
     gguf.unlink()
