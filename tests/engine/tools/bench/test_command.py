@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,6 @@ import torch
 from specchat.engine import EngineError
 from specchat.engine.events import Admitted, Prefilled, Ready
 from specchat.engine.tools.bench import command, figures, suite
-from specchat.engine.tools.bench.__main__ import main
 from specchat.engine.tools.bench.command import BenchOptions, run
 from specchat.engine.tools.bench.figures import Pace, Tally, Traffic, tally
 from specchat.engine.tools.bench.report import BenchReport, Setting
@@ -81,20 +81,15 @@ def test_the_crossover_is_the_first_batch_that_does_not_pay(
     assert "in memory 1.50 of both" in text
 
 
-def test_the_module_is_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_synthetic_pair_is_set_up_as_a_chat_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LARGEST_BATCH", 2)
-    arguments = ["--synthetic", "1", "--shape", "tiny/tiny", "--limit", "1", "--max-tokens", "6", "--passes", "1"]
-    assert main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["specchat_bench"], found["setting"]["device"]) == (1, "cpu")
+    options = BenchOptions(**QUICK, synthetic=1.0, shape="tiny/tiny")  # type: ignore[arg-type]
+    found = json.loads(run(options, lambda _line: None).json())
+    assert (found["specchat_bench"], found["setting"]["device"], found["command"]) == (1, "cpu", "bench")
     assert found["setting"]["synthetic"].startswith("SYNTHETIC: random weights in the shape tiny/tiny, set to agree")
-    assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 1")
-    cells = [(cell["drafter"], cell["gamma"]) for cell in found["cells"]]
-    assert cells == [("none", "-"), ("model", "auto")], "the set-up of a chat, if nothing else is given"
-    assert main(["--shape", "tiny"]) == 2
-    assert capsys.readouterr().err == "bench: --shape goes with --synthetic ALPHA, which makes models of that shape\n"
-    assert main([*arguments, "--crossover", "--drafter", "model", "--gamma", "4"]) == 0
-    out = capsys.readouterr().out
+    assert [(cell["drafter"], cell["gamma"]) for cell in found["cells"]] == [("none", "-"), ("model", "auto")]
+    grows = replace(options, crossover=True, drafters=("model",), gammas=("4",))
+    out = run(grows, lambda _line: None).text()
     assert "model, gamma 4, synthetic, temperature 0, batch by batch" in out
     assert "a batch of" in out
 
