@@ -6,25 +6,38 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from specchat.engine import models_folder
+from specchat.engine.tools.bench import BenchOptions, run
+
 ON_GPU = torch.cuda.is_available()
 
 
-def bench(*options: object) -> dict[str, Any]:
-    """The report of a run.
+def bench(**options: object) -> dict[str, Any]:
+    """The report of a run with these `BenchOptions`.
 
     Raises:
         RuntimeError: it fails; its last line is the message.
     """
-    command = [sys.executable, "-m", "specchat.engine.tools.bench", *map(str, options), "--json"]
+    given = json.dumps(options, default=str)
+    command = [sys.executable, "-m", "benchmarks.gpu_day.bench", given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command[3:])}: {done.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"{given}: {done.stderr.strip().splitlines()[-1]}")
     report: dict[str, Any] = json.loads(done.stdout)
     return report
+
+
+def main() -> None:
+    """Run the benchmark with options as JSON, without a command line: little may be installed; print the report."""
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    models = Path(given.pop("models", models_folder()))
+    print(run(BenchOptions(models, "gpu_day", **given), lambda line: print(line, file=sys.stderr)).json())
 
 
 def cells(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -37,3 +50,7 @@ def cells(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def rounded(cell: dict[str, Any], *names: str) -> dict[str, Any]:
     """Some figures of a cell, those that it has."""
     return {name: cell[name] for name in names if cell.get(name) is not None}
+
+
+if __name__ == "__main__":
+    main()

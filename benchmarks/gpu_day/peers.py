@@ -22,9 +22,17 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         target, draft = (_written(Path(name) / part, shape) for part, shape in zip(("t", "d"), PAIR, strict=True))
         report = bench(
-            *("--target", target, "--draft", draft, "--drafter", "model", "--gamma", 4, "--peer", "transformers"),
-            *("--prompts", "chat", "--limit", 2, "--max-tokens", 64 if ON_GPU else 12, "--passes", 2),
-            *("--quantize", "none", "--models", name),
+            models=name,
+            target=target,
+            draft=draft,
+            quantize="none",
+            peers=["transformers"],
+            drafters=["model"],
+            gammas=["4"],
+            prompts=["chat"],
+            limit=2,
+            passes=2,
+            max_tokens=64 if ON_GPU else 12,
         )
     for what, cell in cells(report):
         yield {"what": what, **rounded(cell, "tokens_per_second", "measured_speedup")}

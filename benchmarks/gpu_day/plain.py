@@ -24,12 +24,8 @@ _KERNELS = 8
 
 def rows() -> Iterator[Row]:
     """Speeds, then kernels."""
-    batches = [option for batch in BATCHES for option in ("--batch", batch)]
-    limit = max(BATCHES)
-    report = bench(
-        *("--synthetic", 1, "--shape", SHAPE, "--drafter", "none", *batches),
-        *("--limit", limit, "--max-tokens", _TOKENS, "--passes", 3 if ON_GPU else 1),
-    )
+    sizes = {"batches": BATCHES, "limit": max(BATCHES), "max_tokens": _TOKENS, "passes": 3 if ON_GPU else 1}
+    report = bench(synthetic=1.0, shape=SHAPE, drafters=["none"], **sizes)
     for name, cell in cells(report):
         yield {"what": name, **rounded(cell, "tokens_per_second", "verify_ms", "rest_ms", "roofline")}
     yield from _kernels()

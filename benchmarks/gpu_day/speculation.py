@@ -19,11 +19,10 @@ _FIGURES = (
 def rows() -> Iterator[Row]:
     """A row per shape, batch size and γ."""
     for shape in SHAPES:
+        sizes = {"batches": BATCHES, "limit": max(BATCHES), "max_tokens": 64 if ON_GPU else 12}
+        gammas = list(map(str, GAMMAS))
         report = bench(
-            *("--synthetic", 0.8, "--shape", shape, "--drafter", "model"),
-            *(option for gamma in GAMMAS for option in ("--gamma", gamma)),
-            *(option for batch in BATCHES for option in ("--batch", batch)),
-            *("--limit", max(BATCHES), "--max-tokens", 64 if ON_GPU else 12, "--passes", 2 if ON_GPU else 1),
+            synthetic=0.8, shape=shape, drafters=["model"], gammas=gammas, passes=2 if ON_GPU else 1, **sizes
         )
         for name, cell in cells(report):
             row: Row = {"what": name, **rounded(cell, *_FIGURES)}

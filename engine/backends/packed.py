@@ -31,21 +31,6 @@ from specchat.engine.sequence.sequence import SequenceState
 CPU = torch.device("cpu")
 
 
-def build(
-    model: PackedModel,
-    slots: int,
-    context: int,
-    overhang: int,
-    taps: Sequence[int] = (),
-    *,
-    exact: bool = False,  # noqa: ARG001 as every pass is
-    pool: BlockPool | None = None,
-    cache_type: str = "f16",
-) -> PackedBackend:
-    """Backend of a packed model."""
-    return PackedBackend(model, slots, context, overhang, taps, pool=pool, cache_type=cache_type)
-
-
 class PackedBackend(Backend):
     """One model on the quantised kernels, and its cache; see `engine.decoding.backend.Backend`.
 
@@ -76,6 +61,7 @@ class PackedBackend(Backend):
         overhang: int,
         taps: Sequence[int] = (),
         *,
+        exact: bool = False,  # noqa: ARG002 as every pass is
         pool: BlockPool | None = None,
         cache_type: str = "f16",
     ) -> None:
@@ -202,6 +188,10 @@ class PackedBackend(Backend):
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
+
+
+build = PackedBackend
+"""Makes the backend of a packed model."""
 
 
 def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:

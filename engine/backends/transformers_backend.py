@@ -37,18 +37,9 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
 
-def build(
-    model: LoadedModel,
-    slots: int,
-    context: int,
-    overhang: int,
-    taps: Sequence[int] = (),
-    *,
-    exact: bool = False,
-    pool: BlockPool | None = None,
-) -> TransformersBackend:
-    """Backend of a loaded model."""
-    return TransformersBackend(model.model, slots, context, overhang, taps, exact=exact, pool=pool)
+def build(model: LoadedModel, *sizes: Any, **options: Any) -> TransformersBackend:
+    """Backend of a loaded model; further arguments as for `TransformersBackend`."""
+    return TransformersBackend(model.model, *sizes, **options)
 
 
 class TransformersBackend(TensorBackend):
@@ -104,10 +95,8 @@ class TransformersBackend(TensorBackend):
         self.capabilities = Capabilities(trees=not exact and self.states is None, captured=captures)
         self._gathers = not probe.attention_alone_reads
         """Whether attention takes keys and values by row."""
-        exact_or_recurrent = exact or self.states is not None
-        self.flex = (
-            folds and not (exact_or_recurrent or self._gathers) and attention.has_block_kernels(self.device, probe)
-        )
+        plain = folds and not (exact or self.states or self._gathers)
+        self.flex = plain and attention.has_block_kernels(self.device, probe)
         """Whether passes of fixed shape attend by `engine.backends.attention.block_mask`."""
         self._not_flex: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
@@ -123,9 +112,8 @@ class TransformersBackend(TensorBackend):
         if graphs is not None:
             compiled = not exact and compile_layers(model)
             self.captured = CapturedPasses(self.cache, self._step, graphs, compiled=compiled, trees=not exact)
-        self._invariant = (
-            BatchInvariantPasses(self.cache, self._step, Graphs(self.device, 1, graphs)) if exact else None
-        )
+        own = Graphs(self.device, 1, graphs)
+        self._invariant = BatchInvariantPasses(self.cache, self._step, own) if exact else None
         super().__init__(slots, Penalties(slots, context, self.device), graphs)
 
     @property

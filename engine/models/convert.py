@@ -45,43 +45,36 @@ _CONFIG, _WEIGHTS, _WRITE = 0.1, 0.2, 0.9
 """Ends of the first stages of a conversion, as fractions of its time."""
 
 
-def describe_gguf(file: Path, folder: Path, progress: Progress) -> None:
-    """Write what a model folder has besides weights: configuration, tokenizer, and a multi-token-prediction layer.
+def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool = True) -> None:
+    """Convert a GGUF file into a model folder that transformers loads.
 
     Args:
-        file: the GGUF file; of its tensors only those of that layer are read.
+        file: the GGUF file.
         folder: must exist and be empty.
+        progress: called with the stage convert.
+        weights: whether to write the weights, besides configuration, tokenizer, and a multi-token-prediction layer.
 
     Raises:
-        EngineError: the file is damaged or of a kind that cannot be converted, or the disk is too small.
+        EngineError: the file is damaged or of a kind that cannot be converted, or disk or memory is too small.
     """
     header = GgufHeader.read(file)
     _check_kind(header)
-    silence_transformers()
-    with _errors(header):
-        _describe(header, folder, lambda fraction: progress("convert", f"Reading {file.name}", fraction))
-
-
-def convert_gguf(file: Path, folder: Path, progress: Progress) -> None:
-    """Convert a GGUF file into a model folder that transformers loads; `folder` must exist and be empty.
-
-    Raises:
-        EngineError: as for `describe_gguf`, or memory is too small.
-    """
-    header = GgufHeader.read(file)
-    _check_kind(header)
-    size = header.parameters * torch.bfloat16.itemsize
-    require_space(folder, size, f"converting {file.name}")
     ours = header.architecture in ARCHITECTURES
-    # Of other families, the tensors as read and the network exist at the same time.
-    require_memory(torch.device("cpu"), size if ours else 2 * size, f"converting {file.name}")
+    if weights:
+        size = header.parameters * torch.bfloat16.itemsize
+        require_space(folder, size, f"converting {file.name}")
+        # Of other families, the tensors as read and the network exist at the same time.
+        require_memory(torch.device("cpu"), size if ours else 2 * size, f"converting {file.name}")
     silence_transformers()
 
     def report(start: float, end: float, fraction: float) -> None:
-        progress("convert", f"Converting {file.name}", start + (end - start) * fraction)
+        doing = "Converting" if weights else "Reading"
+        progress("convert", f"{doing} {file.name}", start + (end - start) * fraction)
 
     with _errors(header):
-        config = _describe(header, folder, functools.partial(report, 0.0, _WEIGHTS))
+        config = _describe(header, folder, functools.partial(report, 0.0, _WEIGHTS if weights else 1.0))
+        if not weights:
+            return
         read = _read_weights if ours else _read_network
         with _instrumented(functools.partial(report, _WEIGHTS, _WRITE)) as bar:
             network = read(header, config, bar)

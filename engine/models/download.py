@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.models.catalog import PRESETS, Preset, hub_folder, is_hub_id
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, fetch_from_hub
 from specchat.engine.models.machine import has_gpu
-from specchat.engine.models.prepare import prepare
+from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
@@ -43,7 +44,25 @@ def pull(spec: str, store: ModelStore, progress: Progress) -> Path:
         folder = packed_folder(spec, "auto", store, progress)
         assert folder is not None
         return folder
-    return prepare(spec, store, progress)
+    return _prepared_gguf(spec, store, progress) if is_gguf(spec, store) else resolve(spec, store, progress)
+
+
+def _prepared_gguf(spec: str, store: ModelStore, progress: Progress) -> Path:
+    """Folder of a model that comes as a GGUF file, which is packed or kept for the kernels, else converted."""
+    import torch
+
+    from specchat.engine.kernels.library import KernelError, missing
+    from specchat.engine.models.packed.decoder_description import OtherFamilyError
+    from specchat.engine.models.packed.find import gguf_file, packed_folder
+
+    if missing() is not None:
+        return resolve(spec, store, progress)
+    if not torch.cuda.is_available():
+        with suppress(OtherFamilyError, KernelError):
+            packed_folder(spec, "auto", store, progress)
+            return resolve(spec, store, progress, weights=False)
+    gguf_file(spec, store, progress)
+    return resolve(spec, store, progress, weights=False)
 
 
 def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:

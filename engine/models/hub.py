@@ -200,32 +200,23 @@ def _hub_errors(hub_id: str, folder: Path | None = None) -> Iterator[None]:
 
 
 def _hub_error(hub_id: str, error: Exception, arrived: int) -> EngineError:
-    from huggingface_hub import constants
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import constants, errors
 
-    page = f"{constants.ENDPOINT}/{hub_id}"
-    if isinstance(error, GatedRepoError):
-        return EngineError(f"{hub_id} is gated: accept its licence at {page}, run 'hf auth login', then try again")
-    if isinstance(error, RepositoryNotFoundError):
-        return EngineError(f"there is no model {hub_id} on the hub, or it is private: check the name at {page}")
-    if isinstance(error, HFValidationError):
-        return EngineError(f"{hub_id} cannot be the name of a model on the hub: it looks like organisation/name")
-    if isinstance(error, OfflineModeIsEnabled):
-        return EngineError(f"{hub_id} is not on this machine and HF_HUB_OFFLINE is set: unset it to fetch the model")
-    if isinstance(error, HfHubHTTPError):
-        return EngineError(f"the hub refused {hub_id} (HTTP status {error.response.status_code}): try again later")
-    if arrived:
-        return EngineError(
-            f"fetching {hub_id} was interrupted after {size_text(arrived)} ({type(error).__name__}): try again, it "
-            "continues there"
-        )
-    return EngineError(
-        f"{hub_id} is not on this machine and the hub cannot be reached ({type(error).__name__}): check the network, "
-        "or choose a model that 'specchat models list' shows as local"
+    page, kind = f"{constants.ENDPOINT}/{hub_id}", type(error).__name__
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    sentences: dict[type[Exception], str] = {
+        errors.GatedRepoError: f"{hub_id} is gated: accept its licence at {page}, run 'hf auth login', then try again",
+        errors.RepositoryNotFoundError: f"there is no model {hub_id} on the hub, or it is private: check the name at "
+        f"{page}",
+        errors.HFValidationError: f"{hub_id} cannot be the name of a model on the hub: it looks like organisation/name",
+        errors.OfflineModeIsEnabled: f"{hub_id} is not on this machine and HF_HUB_OFFLINE is set: unset it to fetch "
+        "the model",
+        errors.HfHubHTTPError: f"the hub refused {hub_id} (HTTP status {status}): try again later",
+    }
+    unreachable = (
+        f"fetching {hub_id} was interrupted after {size_text(arrived)} ({kind}): try again, it continues there"
+        if arrived
+        else f"{hub_id} is not on this machine and the hub cannot be reached ({kind}): check the network, or choose a "
+        "model that 'specchat models list' shows as local"
     )
+    return EngineError(next((text for known, text in sentences.items() if isinstance(error, known)), unreachable))

@@ -45,9 +45,8 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
         raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
     if spec in PRESETS and isinstance(source := PRESETS[spec].source, str):
         return _from_hub(source, store, progress)
-    from_gguf = converted if weights else described
     if spec in PRESETS:
-        return from_gguf(gguf_of(spec, store, progress), store, progress)
+        return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
     stored = store.find(spec)
     if stored is not None:
         return stored if not weights or has_weights(stored) else _with_weights(stored, store, progress)
@@ -55,7 +54,7 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
     if path.is_dir():
         return Checkpoint.open(path).folder
     if path.is_file() or spec.lower().endswith(_GGUF):
-        return from_gguf(gguf_of(spec, store, progress), store, progress)
+        return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
     if HUB_ID.fullmatch(spec):
         return _from_hub(spec, store, progress)
     if os.sep in spec or spec.startswith("~"):
@@ -149,26 +148,21 @@ def _hub_gguf(preset: Preset, progress: Progress) -> GgufFile:
     return GgufFile(preset.name, place, place, download)
 
 
-def converted(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
-    """Folder of the model that a GGUF file is converted to, with weights; converts it if needed."""
-    return _made(gguf, store, progress, "convert_gguf", has_weights)
+def converted(gguf: GgufFile, store: ModelStore, progress: Progress, *, weights: bool = True) -> Path:
+    """Folder of the model that a GGUF file is converted to, perhaps without weights if none are needed; made if
+    needed."""
+
+    def build(work: Path) -> None:
+        convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
+        file = gguf.file(work)
+        convert(file, empty_folder(work / "model", f"converting {file.name}"), progress, weights=weights)
+
+    return store.find_or_build(gguf.name, gguf.origin, build, progress, has_weights if weights else lambda _: True)
 
 
 def described(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
     """Folder with the configuration and the tokenizer of a GGUF file, perhaps without weights; made if needed."""
-    return _made(gguf, store, progress, "describe_gguf", lambda _: True)
-
-
-def _made(
-    gguf: GgufFile, store: ModelStore, progress: Progress, function: str, is_valid: Callable[[Path], bool]
-) -> Path:
-    def build(work: Path) -> None:
-        convert = getattr(import_module("specchat.engine.models.convert"), function)  # imports torch
-
-        file = gguf.file(work)
-        convert(file, empty_folder(work / "model", f"converting {file.name}"), progress)
-
-    return store.find_or_build(gguf.name, gguf.origin, build, progress, is_valid)
+    return converted(gguf, store, progress, weights=False)
 
 
 def empty_folder(folder: Path, purpose: str) -> Path:

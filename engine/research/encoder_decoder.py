@@ -84,25 +84,17 @@ def describe(folder: Path, network: Any, template: Any) -> dict[str, Any]:
 
 
 def build(
-    model: LoadedModel,
-    slots: int,
-    context: int,
-    overhang: int,
-    taps: Sequence[int] = (),
-    *,
-    exact: bool = False,
-    pool: BlockPool | None = None,
+    model: LoadedModel, slots: int, context: int, overhang: int, *_: Any, exact: bool = False, **options: Any
 ) -> EncoderDecoderBackend:
-    """Backend of a T5.
+    """Backend of a T5, which has no taps.
 
     Raises:
         EngineError: the cache does not fit into memory, or passes are to be batch-invariant.
     """
     assert model.start is not None
-    assert not taps
     if exact:
         raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
-    return EncoderDecoderBackend(model.model, model.start, slots, context, overhang, pool)
+    return EncoderDecoderBackend(model.model, model.start, slots, context, overhang, **options)
 
 
 class EncoderDecoderBackend(TensorBackend):

@@ -21,8 +21,6 @@ from specchat.engine.tools.lane_figures import SAMPLED, Comparison, LaneTally, t
 from specchat.engine.tools.report import Table, json_report, number, paragraphs
 from specchat.engine.tools.runner import Say, run_requests
 
-VERSION = 1
-"""Version of the JSON object; raised when the meaning of a field changes."""
 ORDERS_AGREE = 0.05
 """Largest relative difference in a lane's tokens per second between orders that counts as agreement."""
 WARM_UP = "Say hello."
@@ -177,7 +175,7 @@ class ComparisonReport:
 
     def json(self) -> str:
         """The whole report as one JSON object."""
-        return json_report("compare", VERSION, self.figures)
+        return json_report("compare", self.figures)
 
     def text(self) -> str:
         """The report as text, with definitions of the columns."""

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+VERSION = 1
+"""Version of the JSON objects, raised when the meaning of a field changes."""
 _GAP = 2
 """Spaces between columns."""
 _WIDEST = 1 << 16
@@ -93,16 +95,15 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else "␤" if character == "\n" else "·" for character in text)
 
 
-def json_report(tool: str, version: int, figures: Any) -> str:
+def json_report(tool: str, figures: Any) -> str:
     """A whole report as one JSON object.
 
     Args:
         tool: name of the tool; the object's first key is `specchat_<tool>`.
-        version: version of the object, raised when the meaning of a field changes.
         figures: a dataclass, or a dictionary of its fields.
     """
     fields = figures if isinstance(figures, dict) else asdict(figures)
-    return json.dumps({f"specchat_{tool}": version, **fields}, indent=1, ensure_ascii=False, default=vars)
+    return json.dumps({f"specchat_{tool}": VERSION, **fields}, indent=1, ensure_ascii=False, default=vars)
 
 
 def csv_report(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -7,6 +7,7 @@ and no kernel of CUDA runs.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -234,7 +235,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     """
     stand_ins: dict[str, Callable[..., object] | type] = {
         "is_available": lambda: True, "current_device": lambda: 0, "device_count": lambda: 1,
-        "is_bf16_supported": lambda **_: True, "mem_get_info": lambda *_: (1 << 31, 1 << 31),
+        "is_bf16_supported": lambda **_: True, "mem_get_info": lambda *_: (1 << 28, 1 << 28),
         **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved"), lambda *_: 0),
         "get_device_name": lambda *_: "pretended",
         "get_device_properties": lambda *_: SimpleNamespace(uuid="pretended"), "synchronize": lambda *_: None,
@@ -258,3 +259,4 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
             yield gpu
     finally:
         torch.set_num_threads(threads)
+        gc.collect()  # engines are in cycles, each with the memory of its caches

@@ -15,27 +15,8 @@ from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, stated_context
-from specchat.engine.models.packed.decoder_description import (
-    DECAY_BIAS,
-    DECAY_RATE,
-    DELTA_NORM,
-    EMBEDDING,
-    FINAL_NORM,
-    INPUTS_EMBEDDING,
-    INPUTS_NORM,
-    INPUTS_PROJECTION,
-    KERNEL,
-    MATRICES,
-    NORMS,
-    OUTPUT,
-    QUERY_GATE,
-    ROUTER,
-    ROUTER_NAMES,
-    SCALE,
-    SINKS,
-    DecoderDescription,
-    describe_decoder,
-)
+from specchat.engine.models.packed import names
+from specchat.engine.models.packed.decoder_description import DecoderDescription, describe_decoder
 from specchat.engine.models.packed.experts import is_experts
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
 from specchat.engine.models.packed.fingerprint import source_fingerprint
@@ -58,7 +39,7 @@ def pack_gguf(file: Path, model: Path, folder: Path, identity: str, progress: Pr
 
     Args:
         file: the GGUF file.
-        model: folder with its configuration and tokenizer (`engine.models.convert.describe_gguf`).
+        model: folder with its configuration and tokenizer (`engine.models.convert.convert_gguf`).
         folder: an empty folder, which becomes the packed model.
         identity: of the source, to notice when it changes.
 
@@ -130,22 +111,22 @@ def decoder_weights(
     source: WeightSource, described: DecoderDescription
 ) -> Iterator[tuple[str, MatrixArrays | Floats, float]]:
     """All weights of a decoder with their names, and the fraction of the weights before each."""
-    names = [(EMBEDDING, True)]
+    listed = [(names.EMBEDDING, True)]
     for layer in range(described.layers):
         prefix = f"model.layers.{layer}."
-        matrices = described.matrices(layer, experts=source.has(described.name(f"{prefix}{ROUTER}.weight"))).values()
-        names += [(f"{part}.weight", True) for part in matrices]
-        names += [(f"{part}.bias", False) for part in (*matrices, described.name(f"{prefix}{KERNEL}"))]
-        names += [(described.name(f"{prefix}{part}.weight"), False) for part in (*NORMS, KERNEL)]
-        names += [(f"{prefix}{part}", False) for part in (SINKS, SCALE, DECAY_RATE, DECAY_BIAS, DELTA_NORM)]
+        matrices = described.matrices(layer, experts=source.has(described.router(layer))).values()
+        listed += [(f"{part}.weight", True) for part in matrices]
+        listed += [(f"{part}.bias", False) for part in (*matrices, described.name(f"{prefix}{names.KERNEL}"))]
+        listed += [(described.name(f"{prefix}{part}.weight"), False) for part in (*names.NORMS, names.KERNEL)]
+        listed += [(f"{prefix}{part}", False) for part in names.VECTORS]
     if described.inputs:
-        names += [(INPUTS_EMBEDDING, True), (INPUTS_PROJECTION, True), (INPUTS_NORM, False)]
-    names += [(described.name(FINAL_NORM), False)] + ([] if described.tied else [(OUTPUT, True)])
-    for number, (name, is_matrix) in enumerate(names):
+        listed += [(names.INPUTS_EMBEDDING, True), (names.INPUTS_PROJECTION, True), (names.INPUTS_NORM, False)]
+    listed += [(described.name(names.FINAL_NORM), False)] + ([] if described.tied else [(names.OUTPUT, True)])
+    for number, (name, is_matrix) in enumerate(listed):
         if is_matrix:
-            yield name, _matrix(source, described, name), number / len(names)
+            yield name, _matrix(source, described, name), number / len(listed)
         elif source.has(name):  # each family has some of the vectors
-            yield name, source.vector(name) + described.offset(name), number / len(names)
+            yield name, source.vector(name) + described.offset(name), number / len(listed)
 
 
 def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
@@ -155,7 +136,7 @@ def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> M
         EngineError: it is missing, or has another number of experts than the configuration states.
     """
     if (rows := described.gated_rows(name)) is not None:
-        return source.matrix(name.replace(QUERY_GATE, MATRICES["query"])).rows(rows)
+        return source.matrix(name.replace(names.QUERY_GATE, names.MATRICES["query"])).rows(rows)
     if source.has(name) or is_experts(name):
         matrix = source.matrix(name)
         _check_experts(described, name, matrix.shape[0])
@@ -177,7 +158,7 @@ def _check_experts(described: DecoderDescription, name: str, rows: int) -> None:
     shape = described.shape
     if is_experts(name):
         each = shape.hidden if "down_proj" in name else shape.expert_size
-    elif name.endswith(ROUTER_NAMES):
+    elif name.endswith(names.ROUTER_NAMES):
         each = 1
     else:
         return

@@ -21,6 +21,7 @@ from specchat.engine.kernels.decoder_weights import (
     check_experts,
     check_sizes,
 )
+from specchat.engine.models.packed import names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -32,79 +33,6 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", *
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 _PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", *_GEMMA4, "lfm2")
 Floats = NDArray[np.float32]
-
-EMBEDDING, OUTPUT, FINAL_NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
-"""Names of weights in a packed model: those of transformers' state dicts, with fused matrices split."""
-MATRICES = {
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "output": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-"""Matrices of a layer: field of `engine.kernels.decoder_weights.LayerWeights` to name."""
-ROUTER = "mlp.gate"
-"""Its presence makes the MLP of a layer a mixture of experts."""
-NORMS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-    "self_attn.q_norm",
-    "self_attn.k_norm",
-    "post_per_layer_input_norm",
-)
-"""Norms of a layer; each family has some of them."""
-SINKS = "self_attn.sinks"
-"""Scores [heads] that take a share of the softmax and have no value."""
-INPUTS = {"input_gate": "per_layer_input_gate", "input_projection": "per_layer_projection"}
-"""Matrices of a layer that has inputs besides the output of the one before (Gemma 4)."""
-INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
-    f"model.{name}.weight"
-    for name in ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm")
-)
-"""What these inputs are computed with."""
-SCALE = "layer_scalar"
-"""Factor [1] on the output of a layer."""
-QUERY_GATE = "self_attn.gate_proj"
-"""Gate of an attention's output, which the modelling code has in one matrix with the queries, head by head."""
-CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
-"""Matrices of a recurrent layer in the place of those of attention."""
-KERNEL = "conv.conv"
-"""Weights of its convolution [channels, 1, taps], kept as a vector."""
-_DELTA_NET = {
-    "key": "linear_attn.in_proj_b",
-    "value": "linear_attn.in_proj_a",
-    "mixer_gate": "linear_attn.in_proj_z",
-}
-DECAY_RATE, DECAY_BIAS, DELTA_NORM = "linear_attn.A_log", "linear_attn.dt_bias", "linear_attn.norm.weight"
-"""Vectors of a delta net; the first is the logarithm of the rate."""
-_NAMES = {
-    "lfm2": {
-        "model.norm": "model.embedding_norm",
-        "self_attn.o_proj": "self_attn.out_proj",
-        "self_attn.q_norm": "self_attn.q_layernorm",
-        "self_attn.k_norm": "self_attn.k_layernorm",
-        "mlp.gate_proj": "feed_forward.w1",
-        "mlp.up_proj": "feed_forward.w3",
-        "mlp.down_proj": "feed_forward.w2",
-        "input_layernorm": "operator_norm",
-        "post_attention_layernorm": "ffn_norm",
-    },
-    "gpt_oss": {ROUTER: "mlp.router"},
-    "qwen3_5_text": {
-        KERNEL: "linear_attn.conv1d",
-        "conv.in_proj": "linear_attn.in_proj_qkv",
-        "conv.out_proj": "linear_attn.out_proj",
-    },
-}
-"""Names of some families for weights that the others name alike."""
-ROUTER_NAMES = tuple(f"{name}.weight" for name in (ROUTER, _NAMES["gpt_oss"][ROUTER]))
-"""Ends of the names of routers in all families."""
-UNQUANTIZED = (*ROUTER_NAMES, *(f"{_DELTA_NET[part]}.weight" for part in ("key", "value")))
-"""Ends of the names of matrices with few weights that much depends on."""
 _CLAMPED_SWISH = (1.702, 7.0)
 """Gain of the sigmoid and limit of gate and up projection in gpt-oss, which the kernels have as constants."""
 
@@ -173,35 +101,41 @@ class DecoderDescription:
 
         Those of all experts of a layer are one matrix, one after the other.
         """
-        mlp = {part: MATRICES[part] for part in ("gate", "up", "down")}
+        mlp = {part: names.MATRICES[part] for part in ("gate", "up", "down")}
         if layer in self.recurrent:
-            parts = CONVOLUTION | mlp | (_DELTA_NET if self.shape.delta_value_heads else {})
+            parts = names.CONVOLUTION | mlp | (names.DELTA_NET if self.shape.delta_value_heads else {})
         else:
-            parts = MATRICES | ({"mixer_gate": QUERY_GATE} if self.gated_attention else {})
+            parts = names.MATRICES | ({"mixer_gate": names.QUERY_GATE} if self.gated_attention else {})
         sizes = self.layer_shape(layer)
         absent = ("key", "value") if sizes.source is not None else ("value",) if sizes.values_are_keys else ()
-        parts = {part: name for part, name in parts.items() if part not in absent} | (INPUTS if self.inputs else {})
+        parts = {part: name for part, name in parts.items() if part not in absent} | (
+            names.INPUTS if self.inputs else {}
+        )
         if experts:
             mixture = {part: name.replace("mlp.", "mlp.experts.") for part, name in mlp.items()}
-            parts = parts | mixture | {"router": ROUTER}
+            parts = parts | mixture | {"router": names.ROUTER}
         return {part: self.name(f"model.layers.{layer}.{name}") for part, name in parts.items()}
 
     def name(self, name: str) -> str:
         """Name of a weight in transformers' network, from its name in most families."""
-        names = _NAMES.get(self.family, {}).items()
-        return next((name.replace(usual, own) for usual, own in names if usual in name), name)
+        own_names = names.OWN_NAMES.get(self.family, {}).items()
+        return next((name.replace(usual, own) for usual, own in own_names if usual in name), name)
 
     def offset(self, name: str) -> np.float32:
         """What the kernels add to a vector of the modelling code."""
-        return np.float32(self.norm_offset if name.endswith("norm.weight") and DELTA_NORM not in name else 0)
+        return np.float32(self.norm_offset if name.endswith("norm.weight") and names.DELTA_NORM not in name else 0)
 
     def gated_rows(self, name: str) -> NDArray[np.int64] | None:
         """Rows of the modelling code's query matrix that are this one's, of queries or their gate; None of others."""
-        parts = (MATRICES["query"], QUERY_GATE)
+        parts = (names.MATRICES["query"], names.QUERY_GATE)
         part = next((number for number, each in enumerate(parts) if each in name), None)
         if part is None or not self.gated_attention:
             return None
         return np.arange(2 * self.shape.heads * self.shape.head_size).reshape(self.shape.heads, 2, -1)[:, part].ravel()
+
+    def router(self, layer: int) -> str:
+        """Name of the router of a layer with experts."""
+        return self.name(f"model.layers.{layer}.{names.ROUTER}.weight")
 
     @property
     def layers(self) -> int:

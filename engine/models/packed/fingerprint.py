@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.models.load import fingerprint_of, sampled
-from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT
 from specchat.engine.models.packed.experts import is_experts, matrices_of, places_in_matrices
+from specchat.engine.models.packed.names import EMBEDDING, OUTPUT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

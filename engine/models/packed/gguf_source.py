@@ -23,10 +23,11 @@ from specchat.engine.models.gguf.blocks import (
 )
 from specchat.engine.models.gguf.config import FAMILIES
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.packed.decoder_description import KERNEL, MATRICES, NORMS, ROUTER, SINKS, OtherFamilyError
+from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
 from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_order import Order, grouped_heads, split_pairs, with_columns
+from specchat.engine.models.packed.names import KERNEL, MATRICES, NORMS, ROUTER, SINKS
 from specchat.engine.models.packed.quantize import quantize
 
 if TYPE_CHECKING:

@@ -16,25 +16,8 @@ from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import LoadedModel, display_name, load_model, shared
-from specchat.engine.models.packed.decoder_description import (
-    DECAY_BIAS,
-    DECAY_RATE,
-    DELTA_NORM,
-    EMBEDDING,
-    FINAL_NORM,
-    INPUTS,
-    INPUTS_EMBEDDING,
-    INPUTS_NORM,
-    INPUTS_PROJECTION,
-    KERNEL,
-    MATRICES,
-    OUTPUT,
-    QUERY_GATE,
-    ROUTER,
-    SCALE,
-    SINKS,
-    DecoderDescription,
-)
+from specchat.engine.models.packed import names
+from specchat.engine.models.packed.decoder_description import DecoderDescription
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
 from specchat.engine.models.packed.file import PackedWeights
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
@@ -82,17 +65,17 @@ class PackedModel:
     @property
     def embedding(self) -> PackedMatrix:
         """[vocabulary, hidden]."""
-        return self.weights.matrix(EMBEDDING)
+        return self.weights.matrix(names.EMBEDDING)
 
     @property
     def output(self) -> PackedMatrix:
         """[vocabulary, hidden]; the embedding if they are tied."""
-        return self.weights.matrix(EMBEDDING if self.described.tied else OUTPUT)
+        return self.weights.matrix(names.EMBEDDING if self.described.tied else names.OUTPUT)
 
     @property
     def bytes_read(self) -> int:
         """Bytes of weights that a pass over one token reads: of tables of embeddings hardly any, of experts a few."""
-        tables = {INPUTS_EMBEDDING} if self.described.tied else {INPUTS_EMBEDDING, EMBEDDING}
+        tables = {names.INPUTS_EMBEDDING} if self.described.tied else {names.INPUTS_EMBEDDING, names.EMBEDDING}
         chosen = self.shape.experts_per_token / max(self.shape.experts, 1)
         left_out = 0.0
         for name in self.weights.index["matrices"]:
@@ -129,7 +112,7 @@ class PackedModel:
             [self._layer(number) for number in range(self.layers)],
             self.embedding,
             self.output,
-            self.weights.vector(self.described.name(FINAL_NORM)),
+            self.weights.vector(self.described.name(names.FINAL_NORM)),
             [rotary.table(context, positions) for rotary in self.described.rotaries],
             self._inputs() if self.described.inputs else None,
         )
@@ -137,15 +120,17 @@ class PackedModel:
 
     def _inputs(self) -> LayerInputs:
         """Gemma 4 adds the norm and √size x the embedding, and divides by √2."""
-        norm = self.weights.vector(INPUTS_NORM)
-        embedding, projection = (self.weights.matrix(name) for name in (INPUTS_EMBEDDING, INPUTS_PROJECTION))
+        norm = self.weights.vector(names.INPUTS_NORM)
+        embedding, projection = (
+            self.weights.matrix(name) for name in (names.INPUTS_EMBEDDING, names.INPUTS_PROJECTION)
+        )
         return LayerInputs(embedding, projection, norm * 2**-0.5, (len(norm) / 2) ** 0.5)
 
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
-        attends, has_delta = number not in described.recurrent, self.weights.has(f"{prefix}{DECAY_RATE}")
+        attends, has_delta = number not in described.recurrent, self.weights.has(f"{prefix}{names.DECAY_RATE}")
         sizes = described.layer_shape(number)
-        names = described.matrices(number, experts=self.weights.has(described.name(f"{prefix}{ROUTER}.weight")))
+        parts = described.matrices(number, experts=self.weights.has(described.router(number)))
 
         def norm(name: str, exists: bool = True) -> Any:
             return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
@@ -153,21 +138,21 @@ class PackedModel:
         def vector(name: str) -> Any:
             return self.weights.vector(name) if self.weights.has(name) else None
 
-        scale = vector(f"{prefix}{SCALE}")
+        scale = vector(f"{prefix}{names.SCALE}")
         matrices: dict[str, Any] = {"key": None, "value": None}
-        matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in names.items()}
-        kernel = None if attends else norm(KERNEL).reshape(-1, described.shape.taps).T
+        matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in parts.items()}
+        kernel = None if attends else norm(names.KERNEL).reshape(-1, described.shape.taps).T
         if has_delta:
-            matrices["decay_rate"] = -np.exp(self.weights.vector(f"{prefix}{DECAY_RATE}"))
-            matrices["decay_bias"] = self.weights.vector(f"{prefix}{DECAY_BIAS}")
-            matrices["delta_norm"] = self.weights.vector(f"{prefix}{DELTA_NORM}")
+            matrices["decay_rate"] = -np.exp(self.weights.vector(f"{prefix}{names.DECAY_RATE}"))
+            matrices["decay_bias"] = self.weights.vector(f"{prefix}{names.DECAY_BIAS}")
+            matrices["delta_norm"] = self.weights.vector(f"{prefix}{names.DELTA_NORM}")
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
             **{
                 f"{part}_bias": vector(f"{name}.bias")
-                for part, name in names.items()
-                if part not in (*INPUTS, "mixer_gate")
+                for part, name in parts.items()
+                if part not in (*names.INPUTS, "mixer_gate")
             },
             attention_norm=norm("input_layernorm"),
             mlp_norm=norm(before_mlp),
@@ -182,8 +167,8 @@ class PackedModel:
             window=described.windows[number],
             rope=described.ropes[number],
             convolution=kernel,
-            convolution_bias=vector(described.name(f"{prefix}{KERNEL}.bias")),
-            sinks=vector(f"{prefix}{SINKS}"),
+            convolution_bias=vector(described.name(f"{prefix}{names.KERNEL}.bias")),
+            sinks=vector(f"{prefix}{names.SINKS}"),
         )
 
 
@@ -245,13 +230,13 @@ def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> L
 
 def _state_entry(packed: PackedModel, name: str, shape: torch.Size) -> Tensor:
     """A parameter of transformers' network."""
-    if name == OUTPUT and packed.described.tied:
-        name = EMBEDDING
+    if name == names.OUTPUT and packed.described.tied:
+        name = names.EMBEDDING
     part = name.split(".")[-2]
     if is_experts(name):
         return joined([_stored(packed, each) for each in matrices_of(name)], shape, packed.described.family)
     if (rows := packed.described.gated_rows(name)) is not None:
-        gate = name.replace(MATRICES["query"], QUERY_GATE)
+        gate = name.replace(names.MATRICES["query"], names.QUERY_GATE)
         order = np.argsort(np.concatenate([rows, packed.described.gated_rows(gate)]))
         return torch.cat([_stored(packed, each) for each in (name, gate)])[torch.from_numpy(order)]
     if part in FUSED:

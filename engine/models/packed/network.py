@@ -22,7 +22,6 @@ from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, most_
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint, load_model
-from specchat.engine.models.packed.decoder_description import EMBEDDING
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
 from specchat.engine.models.packed.gpu_layers import (
     GpuQuantizedEmbedding,
@@ -31,6 +30,7 @@ from specchat.engine.models.packed.gpu_layers import (
     choose_products,
     fits,
 )
+from specchat.engine.models.packed.names import EMBEDDING
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
 

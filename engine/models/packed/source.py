@@ -14,9 +14,9 @@ from torch import Tensor
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import TEXT_PART, weight_files
-from specchat.engine.models.packed.decoder_description import EMBEDDING, OUTPUT, UNQUANTIZED
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
+from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, UNQUANTIZED
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
 _BLOCKS, _SCALES = "_blocks", "_scales"

@@ -1,7 +1,6 @@
 """Benchmark of the engine: speed on this machine, compared with theory, memory bandwidth and other decoders (peers).
 
-`run` runs it; `python -m specchat.engine.tools.bench` is a command line that needs only torch, transformers and
-safetensors.
+`run` runs it, and needs only torch, transformers and safetensors.
 """
 
 from specchat.engine.tools.bench.command import BenchOptions, run

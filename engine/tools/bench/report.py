@@ -12,8 +12,6 @@ from specchat.engine.tools.bench.suite import Crossover, Plan, ReadingCell
 from specchat.engine.tools.report import Table, json_report, number, paragraphs
 from specchat.engine.tools.runner import BASELINE
 
-VERSION = 1
-"""Version of the JSON object; raised when the meaning of a field changes."""
 _POSITIONS = 5
 """Draft positions shown in the table; the JSON object has all."""
 
@@ -106,7 +104,7 @@ class BenchReport:
 
     def json(self) -> str:
         """The whole report as one JSON object."""
-        return json_report("bench", VERSION, self)
+        return json_report("bench", self)
 
     def text(self) -> str:
         """The report as tables, with definitions of the columns."""

@@ -24,8 +24,6 @@ from specchat.engine.tools.report import Table, csv_report, json_report, one_lin
 from specchat.engine.tools.runner import Say, config_of
 from specchat.engine.worker.assembly import Assembly, assemble
 
-VERSION = 1
-"""Version of the JSON object."""
 MOST_SAMPLED = 500
 """Most tokens of a sampled reply that are aligned: the target's logits are kept for each."""
 OTHER_PROMPT = "it cannot be read: the model, the template or an earlier message has changed since this reply was made"
@@ -157,7 +155,6 @@ class Evaluation:
         same = ("target", "temperature", "agreed", "reading_s", "drafting_s", "problems")
         return json_report(
             "evaluate",
-            VERSION,
             {
                 **{name: getattr(self, name) for name in same},
                 "texts": texts,

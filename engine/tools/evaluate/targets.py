@@ -23,8 +23,6 @@ from specchat.engine.tools.report import Table, csv_report, json_report, one_lin
 from specchat.engine.tools.runner import Say, config_of
 from specchat.engine.worker.assembly import assemble
 
-VERSION = 1
-"""Version of the JSON object."""
 _EXAMPLES = 10
 _HEADER = ("", "texts", "tokens", "same top-1, % (95 %)", "KL, nats (95 %)", "tokens before the first",
            "never differ", "top-2 gap, largest")  # fmt: skip
@@ -195,7 +193,6 @@ class TargetComparison:
         """One object, with every position where they differ."""
         return json_report(
             "evaluate_against",
-            VERSION,
             {
                 **{name: getattr(self, name) for name in ("target", "against", "seconds", "problems")},
                 "figures": self.figures(),

@@ -23,17 +23,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling, check_gamma, parse_gamma
-from specchat.engine.tools.lossless.checks import (
-    BY_CODES,
-    EXACT,
-    FALSE_ALARM,
-    TOKENS,
-    TOLERANCES,
-    Context,
-    check_greedy,
-    check_sampled,
-    choose_context,
-)
+from specchat.engine.tools.lossless import checks
 from specchat.engine.tools.lossless.reference import (
     Fidelity,
     ModelReference,
@@ -118,7 +108,7 @@ class _Evidence:
     prompts: list[tuple[str, list[int]]]
     """Label and token ids of each prompt."""
     greedy: dict[Variant, list[list[int]]] = field(default_factory=dict)
-    sampled: list[tuple[Variant, Context, list[list[Event]]]] = field(default_factory=list)
+    sampled: list[tuple[Variant, checks.Context, list[list[Event]]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     stopped: bool = False
     """Whether ctrl+c ended it before everything was collected or checked."""
@@ -191,14 +181,14 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence
     say(f"looking for places to sample at, {variant.drafter}")
     sampling = Sampling(temperature=options.temperature, seed=options.seed)
     passed = run_pass(engine, variant, evidence.ids, options.slots, sampling, _SEARCHED_TOKENS)
-    found = [choose_context(*prompt, events) for prompt, events in zip(evidence.prompts, passed, strict=True)]
+    found = [checks.choose_context(*prompt, events) for prompt, events in zip(evidence.prompts, passed, strict=True)]
     contexts = sorted((each for each in found if each is not None), key=lambda context: abs(context.beta - 0.5))
     if not contexts:
         evidence.notes.append(f"{variant.drafter} drafted nothing in these prompts, so it was not sampled.")
     for context in contexts[: options.places]:
         say(f"sampling, {variant.drafter}, {context.label}")
         requests = [
-            make_request(variant, Prompt(ids=context.tokens), Sampling(options.temperature, seed=seed), TOKENS)
+            make_request(variant, Prompt(ids=context.tokens), Sampling(options.temperature, seed=seed), checks.TOKENS)
             for seed in range(options.seed, options.seed + options.samples)
         ]
         evidence.sampled.append((variant, context, run_requests(engine.submit, requests, options.slots)))
@@ -207,19 +197,19 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence
 def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: Say) -> VerificationReport:
     """Check the replies against the reference."""
     eos, reference, fidelity = _reload(config, evidence)
-    of_codes = EXACT if isinstance(reference, QuantizedReference) else BY_CODES
-    tolerance = TOLERANCES.get(evidence.ready.dtype, of_codes)
-    threshold = FALSE_ALARM / max(1, len(evidence.sampled))
+    of_codes = checks.EXACT if isinstance(reference, QuantizedReference) else checks.BY_CODES
+    tolerance = checks.TOLERANCES.get(evidence.ready.dtype, of_codes)
+    threshold = checks.FALSE_ALARM / max(1, len(evidence.sampled))
     plain = evidence.greedy[NONE]
     greedy, sampled = [], []
     with evidence.stoppable():
         for variant, replies in evidence.greedy.items():
             say(f"checking the greedy replies, {variant.drafter}")
-            greedy.append(check_greedy(variant.drafter, evidence.prompts, plain, replies, reference, tolerance))
+            greedy.append(checks.check_greedy(variant.drafter, evidence.prompts, plain, replies, reference, tolerance))
         for variant, context, samples in evidence.sampled:
             say(f"checking the samples, {variant.drafter}, {context.label}")
-            temperature = options.temperature
-            sampled.append(check_sampled(variant.drafter, context, samples, reference, eos, temperature, threshold))
+            how = (reference, eos, options.temperature, threshold)
+            sampled.append(checks.check_sampled(variant.drafter, context, samples, *how))
     return VerificationReport(
         command=options.command,
         target=evidence.ready.target,
@@ -240,7 +230,7 @@ def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, 
 def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Reference, Fidelity | None]:
     """EOS token ids of the target, the reference of the checks, and how far quantised weights are from float32."""
     device, store = pick_device(config.device), ModelStore(config.models)
-    if evidence.ready.dtype in TOLERANCES:
+    if evidence.ready.dtype in checks.TOLERANCES:
         dtype = getattr(torch, evidence.ready.dtype)
         loaded = load_model(resolve(config.target, store, ignore_progress), device, dtype, ignore_progress)
         return loaded.eos_ids, ModelReference(loaded), None

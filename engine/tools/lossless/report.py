@@ -11,9 +11,6 @@ from specchat.engine.tools.lossless.reference import KL_LIMIT, PERPLEXITY_LIMIT,
 from specchat.engine.tools.report import Table, json_report, paragraphs
 from specchat.engine.tools.runner import BASELINE
 
-VERSION = 1
-"""Version of the JSON object."""
-
 _LIMITS = f"""\
 What this shows: with temperature 0, whether each drafter leaves the reply as it is without drafts, and whether every
 token emitted is the target's own first choice as transformers computes it, up to rounding (of quantised weights: as
@@ -61,7 +58,7 @@ class VerificationReport:
         }
         figures = {"passed": self.passed, **asdict(self), **checks}
         del figures["decode"]
-        return json_report("verify", VERSION, figures)
+        return json_report("verify", figures)
 
     def text(self) -> str:
         """The report as tables."""

@@ -8,17 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, Round
+from specchat.engine import EngineConfig
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses, check_batch_invariance
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.lanes.engine import LaneEngine
-from specchat.engine.lanes.order import Order
 from specchat.engine.progress import ignore_progress
-from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble, put_together
 from specchat.engine.worker.notices import INEXACT
 from tests.engine.lanes.test_lanes import both, lane_engine, pair
-from tests.engine.tiny import ask, ids_of, tiny_model
+from tests.engine.tiny import ids_of, tiny_model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -53,32 +50,6 @@ def test_texts_are_equal_in_lanes_that_run_exact() -> None:
         for turn in ("ababab " * 6, "one two one two " * 9):
             lanes, _ = both(engine, *pair(turn))
             assert ids_of(lanes[0]) == ids_of(lanes[1])
-
-
-@pytest.mark.model
-@pytest.mark.parametrize("dtype", ["bfloat16"])
-@pytest.mark.slow
-def test_twenty_replies_of_the_default_model_are_equal_bit_by_bit(default_model: Path, dtype: str) -> None:
-    config = EngineConfig(str(default_model), Path(), dtype=dtype, slots=1, context=1024, exact=True)
-    engine = LaneEngine((config, config), Order.INTERLEAVED)
-    engine.start()
-    engine.wait_ready(120)
-    try:
-        assert engine.lanes[0].exact
-        prompts = [text for each in load_prompts(SETS) for text in sorted((p.text for p in each.prompts), key=len)[:5]]
-        assert len(prompts) == 20
-        drafted = 0
-        for text in prompts:
-            lanes, _ = both(
-                engine,
-                ask(text, "left", drafter="none", gamma=0, max_tokens=12),
-                ask(text, "right", drafter="combined", gamma=4, max_tokens=12),
-            )
-            assert ids_of(lanes[0]) == ids_of(lanes[1]), text
-            drafted += sum(e.accepted for e in lanes[1] if isinstance(e, Round))
-        assert drafted > 20
-    finally:
-        engine.close()
 
 
 def test_equal_models_are_loaded_once(tiny_model: Callable[..., Path], tmp_path: Path) -> None:

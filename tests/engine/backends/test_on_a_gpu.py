@@ -112,6 +112,7 @@ def replies(
             assert set(gpu.waits) <= {"to the host", "tolist"}, turn
             assert len(gpu.waits) <= most, turn
         events += turn
+    lane.end()
     if not gives_up:
         assert made.target.performance_warnings == []
         assert all(runner.performance_warnings == [] for runner in made.draft_runners)

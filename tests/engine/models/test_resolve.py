@@ -2,9 +2,6 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,38 +72,6 @@ def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) ->
     for content in ("", "[1]", '{"x": 3}', "\0"):
         (store.folder / "gguf-hashes.json").write_text(content)
         assert resolve(str(gguf), store, ignore_progress) == folder
-
-
-@pytest.mark.slow
-def test_a_conversion_killed_in_the_middle_is_redone(gguf: Path, store: ModelStore) -> None:
-    code = f"""
-import sys, time
-from pathlib import Path
-from specchat.engine.models.store import ModelStore
-from specchat.engine.models.resolve import resolve
-def progress(stage, text, fraction):
-    if stage == "convert" and fraction is not None and fraction >= 0.9:
-        print("converting", flush=True)
-        time.sleep(60)
-resolve({str(gguf)!r}, ModelStore(Path({str(store.folder)!r})), progress)
-"""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "converting\n"
-        process.send_signal(signal.SIGKILL)
-    (work,) = (store.folder / ".unfinished").iterdir()
-    (work / "model" / "model.safetensors").write_bytes(b"half")
-    assert store.models() == []
-    folder = resolve(str(gguf), store, ignore_progress)
-    load_model(folder, torch.device("cpu"), torch.float32, ignore_progress)
-    assert not work.exists()
-
-
-def test_a_failed_conversion_leaves_no_model(gguf: Path, store: ModelStore, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.gguf"
-    cut.write_bytes(gguf.read_bytes()[:-50000])
-    with pytest.raises(EngineError, match="is cut short"):
-        resolve(str(cut), store, ignore_progress)
-    assert store.models() == []
 
 
 @pytest.mark.parametrize(

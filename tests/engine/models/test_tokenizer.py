@@ -1,12 +1,15 @@
-"""The plain tokenizer says what transformers' own says."""
+"""The plain tokenizer says what transformers' own says; a draft must mean the same tokens as the target."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from specchat.engine import Engine, EngineConfig, EngineError, Sampling, models_folder
 from specchat.engine.models.load import load_tokenizer
-from specchat.engine.models.tokenizer import FILE, PlainTokenizer, tokenizer_facts
+from specchat.engine.models.tokenizer import FILE, PlainTokenizer, check_vocabularies, tokenizer_facts
+from tests.engine.tiny import ask, ids_of, said_while_loading, tiny_engine, tiny_model
 
 TEXTS = ("Hello  world 12 345\n\n", "<|im_start|>user\nümlaut 🦊<|im_end|>\n", " \t x", "")
 TALK = [
@@ -66,3 +69,56 @@ def test_a_template_may_refuse(theirs: Any, ours: PlainTokenizer) -> None:
     facts = tokenizer_facts(theirs) | {"chat_template": "{{ raise_exception('roles must alternate') }}"}
     with pytest.raises(Exception, match="roles must alternate"):
         PlainTokenizer(ours.backend_tokenizer, facts).apply_chat_template(TALK)
+
+
+def vocabulary(first: int, end: int, **changed: int) -> Any:
+    """What the check looks at of a tokenizer with such ids."""
+    tokens = {f"t{i}": i for i in range(first, end) if i not in changed.values()} | changed
+    return SimpleNamespace(get_vocab=lambda: tokens)
+
+
+def test_one_may_know_more_at_the_tail() -> None:
+    check_vocabularies(vocabulary(0, 100), vocabulary(0, 96), {2}, {2})
+    check_vocabularies(vocabulary(0, 96), vocabulary(0, 100), {2}, {2})
+
+
+@pytest.mark.parametrize(
+    ("draft", "end", "sentence"),
+    [
+        (vocabulary(0, 100, y=9, x=7), 2, r"token 7 is 'x' in the draft and 't7' in the target"),
+        (vocabulary(50, 150), 60, "they share 50 token ids of 100 and 100"),
+        (vocabulary(0, 100), 3, r"ends its replies with 't3' and the target with 't2'"),
+    ],
+)
+def test_what_differs_is_named(draft: Any, end: int, sentence: str) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        check_vocabularies(vocabulary(0, 100), draft, {2}, {end})
+
+
+@pytest.mark.parametrize(("target_size", "draft_size"), [(151_936, 152_064), (152_064, 151_936)])
+def test_padded_widths_of_one_family_draft_for_each_other(target_size: int, draft_size: int) -> None:
+    """As Qwen2.5's: what the draft has beyond the target is never drafted, what it lacks has probability 0."""
+    target, draft = (tiny_model(seed=seed, width=size) for seed, size in ((0, target_size), (9, draft_size)))
+    with tiny_engine(target, draft=draft) as engine:
+        for sampling in (Sampling(), Sampling(temperature=1.0, seed=1)):
+            events = list(engine.stream(ask("abc", drafter="model", gamma=3, max_tokens=12, sampling=sampling)))
+            assert ids_of(events)
+            if sampling.greedy:
+                plain = list(engine.stream(ask("abc", drafter="none", max_tokens=12)))
+                assert ids_of(events) == ids_of(plain)
+
+
+def test_a_draft_that_is_no_smaller_than_its_target_is_warned_of() -> None:
+    with tiny_engine(tiny_model(), draft=tiny_model(seed=3, hidden=64)) as engine:
+        notices = said_while_loading(engine)
+    assert len(notices) == 1
+    assert "is not smaller than the target" in notices[0]
+
+
+@pytest.mark.model
+def test_a_draft_of_another_family_is_refused_when_loading(default_model: Any, tiny_model: Any) -> None:
+    engine = Engine(EngineConfig(str(default_model), models_folder(), draft=str(tiny_model())))
+    engine.start()
+    with pytest.raises(EngineError, match="the draft's vocabulary is not the target's: token"):
+        engine.wait_ready(120)
+    engine.close()

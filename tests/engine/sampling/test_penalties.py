@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from specchat.engine.decoding.acceptance import Drafted, accept
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.sampling.plainly import names, penalised, random_text
@@ -131,9 +129,7 @@ def test_a_row_is_adjusted_as_it_is_alone() -> None:
 
 
 def test_nothing_asked_is_nothing_done() -> None:
-    penalties = Penalties(slots=2, columns=8, device=CPU)
-    assert penalties.of([make_row(Sampling(temperature=0.8, top_p=0.9), [1], 1)]) is None
-    assert penalties._tokens is None
+    assert Penalties(2, 8, CPU).of([make_row(Sampling(temperature=0.8, top_p=0.9), [1], 1)]) is None
 
 
 def test_the_next_row_of_a_slot_starts_afresh() -> None:
@@ -150,15 +146,6 @@ def test_a_row_of_broken_logits_breaks_no_other() -> None:
     whole = adjust(Penalties(2, 8, CPU), rows, logits, torch.tensor([[3], [3]]))
     logits[0] = torch.nan
     assert torch.equal(adjust(Penalties(2, 8, CPU), rows, logits, torch.tensor([[3], [3]]))[1], whole[1])
-
-
-def test_greedy_takes_the_best_of_the_adjusted_logits() -> None:
-    row = make_row(Sampling(repetition_penalty=2.0), [1, 2], 1)
-    logits = torch.tensor([[[0.0, 3.0, 0.0, 2.0], [0.0, 0.0, 0.0, 2.0], [0.5, 0.0, 0.0, 0.9]]])
-    adjusted = adjust(Penalties(1, 8, CPU), [row], logits, torch.tensor([[3, 3]]))
-    drafted = Drafted(torch.tensor([[3, 3]]), TreeMask.of([chain(2)], 3, CPU))
-    verdict = accept(adjusted, drafted, SamplingRows.of([Sampling()], CPU), adjusted, adjusted)
-    assert ((verdict.path > 0).sum().item(), verdict.last.item()) == (2, 0)
 
 
 @pytest.mark.parametrize("sampling", [*EVERY_KIND, *DRY])

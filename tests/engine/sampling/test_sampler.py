@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from specchat.engine.request import Sampling
-from specchat.engine.sampling.mass_threshold import mass_threshold
+from specchat.engine.sampling.filters import mass_threshold
 from specchat.engine.sampling.sampler import broken, draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.pretend_cuda import GPU, pretended_gpu

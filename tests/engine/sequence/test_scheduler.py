@@ -68,17 +68,6 @@ def test_rows_wait_for_a_shared_prefix_if_that_saves_a_pass() -> None:
     assert prefilled_together([1, *begun[2:]], [1, *alike[10:]], other) == [0, 1, 2], "one shared token saves no pass"
 
 
-def test_a_cached_prefix_is_reused_by_all_rows_of_a_pass() -> None:
-    shared = list(range(60))
-    rows = [make_row(slot, [*shared, 90 + slot, slot], cached=0) for slot in range(9)]
-    rows[0].cached = len(rows[0].tokens) - 1
-
-    def reuse(row: SequenceState) -> None:
-        row.cached = len(shared)
-
-    assert scheduler_of(9).prefill_batch(rows[1:], 64, 100, reuse, ragged=False) == rows[1:]
-
-
 def test_a_prompt_that_is_the_same_as_one_that_has_been_read_waits_for_nothing() -> None:
     rows = [make_row(slot, list(range(70)), cached=0) for slot in range(70)]
 

@@ -25,14 +25,9 @@ def figures(*events: Admitted | Round | Totals) -> Metrics:
 
 def test_nothing_divides_by_zero() -> None:
     empty = figures()
-    assert empty.acceptance is None
-    assert empty.mean_emitted_length is None
-    assert empty.alpha is None
-    assert empty.tokens_per_second is None
-    assert empty.recent_tokens_per_second is None
-    assert empty.time_to_first_token_s is None
-    assert empty.per_position == []
-    assert empty.seconds == 0.0
+    assert (empty.acceptance, empty.mean_emitted_length, empty.alpha, empty.time_to_first_token_s) == (None,) * 4
+    assert (empty.tokens_per_second, empty.recent_tokens_per_second) == (None, None)
+    assert (empty.per_position, empty.seconds) == ([], 0.0)
 
 
 def test_each_draft_is_tested_where_it_had_a_token_behind_what_was_accepted() -> None:

@@ -65,12 +65,6 @@ def test_every_kind_of_attention_sees_one_beam_only(family: str, tmp_path: Path)
     assert_as_in_transformers(find(folder, PROMPTS[0], 4), folder, PROMPTS[0])
 
 
-@pytest.mark.slow
-def test_the_default_model_has_the_beams_of_transformers(default_model: Path) -> None:
-    question = "What is the capital of Portugal?"
-    assert_as_in_transformers(find(default_model, question, 4, max_tokens=10), default_model, question, 10)
-
-
 def test_drafts_change_no_beam_and_save_passes(tiny_model: Callable[..., Path]) -> None:
     target, draft = tiny_model(eos_token_id=ENDS), tiny_model(seed=1, eos_token_id=ENDS, num_hidden_layers=1)
     plain = find(target, PROMPTS[1], 4, drafter="none", max_tokens=40)
@@ -138,23 +132,6 @@ def test_the_likeliest_texts_of_all_beams_continue_and_ties_keep_their_order() -
     assert step(search, even) == [(1,), (2,), (3,)]
     assert step(search, even, even, even) == []
     assert [(text.tokens, text.ended) for text in search.complete] == [((1, n), False) for n in (1, 2, 3)]
-
-
-def test_an_end_is_complete_only_among_the_first_and_a_longer_text_may_win() -> None:
-    search = BeamSearch(2, {0}, 10)
-    assert step(search, [0.3, 0.4, 0.2, 0.1]) == [(1,), (2,)]
-    step(search, [0.1, 0.5, 0.4, 0.0], [0.1, 0.0, 0.9, 0.0])
-    assert [text.tokens for text in search.complete] == [(0,)], "0.04 and 0.02 are not among the two likeliest"
-    search = BeamSearch(2, {0}, 10)
-    step(search, [0.2, 0.8, 0.0])
-    step(search, [0.01, 0.99, 0.0])
-    assert not search.done, "log 0.79 over two tokens is above both complete texts"
-    step(search, [0.9, 0.1, 0.0])
-    assert [len(text.tokens) for text in search.complete] == [3, 1]
-    search = BeamSearch(2, {0}, 10)
-    step(search, [0.0, 0.5, 0.5])
-    step(search, [0.9, 0.05, 0.05], [0.9, 0.05, 0.05])
-    assert search.done, "no beam scores higher than two complete texts"
     with pytest.raises(EngineError, match="the target computed something that is not a number"):
         step(BeamSearch(2, {0}, 10), [torch.nan] * 4)
 

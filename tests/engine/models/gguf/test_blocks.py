@@ -64,15 +64,6 @@ def test_plain_numbers_stay(kind: GgmlType, tmp_path: Path) -> None:
     assert np.array_equal(read_vector(header, header.tensors["odd"]), np.zeros(3, np.float32))
 
 
-def test_chosen_rows_keep_their_scales(tmp_path: Path) -> None:
-    raw = random_blocks(GgmlType.Q4_K)
-    header = write(tmp_path / "x.gguf", raw, GGMLQuantizationType.Q4_K)
-    arrays = read_matrix(header, header.tensors["weight"])
-    order = np.array([4, 0, 3])
-    assert np.array_equal(arrays.rows(order).values(), arrays.values()[order])
-    assert np.array_equal(arrays.rows(slice(2, 5)).values(), arrays.values()[2:5])
-
-
 def test_a_large_matrix_is_read_in_parts(tmp_path: Path) -> None:
     random, rows = np.random.default_rng(0), np.array([0, 32767, 32768, 39999])
     raw = random.integers(0, 256, (40000, COLUMNS // 32, 18), np.uint8)

@@ -15,7 +15,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from specchat.engine.models.convert import convert_gguf, describe_gguf
+from specchat.engine.models.convert import convert_gguf
 from specchat.engine.models.gguf.config import gguf_config
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, load_model, load_tokenizer
@@ -62,7 +62,7 @@ def source_of(file: Path) -> GgufSource:
 
 def described(file: Path, folder: Path) -> Path:
     folder.mkdir()
-    describe_gguf(file, folder, ignore_progress)
+    convert_gguf(file, folder, ignore_progress, weights=False)
     return folder
 
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GgufConfig
 
-from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import unpack
@@ -105,13 +103,6 @@ def test_what_was_packed_outlives_its_file(gguf: Path, store: ModelStore) -> Non
         resolve(name, store, ignore_progress)
 
 
-def test_a_store_of_an_earlier_version_gains_what_it_lacks(gguf: Path, store: ModelStore) -> None:
-    converted = resolve(str(gguf), store, ignore_progress)
-    written = (converted / "model.safetensors").stat().st_mtime_ns
-    assert packed_folder(str(gguf), "auto", store, ignore_progress) is not None
-    assert (converted / "model.safetensors").stat().st_mtime_ns == written
-
-
 def test_a_converted_file_that_is_gone_is_quantised_anew(gguf: Path, store: ModelStore) -> None:
     name = resolve(str(gguf), store, ignore_progress).name
     gguf.unlink()
@@ -139,26 +130,6 @@ def test_safetensors_are_quantised_and_not_touched(model: Path, store: ModelStor
         for name in ("model.norm.weight", "model.layers.0.input_layernorm.weight"):
             assert np.array_equal(packed.weights.vector(name), state[name].numpy())
     assert {file.name: file.read_bytes() for file in model.iterdir()} == before
-
-
-def test_of_a_model_that_reads_images_the_text_part_is_packed(tmp_path: Path, store: ModelStore) -> None:
-    text = write_family("qwen3.5", tmp_path / "text")
-    both = shutil.copytree(text, tmp_path / "both")
-    renamed = {
-        name.replace("model.", "model.language_model.", 1): weight
-        for name, weight in load_file(text / "model.safetensors").items()
-    }
-    more = {name: torch.ones(2, 2) for name in ("model.visual.patch_embed.proj.weight", "mtp.fc.weight")}
-    save_file(renamed | more, both / "model.safetensors", {"format": "pt"})
-    settings = {"model_type": "qwen3_5", "architectures": ["Qwen3_5ForConditionalGeneration"]}
-    stated = json.loads((text / "config.json").read_text())
-    (both / "config.json").write_text(json.dumps(settings | {"text_config": stated}))
-    made = [packed_folder(str(folder), "q8", store, ignore_progress) for folder in (text, both)]
-    first, second = (load_packed(folder, ignore_progress) for folder in made if folder is not None)
-    assert first.weights.index["matrices"].keys() == second.weights.index["matrices"].keys()
-    tokens = torch.arange(3, 30)[None]
-    logits = [PackedBackend(model, 1, 64, 17).forward(tokens, [0], [0])[0] for model in (first, second)]
-    assert torch.equal(*logits)
 
 
 def test_other_weights_are_quantised_anew(model: Path, store: ModelStore) -> None:

@@ -158,18 +158,6 @@ def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pyte
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())
 
 
-def test_what_cannot_be_read_as_codes_runs_dequantised_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_other("olmo2", tmp_path / "model")
-    monkeypatch.setattr(obtain, "missing", lambda: "the quantised kernels are not built")
-    monkeypatch.setattr(obtain, "shared_model", lambda folder, *_: load_model(folder, CPU, *_[1:]))
-    with pretended_gpu(monkeypatch):
-        config = EngineConfig(str(folder), tmp_path / "store", quantize="q8")
-        found = obtain_model(str(folder), config, GPU, ignore_progress)
-    assert "runs in bfloat16, slower than it could: the quantised kernels are not built" in found.notices[0]
-
-
 def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_other("olmo2", tmp_path / "model")
 

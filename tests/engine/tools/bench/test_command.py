@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,6 @@ import torch
 from specchat.engine import EngineError
 from specchat.engine.events import Admitted, Prefilled, Ready
 from specchat.engine.tools.bench import command, figures, suite
-from specchat.engine.tools.bench.__main__ import main
 from specchat.engine.tools.bench.command import BenchOptions, run
 from specchat.engine.tools.bench.figures import Pace, Tally, Traffic, tally
 from specchat.engine.tools.bench.report import BenchReport, Setting
@@ -27,37 +27,6 @@ QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "pas
 def _small_copy_and_own_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(QUICK, "models", tmp_path / "store")
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
-
-
-@pytest.mark.slow
-def test_a_synthetic_pair_over_drafters_gammas_and_batches() -> None:
-    said: list[str] = []
-    options = BenchOptions(
-        **QUICK, synthetic=0.8, shape="tiny/tiny", drafters=("all",), gammas=("2", "3"), batches=(1, 2),
-        temperatures=(0.7,),
-    )  # fmt: skip
-    report = run(options, said.append)
-    every = [cell.drafter for cell in report.cells if (cell.batch, cell.gamma) == (1, "2")]
-    assert {"model", "suffix", "ngram", "copy", "random"} <= set(every)
-    ways = [("none", "-"), *((name, gamma) for name in every for gamma in "23")]
-    assert [(c.batch, c.temperature, c.drafter, c.gamma) for c in report.cells] == [
-        (batch, 0.7, *way) for batch in (1, 2) for way in ways
-    ]
-    assert all(cell.tokens > 0 for cell in report.cells)
-    # a hierarchical draft takes fewer passes than it has tokens: how many is not recorded
-    assert all(bool(cell.bytes_per_token) is (cell.drafter != "hierarchical") for cell in report.cells)
-    assert all((cell.predicted_speedup is not None) for cell in report.cells if cell.drafter == "model")
-    assert any("2/2" in line for line in said)
-    text = report.text()
-    assert text.startswith("SYNTHETIC: random weights in the shape tiny/tiny, set to agree at 0.8")
-    assert "synthetic, batch 2, temperature 0.7" in text
-    found = json.loads(report.json())
-    assert found["specchat_bench"] == 1
-    assert len(found["cells"]) == len(report.cells)
-    assert found["setting"]["device"] == "cpu"
-    assert {"python", "torch", "transformers"} <= found["versions"].keys()
-    assert found["plan"]["gammas"] == [2, 3]
-    assert found["command"] == "bench"
 
 
 def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
@@ -112,18 +81,15 @@ def test_the_crossover_is_the_first_batch_that_does_not_pay(
     assert "in memory 1.50 of both" in text
 
 
-def test_the_module_is_a_command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_synthetic_pair_is_set_up_as_a_chat_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "LARGEST_BATCH", 2)
-    arguments = ["--synthetic", "1", "--shape", "tiny/tiny", "--limit", "1", "--max-tokens", "6", "--passes", "1"]
-    assert main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["command"].startswith("python -m specchat.engine.tools.bench --synthetic 1")
-    cells = [(cell["drafter"], cell["gamma"]) for cell in found["cells"]]
-    assert cells == [("none", "-"), ("model", "auto")], "the set-up of a chat, if nothing else is given"
-    assert main(["--shape", "tiny"]) == 2
-    assert capsys.readouterr().err == "bench: --shape goes with --synthetic ALPHA, which makes models of that shape\n"
-    assert main([*arguments, "--crossover", "--drafter", "model", "--gamma", "4"]) == 0
-    out = capsys.readouterr().out
+    options = BenchOptions(**QUICK, synthetic=1.0, shape="tiny/tiny")  # type: ignore[arg-type]
+    found = json.loads(run(options, lambda _line: None).json())
+    assert (found["specchat_bench"], found["setting"]["device"], found["command"]) == (1, "cpu", "bench")
+    assert found["setting"]["synthetic"].startswith("SYNTHETIC: random weights in the shape tiny/tiny, set to agree")
+    assert [(cell["drafter"], cell["gamma"]) for cell in found["cells"]] == [("none", "-"), ("model", "auto")]
+    grows = replace(options, crossover=True, drafters=("model",), gammas=("4",))
+    out = run(grows, lambda _line: None).text()
     assert "model, gamma 4, synthetic, temperature 0, batch by batch" in out
     assert "a batch of" in out
 

@@ -35,16 +35,6 @@ def test_plain_generation_in_a_batch_of_unequal_prompts(temperature: float) -> N
     assert pace.seconds > 0
 
 
-def test_drafting_peers_take_one_request_at_a_time() -> None:
-    lookup = TransformersPeer(_model(), 3)
-    assisted = TransformersPeer(_model(), 3, _model(seed=1, layers=1))
-    assert (lookup.name, assisted.name) == ("transformers prompt lookup", "transformers assisted")
-    for peer in (lookup, assisted):
-        assert "batch of 1 only" in str(peer.refusal(2))
-        assert peer.refusal(1) is None
-        assert 0 < peer.run(PROMPTS, 1, 0.0, 12).tokens <= 24
-
-
 def test_a_peer_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = _model()
 

@@ -119,10 +119,3 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, object], monke
 def test_bad_input_is_refused(pair: dict[str, object], values: dict[str, object], sentence: str) -> None:
     with pytest.raises(EngineError, match=sentence):
         verified(pair, **values)
-
-
-@pytest.mark.slow
-@pytest.mark.model
-def test_the_default_model_passes(default_model: Path) -> None:
-    found = verified({"target": str(default_model)}, samples=20, max_tokens=6, limit=1, drafters=("combined",))
-    assert found.passed
