@@ -17,7 +17,7 @@ from textual.worker import WorkerCancelled
 
 from specchat.app.ui.pump import Pace, Pump
 
-FOR_A_PERSON = frozenset({"rename", "asking", "messages", "reading"})
+FOR_A_PERSON = ("rename", "asking", "messages", "reading")
 """Groups of workers that wait until somebody answers, or a test does."""
 LOOKS = 5
 """What a thread or the driver hands to the event loop is a message after fewer turns of it."""
@@ -81,8 +81,7 @@ async def all_done(app: App[Any]) -> None:
     """Wait until workers and threads have done what they were given, too; not for workers that wait for a person."""
     while not app._exit:
         await all_handled(app)
-        waiting = FOR_A_PERSON if len(app.screen_stack) > 1 else FOR_A_PERSON - {"asking"}  # a dialog is answered
-        workers = [each for each in app.workers if each.group not in waiting and not each.is_finished]
+        workers = [each for each in app.workers if each.group not in FOR_A_PERSON and not each.is_finished]
         if not workers and not _jobs:
             break
         for worker in workers:
