@@ -79,8 +79,8 @@ def test_verify_passes(tiny_model: Callable[..., Path]) -> None:
 def test_verify_tells_differences_by_its_exit_code(
     tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check = verification.check_greedy
-    monkeypatch.setattr(verification, "check_greedy", lambda *given: replace(check(*given), worst_deficit=9.0))
+    check = verification.checks.check_greedy
+    monkeypatch.setattr(verification.checks, "check_greedy", lambda *given: replace(check(*given), worst_deficit=9.0))
     done = command(*VERIFY, tiny_model(), "--json")
     assert done.code == 1
     assert json.loads(done.out)["passed"] is False
