@@ -55,9 +55,8 @@ FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
 OF_EVERY_DAY = [
-    *product([each for each in DRAFTERS if each not in ("bigram", "unigram")], ["greedy"]),
-    ("bigram", "sampled"),
-    ("merged", "sampled"),
+    *product(("none", "model", "combined"), ["greedy"]),
+    ("head", "sampled"),
 ]
 SEVERAL_MODELS = list(product(["merged", "hierarchical"], ["sampled", "greedy", "filtered", "penalised"]))
 WAITS = {"merged": 2, "hierarchical": 1 + 4, "model-tree": 99}

@@ -105,9 +105,9 @@ def on_cpu(drafter: str, requests: Sequence[Request]) -> list[list[int]]:
     ("drafter", "sampling", "exact"),
     [
         ("none", "greedy", False),
-        ("none", "greedy", True),
-        ("model", "sampled", False),
         ("combined", "filtered", False),
+        pytest.param("none", "greedy", True, marks=pytest.mark.slow),
+        pytest.param("model", "sampled", False, marks=pytest.mark.slow),
     ],
 )
 def test_requests_are_answered_before_all_graphs_are_captured_and_with_the_same_replies(
@@ -182,7 +182,10 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
     ]
 
 
-@pytest.mark.parametrize(("drafter", "exact"), [("none", True), ("model", False), ("head", False)])
+@pytest.mark.parametrize(
+    ("drafter", "exact"),
+    [("none", True), *(pytest.param(drafter, False, marks=pytest.mark.slow) for drafter in ("model", "head"))],
+)
 def test_captures_do_not_change_what_running_rows_have(
     drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
