@@ -1,4 +1,4 @@
-"""Bias and penalties of one row on the host: the bits of `engine.sampling.penalties`, for logits that lie there.
+"""Bias and penalties of one row, for logits on the host: the same bits as `engine.sampling.penalties`.
 
 What a text needs is kept and grows with it, as a dozen operations of torch take longer than a short pass can spare.
 """
@@ -82,7 +82,7 @@ class _Distinct:
                 self._tokens.append(token)
 
     def places(self, paths: Sequence[tuple[int, ...]]) -> Iterator[tuple[slice | int, list[int] | NDArray[np.int64]]]:
-        """Indices of logits [T, V]: of the text's tokens after all nodes, then of those that are new on each path."""
+        """Indices of logits [T, V]: of the text's tokens after all nodes, then of new tokens on each path."""
         yield slice(None), np.array(self._tokens)
         for node, path in enumerate(paths):
             if new := [token for token in dict.fromkeys(path) if token not in self._known]:

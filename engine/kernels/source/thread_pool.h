@@ -75,7 +75,7 @@ class ThreadPool {
 
     // The pieces of a thread.
     struct alignas(64) Share {
-        std::atomic<uint64_t> ticket{0};  // upper half: number of the job; lower half: pieces that nobody has taken
+        std::atomic<uint64_t> ticket{0};  // upper half: number of the job; lower half: pieces not yet taken
         std::atomic<int64_t> end{0};      // the piece after the last one
     };
 
