@@ -176,7 +176,7 @@ def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Samp
                 assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)
 
 
-@pytest.mark.parametrize("count", [250, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [150, pytest.param(600, marks=pytest.mark.slow)])
 def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int) -> None:
     for drafter in setup.drafters:
         events = sampled(setup.engine, drafter, PROMPT, count)

@@ -131,7 +131,8 @@ def cpu_layout(halves: torch.Tensor, tiles: int) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
-@pytest.mark.parametrize("dequantizes", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("dequantizes", [False, True])
 @torch.inference_mode()
 def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU, whose own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
