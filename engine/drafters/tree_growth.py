@@ -247,7 +247,11 @@ class Growth:
         return [self.tokens[i] for i in kept], [self._buckets[i] for i in kept], tree_from(parents)
 
     def _ranked(self, node: Node, shares: Sequence[float]) -> list[Offered]:
-        """The tokens after a node, by rank; none is likelier than the one before it."""
+        """The tokens after a node, by rank; none is likelier than the one before it.
+
+        One if it is drawn: for each further one a residual distribution over the vocabulary would be computed, which
+        takes longer than what it brings.
+        """
         ranked: list[Offered] = []
         chance = node.chance
         for rank, share in enumerate(shares[:BRANCHES]):
@@ -255,7 +259,7 @@ class Growth:
                 break
             bucket = bisect_right(EDGES, share) + (GRADES if self._drawn else 0)
             chance = min(chance, node.chance * self.budget.rates[bucket])
-            if rank and chance <= self._floor:  # nor will later ones be offered
+            if rank and (self._drawn or chance <= self._floor):  # nor will later ones be offered
                 break
             ranked.append(Offered(node, rank, bucket, chance))
         return ranked

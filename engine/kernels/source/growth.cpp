@@ -117,7 +117,7 @@ void Growth::rank(const GrownNode& node, const float* shares) {
         if (!(share > 0)) break;
         const int32_t grade = int32_t(std::upper_bound(all_.edges, all_.edges + all_.edge_count, share) - all_.edges);
         chance = std::min(chance, node.chance * row_.rates[grade]);
-        if (rank && chance <= floor_) break;  // nor will later ones be offered
+        if (rank && (drawn() || chance <= floor_)) break;  // nor will later ones be offered
         found_.push_back({node, rank, grade, chance});
     }
 }

@@ -63,7 +63,7 @@ def test_what_comes_out_has_the_targets_distribution() -> None:
     made = [grown(text, seed, budget) for seed in range(trials)]
     trees = [draft.trees[0] for draft in made]
     sizes = {len(tree) for tree in trees}
-    assert len(sizes) > 3, "the trees must differ for this to show anything"
+    assert len(sizes) > 1, "the drafts must differ for this to show anything"
     longest = max(sizes)
     drafted = torch.zeros(trials, longest, dtype=torch.long)
     q = torch.zeros(trials, longest + 1, WORDS)
