@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,23 @@ async def searched(stage: Stage, pilot: Pilot[None], text: str = "alf") -> None:
     await stage.press(pilot, *text)
 
 
+async def shown(stage: Stage, pilot: Pilot[None], there: Callable[[], bool]) -> None:
+    """Wait until it is there: a chat is opened by several threads, one after the other."""
+    for _ in range(50):
+        await stage.settle(pilot)
+        if there():
+            return
+    pytest.fail("\n".join(lines_of(stage)))
+
+
 async def test_enter_opens_the_chat_at_the_place_though_another_version_was_shown(stage: Stage) -> None:
     async with stage.after(searched, NARROW) as pilot:
         assert len(options(stage)) == 2
         await stage.press(pilot, "down", "enter")
+        await shown(stage, pilot, lambda: "Where is the Alfama?" in lines_of(stage)[0])
         conversation = screen_of(stage).conversation
         assert conversation.title == "Trips"
         assert [turn.prompt for turn in conversation.turns] == ["Where is the Alfama?", "And where to eat?"]
-        assert "Where is the Alfama?" in lines_of(stage)[0]
         chosen = {m.content: m.chosen for m in stage.store.messages(1) if m.role == "user"}
         assert chosen["Where is the Alfama?"]
         assert not chosen["Where is the Baixa?"]
@@ -75,12 +85,7 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
         await stage.press(pilot, *(["ctrl+t"] if markdown else []), "ctrl+k")
         await stage.press(pilot, *"needle lies")  # enter opens what is listed
         await stage.press(pilot, "enter")
-        for _ in range(50):  # the chat is opened by threads, one after the other
-            await stage.settle(pilot)
-            if any("lies" in line for line in lines_of(stage)):
-                break
-        else:
-            pytest.fail("\n".join(lines_of(stage)))
+        await shown(stage, pilot, lambda: any("lies" in line for line in lines_of(stage)))
         assert not any("Look:" in line for line in lines_of(stage))
 
 
