@@ -7,7 +7,8 @@ exceeds the price of verifying it.
 Exactness of drawn tokens (SpecInfer, Miao et al. 2024): how many tokens are offered after a node may depend on
 everything drafted before them, q there included, but on none of the draws that it is about. So that number is settled
 level by level, from the shares of the likeliest tokens, before anything is drawn, and what was drawn is offered.
-Greedy tokens are not drawn: the whole tree is known, and its best tokens are kept.
+Greedy tokens are not drawn: the whole tree is known, and its best tokens are kept. Drawn drafts are chains: one
+token is offered after a node, or none.
 
 This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
 (`engine.drafters.head.packed_layer`), bit by bit the same.

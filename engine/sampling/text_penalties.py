@@ -1,6 +1,7 @@
 """Bias and penalties of one row, for logits on the host: the same bits as `engine.sampling.penalties`.
 
-What a text needs is kept and grows with it, as a dozen operations of torch take longer than a short pass can spare.
+The distinct tokens and the repetitions of the text are kept between rounds and updated with its new tokens. Next to a
+short pass the dozen operations of `engine.sampling.penalties` would take long.
 """
 
 from __future__ import annotations
