@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
-from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import LIKELIEST, PackedScores, PackedVerdict, Parts, accept_packed
+from specchat.engine.backends.packed_acceptance import (
+    LIKELIEST,
+    PackedScores,
+    PackedVerdict,
+    Parts,
+    accept_packed,
+    round_rows,
+)
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
 from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
-from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.graphs import Graphs
+from specchat.engine.kernels.growing_trees import GrownTree
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
+from specchat.engine.kernels.round import RoundMemory, RoundRules
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -73,7 +81,7 @@ class PackedBackend(Backend):
             self.capabilities = replace(self.capabilities, trees=False)
         self.cache = PagedCache(model.cached, slots, columns, self._states, pool, cache_type)
         self._decoder = model.decoder(context, columns)
-        self.cache.connect(self._decoder.attach)
+        self.cache.connect(self._decoder.attach, self._decoder.move)
         self._embedding = self.packed_embedding = model.embedding
         self._output = model.output
         self.context, self.taps = context, tuple(taps)
@@ -83,6 +91,7 @@ class PackedBackend(Backend):
             self._decoder.attach_states(*self._states.tensors)
         self.penalties = Penalties(slots, context, CPU)
         self._texts: dict[int, TextPenalties] = {}
+        self._memory = RoundMemory(RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST))
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def width(self, length: int) -> int:
@@ -109,28 +118,23 @@ class PackedBackend(Backend):
             (p.slot, p.first + len(p.path) + 1, p.first + p.column, p.first + 1, [p.first + each for each in p.path])
             for p in places
         )
-        logits, _, _ = self._decoder.run_all(ids, layout, torch.get_num_threads())
-        return logits
+        return self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads())[0]
 
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
-        """Scores of each row's last token and its draft."""
-        fed = [[row.tokens[-1], *drafted] for row, drafted in zip(rows, proposal.on_host, strict=True)]
-        slots, starts, counts = [row.slot for row in rows], [row.cached for row in rows], list(map(len, fed))
-        layout = TokenLayout.chains(slots, starts, counts)
-        if proposal.branches:
-            layout = _layout(proposal.trees, slots, starts)
+        """Scores of each row's last token and its draft; drafts that grow are there then. Most rows are judged too."""
+        wanted, lengths = round_rows(rows, proposal), proposal.lengths
         if self._states:
-            self._begin(slots, starts, counts, starts)
+            starts = [row.cached for row in rows]
+            self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
         likeliest = max((LIKELIEST if row.adjusts else 1 for row in rows if row.greedy), default=0)
-        logits, best, tapped = self._decoder.run_all(
-            list(chain.from_iterable(fed)),
-            layout,
-            torch.get_num_threads(),
-            self.taps,
-            likeliest=min(likeliest, self.vocabulary),
-        )
-        top = [best[first:end] for first, end in pairwise([0, *accumulate(counts)])]
-        return PackedScores(Parts(logits, counts), top, None if tapped is None else Parts(tapped, counts))
+        support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
+        memory, growing = self._memory.of(len(rows), max(lengths)), proposal.growing
+        memory.fill(wanted, support, min(likeliest, self.vocabulary), torch.get_num_threads())
+        tapped = self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
+        if growing:
+            trees = [GrownTree(*memory.draft(i)) for i in range(len(rows))]
+            proposal.settle(growing.made(trees), memory.c.growing_s)
+        return PackedScores(memory, None if tapped is None else Parts(tapped, memory.nodes))
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
@@ -204,18 +208,3 @@ def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
         row[:count] = values[end - count : end]
         row[count:] = 0
     return rows
-
-
-def _layout(trees: Sequence[Tree], slots: Sequence[int], starts: Sequence[int]) -> TokenLayout:
-    """Token layout of a pass over trees, one after the other."""
-    return TokenLayout.of(
-        (slot, start + depth, start + node, start, [start + each for each in before])
-        for tree, slot, start in zip(trees, slots, starts, strict=True)
-        for node, (depth, before) in enumerate(_ancestors(tree))
-    )
-
-
-@lru_cache(maxsize=1024)
-def _ancestors(tree: Tree) -> list[tuple[int, list[int]]]:
-    """Depth of each token of a pass over a tree, and the tokens of the pass that it follows."""
-    return [(depth, [0, *tree.path(node)[:-1]] if node else []) for node, depth in enumerate(tree.depths)]

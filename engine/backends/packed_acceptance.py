@@ -1,4 +1,4 @@
-"""Acceptance on the host, for the packed CPU kernels: greedy rows by comparison, sampled rows by the kernels.
+"""Acceptance on the packed CPU kernels, which judge most rows with the pass over them.
 
 The path is chosen per row, independently of the batch. Rows with lenience, details or listed candidates take the
 reference on tensors (`engine.backends.tensor_acceptance`).
@@ -6,7 +6,7 @@ reference on tensors (`engine.backends.tensor_acceptance`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -14,17 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
-from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.kernels.sampling import SampledRow, judge
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.kernels.round import RoundRow, RoundRows, RowVerdict
 from specchat.engine.sampling.rng import Stream, uniform
-from specchat.engine.sampling.text_penalties import Logits, TextPenalties
+from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 
 LIKELIEST = 8
@@ -52,14 +51,16 @@ class Parts(Sequence[Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class PackedScores:
-    """Scores of a ragged pass, row by row."""
+    """Scores of a ragged pass, and verdicts of the rows that were not held; valid until the next pass."""
 
-    logits: Sequence[Tensor]
-    """[T, V] each, float32; valid until the next pass. Acceptance applies bias and penalties to them."""
-    top: list[NDArray[np.int32]]
-    """The likeliest tokens after every node [T, k], in order, -1 where logits are not numbers; k may be 0."""
+    rows: RoundRows
     tapped: Sequence[Tensor] | None
-    """Hidden states [T, taps x hidden] each."""
+    """Hidden states [T, taps x hidden] of each row."""
+
+    @property
+    def logits(self) -> list[Tensor]:
+        """[T, V] of each row, float32. Acceptance applies bias and penalties to them."""
+        return [torch.from_numpy(self.rows.logits(i)) for i in range(len(self.rows.rows))]
 
 
 class PackedVerdict:
@@ -84,6 +85,27 @@ class PackedVerdict:
         return [_along(states, outcome) for states, outcome in zip(self._tapped, self._outcomes, strict=True)]
 
 
+def round_rows(rows: Sequence[SequenceState], proposal: Proposal) -> list[RoundRow]:
+    """The rows of a round for the kernels. Held are those with bias or penalties, and those for the reference."""
+    q, drawn, wanted = proposal.q, proposal.drawn, list[RoundRow]()
+    for i, (row, drafted, tree) in enumerate(zip(rows, proposal.on_host, proposal.trees, strict=True)):
+        wanted.append(
+            RoundRow(
+                slot=row.slot,
+                start=row.cached,
+                last_token=row.tokens[-1],
+                sampling=None if row.greedy else row.request.sampling,
+                seed=row.seed,
+                number=row.rounds,
+                drafted=drafted,
+                parents=tree.parents,
+                q=q.data_ptr() + 4 * i * q.stride(0) if q is not None and drawn and drawn[i] and drafted else 0,
+                held=row.adjusts or _is_special(row, tree),
+            )
+        )
+    return wanted
+
+
 def accept_packed(
     rows: Sequence[SequenceState],
     proposal: Proposal,
@@ -97,27 +119,22 @@ def accept_packed(
     Args:
         penalties: by slot, of rows that had penalties in earlier rounds; those of new ones are added.
     """
-    outcomes, sampled, special = dict[int, Outcome](), list[int](), list[int]()
+    drafts, held, best, special = proposal.on_host, list[int](), list[Sequence[int]](), list[int]()
     for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)):
         if _is_special(row, tree):
             special.append(i)
-            continue
-        if row.adjusts:
+        elif row.adjusts:
             if row.slot not in penalties or penalties[row.slot].row is not row:
                 penalties[row.slot] = TextPenalties(row)
-            if not row.greedy:
-                penalties[row.slot].apply(scores.logits[i].numpy(), proposal.on_host[i], tree.parents)
-        if row.greedy:
-            best = scores.top[i][:, 0].tolist()
-            if row.adjusts:
-                best = _adjusted(
-                    penalties[row.slot], scores.logits[i].numpy(), scores.top[i], proposal.on_host[i], tree.parents
-                )
-            outcomes[i] = _compare(row, gammas[i], proposal.on_host[i], tree, best)
-        else:
-            sampled.append(i)
-    if sampled:
-        outcomes |= zip(sampled, _judge_sampled(sampled, rows, proposal, scores.logits, gammas), strict=True)
+            held.append(i)
+            best.append(_adjust(penalties[row.slot], scores.rows, i, drafts[i], tree.parents))
+    if held:
+        scores.rows.judge(held, best)
+    outcomes = {
+        i: _outcome(row, gammas[i], drafts[i], proposal.trees[i], scores.rows.verdict(i))
+        for i, row in enumerate(rows)
+        if i not in special
+    }
     if special:
         logits = pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
@@ -132,15 +149,20 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
 
 
-def _adjusted(
-    penalties: TextPenalties, logits: Logits, top: NDArray[np.int32], drafted: Sequence[int], parents: Sequence[int]
+def _adjust(
+    penalties: TextPenalties, rows: RoundRows, i: int, drafted: Sequence[int], parents: Sequence[int]
 ) -> list[int]:
-    """Apply bias and penalties to a row's logits [T, V]; the likeliest token after each node, -1 where that is NaN.
+    """Apply bias and penalties to the logits of row `i`; of a greedy row, the likeliest token after each node, -1 where
+    a logit is NaN.
 
-    Where logits became smaller only, it is one of `top` [T, k], the likeliest before, if it is still above the last of
-    those: to search all logits would take long next to a short pass.
+    Where logits became smaller only, it is one of those that were the likeliest before, if it is still above the last
+    of them: to search all logits would take long next to a short pass.
     """
-    nodes = np.arange(len(logits))[:, None]
+    logits = rows.logits(i)
+    if not penalties.row.greedy:
+        penalties.apply(logits, drafted, parents)
+        return []
+    nodes, top = np.arange(len(logits))[:, None], rows.best(i)
     floor = logits[nodes, top[:, -1:]]
     penalties.apply(logits, drafted, parents)
     among = logits[nodes, top]
@@ -153,14 +175,14 @@ def _adjusted(
     return best
 
 
-def _compare(row: SequenceState, gamma: int, drafted: Sequence[int], tree: Tree, best: Sequence[int]) -> Outcome:
-    """Outcome of a greedy row: follow the drafted tokens that equal the target's likeliest, `best` [K + 1]."""
-    path, end = list[int](), 0
-    while node := next((node for node in tree.children[end] if drafted[node - 1] == best[end]), 0):
-        path.append(end := node)
-    betas = [1.0] * len(path) + [0.0]
+def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, made: RowVerdict) -> Outcome:
+    """Outcome of a row that the kernels have judged."""
+    chances: Iterable[tuple[float, float]] = zip(made.p, made.q, strict=True)
+    betas: Sequence[float] = made.beta
+    if row.greedy:
+        chances, betas = _certainties(tree, made.path), [*[1.0] * len(made.path), 0.0]
     u = partial(uniform, row.seed, row.rounds, Stream.ACCEPT)
-    return Outcome(gamma, drafted, tree, path, best[end], min(best) < 0, _certainties(tree, path), u, betas)
+    return Outcome(gamma, drafted, tree, made.path, made.last, made.last < 0, chances, u, betas)
 
 
 def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float]]:
@@ -168,58 +190,6 @@ def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float
     for place, count in enumerate(tested_candidates(tree, path)):
         yield from [(0.0, 1.0)] * (count - 1)
         yield float(place < len(path)), 1.0
-
-
-def _judge_sampled(
-    mine: Sequence[int],
-    rows: Sequence[SequenceState],
-    proposal: Proposal,
-    logits: Sequence[Tensor],
-    gammas: Sequence[int],
-) -> list[Outcome]:
-    """Outcomes of the sampled rows `mine`, in their order, by one call of the kernels."""
-    draws = [_draws(rows[i], proposal.trees[i]) for i in mine]
-    q, drawn, drafted = proposal.q, proposal.drawn, proposal.on_host
-    sampled = [
-        SampledRow(
-            logits=logits[i],
-            sampling=rows[i].request.sampling,
-            drafted=drafted[i],
-            parents=proposal.trees[i].parents,
-            q=q[i] if q is not None and drawn and drawn[i] and drafted[i] else None,
-            by_overlap=not proposal.trees[i].branches,
-            u=u,
-            branches=BRANCHES,
-            u_last=uniform(rows[i].seed, rows[i].rounds, Stream.LAST, 0),
-            seed=rows[i].seed,
-            position=len(rows[i].tokens),
-        )
-        for i, u in zip(mine, draws, strict=True)
-    ]
-    support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
-    verdicts = judge(sampled, logits[mine[0]].shape[-1], support, torch.get_num_threads())
-    return [
-        Outcome(
-            gammas[i],
-            drafted[i],
-            proposal.trees[i],
-            made.path,
-            made.last,
-            made.last < 0,
-            zip(made.p, made.q, strict=True),
-            u.__getitem__,
-            made.beta,
-        )
-        for i, made, u in zip(mine, verdicts, draws, strict=True)
-    ]
-
-
-def _draws(row: SequenceState, tree: Tree) -> list[float]:
-    """The uniform draws [depth x `BRANCHES`] of a round; 0 where there is no candidate."""
-    u = [0.0] * (tree.depth * BRANCHES)
-    for index in tree.ranks:
-        u[index] = uniform(row.seed, row.rounds, Stream.ACCEPT, index)
-    return u
 
 
 def _along(states: Tensor, outcome: Outcome) -> Tensor:

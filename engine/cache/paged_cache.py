@@ -21,6 +21,10 @@ Attach = Callable[..., None]
 """Called with the tables of the pool [slots, width], keys and values, and the scales of both if they have some."""
 
 
+Move = Callable[[int, Sequence[int], int], None]
+"""Copies columns of a slot to one and the columns after it."""
+
+
 def _nowhere(*_: object) -> None:
     """Before a decoder is connected."""
 
@@ -52,14 +56,15 @@ class PagedCache(LayerCache):
         super().__init__(shapes, slots, columns, torch.device("cpu"), TYPES[cache_type], states, pool)
         require_memory(self._device, columns * self.column_bytes, f"a cache for a text of {columns} tokens")
         self._attach: Attach = _nowhere
+        self._move: Move = _nowhere
         try:
             self.allocate(self.pool.blocks)
         except MemoryError:
             raise self._shortage() from None
 
-    def connect(self, attach: Attach) -> None:
-        """Call `attach` now and whenever the memory changes."""
-        self._attach = attach
+    def connect(self, attach: Attach, move: Move) -> None:
+        """Call `attach` now and whenever the memory changes, and `move` to copy columns."""
+        self._attach, self._move = attach, move
         attach(self.pool.tables, [keys.mT for keys in self.keys], self.values, *self._scales)
 
     @property
@@ -76,7 +81,7 @@ class PagedCache(LayerCache):
             scales, *self._scales = self._by_block(blocks, single, torch.float32)
             self._blocks += scales
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
-        self.connect(self._attach)
+        self.connect(self._attach, self._move)
 
     def clear(self, slot: int) -> None:
         """Forget a slot. Kernels read no column that a token does not see, so what is no number may stay."""
@@ -111,11 +116,8 @@ class PagedCache(LayerCache):
             self.move(slot, sources[: self.columns - 1 - start], start + 1)
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """Copy the columns `sources` of a slot to `target` and the columns after it."""
-        froms, to = self._index(slot, sources), self._index(slot, range(target, target + len(sources)))
-        for blocks in self._blocks:
-            array = blocks.numpy()
-            array[:, *to] = array[:, *froms]
+        """Copy the columns `sources` of a slot, in ascending order, to `target` and the columns after it."""
+        self._move(slot, sources, target)
 
     def _index(self, slot: int, columns: Sequence[int]) -> tuple[Any, slice, Any]:
         places = np.asarray(columns)

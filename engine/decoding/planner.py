@@ -126,10 +126,11 @@ class Planner:
         for mine, draft in drafts:
             for i in mine:
                 steps[i] = gammas[i] if draft.steps is None else draft.steps
-        drafts = [(mine, draft) for mine, draft in drafts if any(draft.lengths)]
+        grows = any(draft.growing for _, draft in drafts)
+        drafts = [(mine, draft) for mine, draft in drafts if grows or any(draft.lengths)]
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
         buckets: list[list[int]] = [[] for _ in adaptive]
-        if adaptive and (drafts or any(steps)):
+        if adaptive and not grows and (drafts or any(steps)):
             drafts, buckets = self._trim(rows, adaptive, steps, drafts)
         sources: list[Sequence[Source]] = [()] * len(rows)
         for mine, draft in drafts:
@@ -143,10 +144,9 @@ class Planner:
             proposal=merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device),
             gammas=gammas,
             adaptive=adaptive,
-            buckets=buckets,
+            drafted_buckets=buckets,
             drafter=drafters.pop() if len(drafters) == 1 else None,
-            drafts=bool(drafts),
-            steps=max(steps),
+            drafted_steps=max(steps),
             sources=sources,
         )
 
@@ -224,6 +224,10 @@ class Planner:
             if rows[i].request.request_id in self._acceptances
         ]
         acceptances = [self._acceptances[rows[i].request.request_id] for _, i in drafts]
+        if plan.proposal.grown is not None:
+            proposed = [buckets for buckets, _ in drafts]
+            shapes = [plan.proposal.trees[i] for _, i in drafts]
+            self._controller.weigh(acceptances, [plan.steps] * len(drafts), proposed, len(rows), shapes)
         if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
             self._controller.observe(acceptances)
             return
@@ -255,6 +259,8 @@ class Planner:
             try:
                 requested = [gammas[i] for i in mine]
                 draft = drafter.propose([rows[i] for i in mine], requested, [budgets[i] for i in mine])
+                if len(mine) < len(rows):  # others may draft with the same head
+                    draft = draft.settled()
                 draft.check([rows[i].room for i in mine] if at_zero else requested)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
                 for i in mine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.device import to_device
+from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree
 from specchat.engine.round import Proposer
 
 _HOST = torch.device("cpu")
@@ -62,6 +63,18 @@ class Source(NamedTuple):
         return Proposer(self.name, len(self.tokens), common_prefix(self.tokens, drafted))
 
 
+class Growing(Protocol):
+    """Trees of all rows of a batch that are drafted in the pass that verifies them."""
+
+    trees: GrowingTrees
+
+    def now(self) -> Draft:
+        """Draft them by themselves."""
+
+    def made(self, found: Sequence[GrownTree]) -> Draft:
+        """The draft, once its trees have grown."""
+
+
 @dataclass(slots=True)
 class Draft:
     """Drafted tokens for a batch of rows.
@@ -84,6 +97,14 @@ class Draft:
     """Draft steps taken; None for as many as the longest requested γ."""
     sources: Sequence[Sequence[Source]] | None = None
     """Per row, the drafts that it was combined from; None if the drafter does not combine any."""
+    growing: Growing | None = None
+    """Until they are verified, drafts that are not there yet; tokens and trees are empty."""
+
+    @classmethod
+    def that_grows(cls, growing: Growing, rows: int, support: Support) -> Draft:
+        """Drafts of so many rows that are not there yet."""
+        nothing: list[list[int]] = [[] for _ in range(rows)]
+        return cls(nothing, [chain(0)] * rows, support=support, buckets=nothing, growing=growing)
 
     @classmethod
     def of_chains(
@@ -99,6 +120,10 @@ class Draft:
     def lengths(self) -> list[int]:
         """Number of drafted tokens, per row."""
         return [len(tree) for tree in self.trees]
+
+    def settled(self) -> Draft:
+        """The draft with its tokens."""
+        return self if self.growing is None else replace(self.growing.now(), sources=self.sources)
 
     def check(self, most: Sequence[int]) -> None:
         """Check that no row's draft covers more positions than `most`, as there may be no room for them.
@@ -122,7 +147,7 @@ class Draft:
         return replace(self, tokens=tokens, trees=trees)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Proposal:
     """Drafts of all rows of a batch, for the target to verify."""
 
@@ -135,6 +160,18 @@ class Proposal:
     """The V' tokens that `q` is over; None if it is over the whole vocabulary."""
     drawn: list[bool] | None = None
     """Rows whose tokens were drawn from `q`; None if there is no `q`."""
+    growing: Growing | None = None
+    """Drafts that `Backend.score` grows; until then there are no tokens."""
+    grown: Draft | None = None
+    """Those drafts, once they are there."""
+    growing_s: float = 0.0
+    """Seconds that growing took."""
+
+    def settle(self, grown: Draft, seconds: float) -> None:
+        """The drafts have grown."""
+        self.drafted, self.trees, self.q = grown.tokens, grown.trees, grown.q
+        self.drawn = _drawn(grown) if grown.q is not None else None
+        self.grown, self.growing_s = grown, seconds
 
     @property
     def lengths(self) -> list[int]:
@@ -181,6 +218,8 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
     """
     if len(drafts) == 1 and drafts[0][0] == list(range(rows)):
         draft = drafts[0][1]
+        if draft.growing is not None:
+            return Proposal(draft.tokens, draft.trees, support=draft.support, growing=draft.growing)
         drafted = draft.tokens if device == _HOST and isinstance(draft.tokens, list) else _tensor(draft, device)
         return Proposal(drafted, draft.trees, draft.q, draft.support, _drawn(draft) if draft.q is not None else None)
     trees, drawn = [chain(0)] * rows, [False] * rows
@@ -205,6 +244,7 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
 
 def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Draft:
     """Merge drafts as `merge` does, into one draft; each must have confidence buckets."""
+    drafts = [(mine, draft.settled()) for mine, draft in drafts]
     whole = merge(drafts, rows, device)
     buckets: list[list[int]] = [[] for _ in range(rows)]
     sources: list[Sequence[Source]] = [()] * rows

@@ -54,4 +54,5 @@ def run_round(
     kept = [1 + outcome.accepted for outcome in outcomes]
     planner.drafters.on_hidden_states(rows, verdict.hidden_states(), kept)
     draft_s, verify_s = watch.seconds()
-    return plan, outcomes, Timing(draft_s, verify_s, started)
+    growing_s = plan.proposal.growing_s
+    return plan, outcomes, Timing(draft_s + growing_s, verify_s - growing_s, started)

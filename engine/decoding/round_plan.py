@@ -17,13 +17,28 @@ class RoundPlan:
     """Draft length asked for, per row."""
     adaptive: list[int]
     """Rows (by index) whose γ is chosen by the controller."""
-    buckets: list[list[int]]
-    """How sure the drafter was of each token to be verified, per adaptive row."""
+    drafted_buckets: list[list[int]]
+    """`buckets`, but of drafts that grow with the pass."""
     drafter: str | None
     """Name of the drafter; None if no drafter or several drafted."""
-    drafts: bool
-    """Whether any row has a draft."""
-    steps: int
-    """Draft steps it took."""
+    drafted_steps: int
+    """`steps`, but of drafts that grow with the pass."""
     sources: list[Sequence[Source]]
     """Per row, the drafts that its draft was combined from; empty if it was not combined."""
+
+    @property
+    def buckets(self) -> list[list[int]]:
+        """How sure the drafter was of each token that was verified, per adaptive row."""
+        grown = self.proposal.grown
+        return self.drafted_buckets if grown is None else [(grown.buckets or [])[i] for i in self.adaptive]
+
+    @property
+    def steps(self) -> int:
+        """Draft steps it took."""
+        grown = self.proposal.grown
+        return self.drafted_steps if grown is None else grown.steps or 0
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any row had a draft."""
+        return any(self.proposal.lengths)

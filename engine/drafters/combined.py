@@ -79,6 +79,8 @@ class CombinedDrafter(Drafter):
         if heads:
             costs = [budgets[i] for i in heads] if budgets else []
             draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
+            if texts:
+                draft = draft.settled()
             draft.sources = [_HEAD] * len(heads)
             if draft.steps is None:
                 draft.steps = max(gammas[i] for i in heads)

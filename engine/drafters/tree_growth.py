@@ -103,8 +103,9 @@ def draft_apart(kinds: Sequence[Kind], draft: Callable[[Kind, list[int]], Draft]
     alike: dict[Kind, list[int]] = {}
     for i, kind in enumerate(kinds):
         alike.setdefault(kind, []).append(i)
-    parts = [(mine, draft(kind, mine)) for kind, mine in alike.items()]
-    return parts[0][1] if len(parts) == 1 else join(parts, len(kinds), device)
+    if len(alike) == 1:
+        return draft(kinds[0], alike[kinds[0]])
+    return join([(mine, draft(kind, mine).settled()) for kind, mine in alike.items()], len(kinds), device)
 
 
 def by_kernels(wanted: DrawRequest) -> list[int]:

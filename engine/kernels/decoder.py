@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Sequence
-from ctypes import c_void_p
+from ctypes import c_void_p, pointer
 from functools import lru_cache
 
 import numpy as np
@@ -15,8 +15,10 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
+from specchat.engine.kernels.growing_trees import GrowingTrees
 from specchat.engine.kernels.library import KernelError, library
-from specchat.engine.kernels.structures import CCache, CTables
+from specchat.engine.kernels.round import RoundRows
+from specchat.engine.kernels.structures import CBatch, CCache, CRound, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 Lengths = NDArray[np.int32]
@@ -33,9 +35,6 @@ class Decoder:
         self.weights, self.shape = weights, weights.shape
         self._kernels = library().c
         self._c = self._kernels.sk_decoder_new(weights.c)
-        self._logits = torch.empty(0)
-        self._views: dict[int, Tensor] = {}
-        """Views [n, V] of `_logits`, by n."""
         weakref.finalize(self, self._kernels.sk_decoder_free, self._c)
 
     def attach(
@@ -107,38 +106,7 @@ class Decoder:
         Raises:
             KernelError: arguments do not fit; nothing has been computed.
         """
-        logits = torch.empty(len(judged), self.shape.vocabulary)
-        batch = Batch(tokens, layout, judged, threads)
-        return logits, self._pass(batch, logits, taps, entered)
-
-    def run_all(
-        self,
-        tokens: Sequence[int],
-        layout: TokenLayout,
-        threads: int,
-        taps: Sequence[int] = (),
-        *,
-        likeliest: int = 0,
-        entered: Tensor | None = None,
-    ) -> tuple[Tensor, NDArray[np.int32], Tensor | None]:
-        """Forward pass with the logits of every token, in memory that the next call overwrites.
-
-        Args:
-            likeliest: number k of top tokens per position. Other arguments and errors as for `run`.
-
-        Returns:
-            Logits [n, V]; the top tokens [n, k], the likeliest first, -1 where a logit is NaN; tapped states.
-        """
-        count = len(tokens)
-        logits = self._logits_of(count)
-        best = np.empty((count, likeliest), np.int32)
-        batch = Batch(tokens, layout, range(count), threads)
-        if likeliest:
-            batch.c.best, batch.c.best_count = best.ctypes.data, likeliest
-        return logits, best, self._pass(batch, logits, taps, entered)
-
-    def _pass(self, batch: Batch, logits: Tensor, taps: Sequence[int], entered: Tensor | None) -> Tensor | None:
-        """Run a pass that writes `logits`; returns the tapped hidden states."""
+        logits, batch = torch.empty(len(judged), self.shape.vocabulary), Batch(tokens, layout, judged, threads)
         count, hidden = batch.c.tokens, self.shape.hidden
         batch.c.logits = logits.data_ptr()
         if entered is not None:
@@ -146,23 +114,49 @@ class Decoder:
                 raise KernelError(f"a pass over {count} tokens cannot read states of the shape {list(entered.shape)}")
             entered = entered.float().contiguous()
             batch.c.entered = entered.data_ptr()
-        tapped = None
-        if taps:
-            # `torch.empty` would let other threads have the interpreter's lock just before the pass.
-            tapped = torch.from_numpy(np.empty((count, len(taps) * hidden), np.float32))
-            batch.c.tapped = tapped.data_ptr()
-            batch.c.tap_count, batch.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
+        tapped = self._tap(batch.c, count, taps)
         self._kernels.sk_decoder_pass(self._c, batch.c)
+        return logits, tapped
+
+    def run_round(
+        self, rows: RoundRows, taps: Sequence[int] = (), growing: GrowingTrees | None = None
+    ) -> Tensor | None:
+        """Grow drafts, score all rows and their drafts, and judge the rows that are not held.
+
+        Args:
+            rows: filled; their results are set.
+            taps: as for `run`.
+            growing: the drafts of all rows, if they are grown now.
+
+        Returns:
+            The tapped hidden states [nodes of all rows or more, taps x hidden], or None; float32.
+
+        Raises:
+            KernelError: arguments do not fit.
+        """
+        nodes = sum(rows.nodes) if growing is None else len(rows.rows) * (1 + rows.most)
+        tapped = self._tap(rows.c, nodes, taps)
+        rows.c.growing = growing and pointer(growing.c_for([row.drafted for row in rows.rows]))
+        self._kernels.sk_round_run(self._c, growing and growing.head, rows.c)
         return tapped
 
-    def _logits_of(self, count: int) -> Tensor:
-        """Reused memory for logits [count, V]."""
-        size = self.shape.vocabulary
-        if self._logits.numel() < count * size:
-            self._logits, self._views = torch.empty(count * size), {}
-        if count not in self._views:
-            self._views[count] = self._logits[: count * size].view(count, size)
-        return self._views[count]
+    def move(self, slot: int, sources: Sequence[int], target: int) -> None:
+        """Copy columns of a slot, in ascending order, to `target` and the columns after it.
+
+        Raises:
+            KernelError: one is not in the cache, or before its target.
+        """
+        columns = array("i", sources)
+        self._kernels.sk_decoder_move(self._c, slot, columns.buffer_info()[0], len(columns), target)
+
+    def _tap(self, c: CBatch | CRound, count: int, taps: Sequence[int]) -> Tensor | None:
+        """Set the hidden states that a pass over `count` tokens returns; memory for them."""
+        if not taps:
+            return None
+        # `torch.empty` would let other threads have the interpreter's lock just before the pass.
+        tapped = torch.from_numpy(np.empty((count, len(taps) * self.shape.hidden), np.float32))
+        c.tapped, c.tap_count, c.taps = tapped.data_ptr(), len(taps), _c_taps(tuple(taps)).buffer_info()[0]
+        return tapped
 
 
 @lru_cache

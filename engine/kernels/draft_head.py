@@ -5,9 +5,8 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Sequence
-from ctypes import Array
+from ctypes import addressof, c_int64
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +15,18 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
+from specchat.engine.kernels.growing_trees import (
+    GrowingTrees,
+    GrownTree,
+    GrowthRules,
+    TargetStates,
+    TreeRequest,
+    c_reads,
+)
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.sampling import c_settings
-from specchat.engine.kernels.structures import CCache, CGrowing, CGrowth, CHeadModel, CHeadStep, CRead, CTables
+from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
-from specchat.engine.request import Sampling
 
 STATE = -1
 """Source of a token that reads the state stored in its slot and column."""
@@ -53,72 +58,6 @@ class Scores:
     """[m, n], the likeliest of the V' tokens, in descending order."""
     shares: NDArray[np.float32]
     """[m, n], their probabilities at temperature 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class GrowthRules:
-    """Settings for all trees of a call."""
-
-    edges: Sequence[float]
-    """Lower limits of the confidence grades, as probabilities."""
-    longest: int
-    """Maximum number of tokens per tree."""
-    branches: int
-    """Maximum number of children per node."""
-    least: float
-    """Minimum cost of a token."""
-    hope: float
-    """Probability that the likeliest child of an accepted node is accepted."""
-    stream: int
-    """Random number stream."""
-
-
-class TreeRequest(NamedTuple):
-    """The tree to grow for one row."""
-
-    slot: int
-    begin: int
-    """First column that the head has to read."""
-    ids: Sequence[int]
-    """Tokens from that column on, at least one."""
-    depth: int
-    """Maximum depth."""
-    line: int
-    """Depth that is drafted regardless of cost."""
-    repeatable: bool
-    """Whether its growth must not depend on other rows."""
-    passes: Sequence[float]
-    """[longest + 1], cost of verifying 0, 1, … tokens."""
-    step: float
-    """Cost of a draft step."""
-    rates: Sequence[float]
-    """[grades], probability that a token is accepted."""
-    sampling: Sampling | None
-    """Settings of a row whose tokens are sampled; None takes the likeliest tokens."""
-    seed: int
-    number: int
-    """Round number, for the random numbers."""
-
-
-class GrownTree(NamedTuple):
-    """The tree of one row."""
-
-    tokens: list[int]
-    parents: list[int]
-    """Parent of each token: 0 is the row's last token, i the i-th drafted one."""
-    grades: list[int]
-
-
-class TargetStates(NamedTuple):
-    """Hidden states of the target for some tokens of a slot."""
-
-    slot: int
-    first: int
-    """Column of the first token."""
-    tapped: Tensor
-    """[n or more, taps x hidden], float32, contiguous."""
-    tokens: int
-    """n"""
 
 
 class PackedHead:
@@ -178,9 +117,9 @@ class PackedHead:
         Raises:
             KernelError: a slot or column does not exist.
         """
-        self._kernels.sk_head_absorb(self._c, len(read), _c_reads(read, self._width), threads)
+        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self._width), threads)
 
-    def grow(
+    def trees(
         self,
         read: Sequence[TargetStates],
         wanted: Sequence[TreeRequest],
@@ -188,8 +127,8 @@ class PackedHead:
         known: Tensor,
         rules: GrowthRules,
         threads: int,
-    ) -> tuple[list[GrownTree], int]:
-        """Store new states and grow draft trees (`engine.drafters.tree_growth`).
+    ) -> GrowingTrees:
+        """Draft trees (`engine.drafters.tree_growth`) to be grown, once new states have been stored.
 
         Args:
             read: new hidden states of the target.
@@ -200,9 +139,6 @@ class PackedHead:
             rules: for all trees.
             threads: number of threads, the caller included.
 
-        Returns:
-            The trees [B], and the number of draft steps.
-
         Raises:
             KernelError: arguments do not fit.
         """
@@ -212,34 +148,26 @@ class PackedHead:
         self._check(q, known, (count, longest))
         if q is None and any(tree.sampling for tree in wanted):
             raise KernelError("sampled trees need memory for their distributions")
-        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
-        drafted, edges = array("q", bytes(24 * count * longest)), array("d", rules.edges)
-        rows, _kept = _c_rows(wanted, longest, q, drafted.buffer_info()[0])
-        growing = CGrowing(
-            count,
-            rows,
-            len(read),
-            _c_reads(read, self._width),
-            known.data_ptr(),
-            edges.buffer_info()[0],
-            grades - 1,
-            longest,
-            rules.branches,
-            rules.stream,
-            rules.least,
-            rules.hope,
-            threads,
-        )
-        self._kernels.sk_head_grow(self._c, growing)
-        found = drafted.tolist()
-        starts = range(0, len(found), longest)
-        trees = [
-            GrownTree(*(found[at : at + row.count] for at in starts[3 * i : 3 * i + 3])) for i, row in enumerate(rows)
-        ]
-        return trees, growing.steps
+        return GrowingTrees(self._c, read, self._width, wanted, q, known, rules, threads)
+
+    def grow(self, trees: GrowingTrees) -> list[GrownTree]:
+        """Grow trees by themselves, in one call.
+
+        Raises:
+            KernelError: a slot or column does not exist.
+        """
+        size = 3 * trees.longest
+        drafted = (c_int64 * (size * len(trees.rows)))()
+        places = [addressof(drafted) + 8 * size * i for i in range(len(trees.rows))]
+        self._kernels.sk_head_grow(self._c, trees.c_for(places))
+        found = []
+        for i, row in enumerate(trees.rows):
+            starts = range(size * i, size * (i + 1), trees.longest)
+            found.append(GrownTree(*(drafted[start : start + row.count] for start in starts)))
+        return found
 
     def _check(self, q: Tensor | None, known: Tensor, wide: tuple[int, int]) -> None:
-        """Check the arguments of `grow` that are tensors."""
+        """Check the arguments of `trees` that are tensors."""
         size = self.weights.layer.shape.vocabulary
         if known is not self._known:
             if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
@@ -283,44 +211,3 @@ class PackedHead:
         c_sources = array("i", sources)
         self._kernels.sk_head_run(self._c, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
         return Scores(logits, likeliest, shares)
-
-
-def _c_rows(wanted: Sequence[TreeRequest], longest: int, q: Tensor | None, drafted: int) -> tuple[Array[CGrowth], Any]:
-    """`sk_growth` of each row, and what has to live as long; `drafted` is the address of [B, 3, longest] results."""
-    ids = [array("q", tree.ids) for tree in wanted]
-    numbers = [array("d", (*tree.passes, *tree.rates)) for tree in wanted]
-    q_at, q_size = (0, 0) if q is None else (q.data_ptr(), 4 * longest * q.shape[2])
-    rows = []
-    for i, tree in enumerate(wanted):
-        passes = numbers[i].buffer_info()[0]
-        row = CGrowth(
-            tree.slot,
-            tree.begin,
-            tree.begin + len(tree.ids),
-            tree.depth,
-            tree.line,
-            tree.repeatable,
-            ids[i].buffer_info()[0],
-            passes,
-            passes + 8 * (longest + 1),
-            tree.step,
-            tree.sampling and c_settings(tree.sampling),
-            tree.seed,
-            tree.number,
-            q_at + i * q_size,
-            drafted + i * 24 * longest,
-        )
-        rows.append(row)
-    return (CGrowth * len(rows))(*rows), (ids, numbers)
-
-
-def _c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
-    """`sk_read` of each; valid while the hidden states live.
-
-    Raises:
-        KernelError: they are not contiguous float32 of this width.
-    """
-    for each in read:
-        if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
-            raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
-    return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))

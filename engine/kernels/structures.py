@@ -200,17 +200,13 @@ class CRow(Structure):
     """`sk_row` of api.h."""
 
     _fields_ = _fields(
-        "pointer logits",
+        "int32 slot start",
+        "int64 last_token count",
+        "pointer drafted q",
         ("sampling", POINTER(CSampling)),
-        "int64 count",
-        "pointer drafted parents q",
-        "int32 by_overlap u_stride",
-        "pointer u",
-        "double u_last",
-        "uint64 seed",
-        "int64 position",
-        "pointer path p q_of beta",
-        "int32 accepted judged positions last",
+        "uint64 seed number",
+        "int32 held accepted tested positions last reserved",
+        "pointer path p q_of beta logits best",
     )
 
 
@@ -220,7 +216,20 @@ class CRows(Structure):
     _fields_ = _fields(
         "int64 count",
         ("rows", POINTER(CRow)),
-        "int64 vocabulary support",
+        "int64 most vocabulary support",
         "pointer tokens places",
-        "int32 threads reserved",
+        "int64 best_count",
+        "int32 branches accept_stream last_stream threads",
+    )
+
+
+class CRound(Structure):
+    """`sk_round` of api.h."""
+
+    _fields_ = _fields(
+        ("rows", CRows),
+        ("growing", POINTER(CGrowing)),
+        "int64 tap_count",
+        "pointer taps tapped",
+        "double growing_s",
     )

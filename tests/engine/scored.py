@@ -1,20 +1,23 @@
 """Scores of given tokens by a backend, without an engine."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
+from specchat.engine.request import Request
+from specchat.engine.sequence.sequence import SequenceState
+
+REQUEST = Request("scored", prompt_ids=(1,))
 
 
 def scored(
     backend: Backend, fed: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
 ) -> Any:
     """`Backend.score` of rows that each feed their last token and a draft."""
-    rows: list[Any] = [
-        SimpleNamespace(tokens=[tokens[0]], slot=slot, cached=start, greedy=True, adjusts=False)
+    rows = [
+        SequenceState(REQUEST, None, slot, [tokens[0]], 1, start, 0, None, "none")  # type: ignore[arg-type]
         for tokens, slot, start in zip(fed, slots, starts, strict=True)
     ]
     draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))

@@ -156,6 +156,21 @@ class GammaController:
             taken = [token.row for token in tokens[:size]]
             for place, i in enumerate(trimmed):
                 kept[i] = min(kept[i], taken.count(place) + taken.count(None))
+        self.weigh(acceptances, steps, proposed, rows, shapes, kept)
+        return kept
+
+    def weigh(
+        self,
+        acceptances: Sequence[AcceptanceModel],
+        steps: Sequence[int],
+        proposed: Sequence[Sequence[int]],
+        rows: int,
+        shapes: Sequence[Tree | None],
+        kept: Sequence[int] | None = None,
+    ) -> None:
+        """What the round costs, and what growing drafts are expected to gain. Arguments as for `trim`; `kept` tokens
+        are verified, all if not given."""
+        costs, kept = self._costs.of_batch(rows), kept or [len(buckets) for buckets in proposed]
         drafting = {model.drafter: costs.drafting(model.drafter, max(steps)) for model in acceptances}
         self._round = 1 + sum(drafting.values()) + costs.verifying(costs.size(kept))
         drawn = [i for i, model in enumerate(acceptances) if model.growing and steps[i]]
@@ -164,7 +179,6 @@ class GammaController:
             time = costs.verifying(size) + drafting[acceptances[i].drafter]
             expected = sum(acceptances[i].survival(proposed[i], shapes[i]))
             acceptances[i].gain = expected - self._speed * rows * time / len(drawn)
-        return kept
 
     def observe(self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft] = ()) -> None:
         """Learn from a round: what was verified of each row's draft; empty for a round without drafts."""

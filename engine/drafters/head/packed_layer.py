@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -14,22 +15,15 @@ from torch import Tensor
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.proposal import Draft, Growing, Support
 from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights, check_sizes
-from specchat.engine.kernels.draft_head import (
-    STATE,
-    GrowthRules,
-    HeadWeights,
-    PackedHead,
-    Scores,
-    TargetStates,
-    TreeRequest,
-)
+from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead, Scores
+from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules, TargetStates, TreeRequest
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
@@ -140,7 +134,7 @@ class PackedLayer(HeadLayer):
             self._read, self._unfused = [], 0
 
     def grow(self, asked: Sequence[Asked], begins: Sequence[int], support: Support) -> Draft:
-        """The trees of B rows, as `engine.drafters.tree_growth.grow` gives them, in one call.
+        """The trees of B rows, as `engine.drafters.tree_growth.grow` gives them, once they have grown.
 
         Args:
             asked: [B], of rows of two tokens or more.
@@ -150,13 +144,9 @@ class PackedLayer(HeadLayer):
         drawn = [not each.row.greedy for each in asked]
         q = torch.empty(len(asked), MAX_GAMMA, support.tokens.shape[0]) if any(drawn) else None
         wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
-        found, steps = self._head.grow(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
+        trees = self._head.trees(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
         self._read, self._unfused = [], 0
-        trees = [
-            (tree.tokens, [grade + GRADES * is_drawn for grade in tree.grades], tree_from(tuple(tree.parents)))
-            for tree, is_drawn in zip(found, drawn, strict=True)
-        ]
-        return draft_of(trees, drawn, q, support, steps)
+        return Draft.that_grows(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Read the last places of all rows, of each as many as it has."""
@@ -196,6 +186,29 @@ class PackedLayer(HeadLayer):
     def _run(self, ids: Sequence[int], layout: TokenLayout, sources: Sequence[int], judged: Sequence[int]) -> Scores:
         self.scores = self._head.run(ids, layout, sources, judged, BRANCHES, torch.get_num_threads())
         return self.scores
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingTreesOfHead(Growing):
+    """Trees of B rows that the kernels grow (`engine.decoding.proposal.Growing`)."""
+
+    head: PackedHead
+    trees: GrowingTrees
+    drawn: list[bool]
+    q: Tensor | None
+    support: Support
+
+    def now(self) -> Draft:
+        """Grow them by themselves."""
+        return self.made(self.head.grow(self.trees))
+
+    def made(self, found: Sequence[GrownTree]) -> Draft:
+        """The draft of trees that have grown."""
+        trees = [
+            (tree.tokens, [grade + GRADES * is_drawn for grade in tree.grades], tree_from(tuple(tree.parents)))
+            for tree, is_drawn in zip(found, self.drawn, strict=True)
+        ]
+        return draft_of(trees, self.drawn, self.q, self.support, self.trees.steps)
 
 
 def can_be_packed(head: DraftHead) -> bool:

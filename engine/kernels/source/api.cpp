@@ -9,6 +9,7 @@
 #include "head.h"
 #include "packing.h"
 #include "quantizing.h"
+#include "round.h"
 #include "sampling.h"
 #include "thread_pool.h"
 #include "variants.h"
@@ -55,6 +56,7 @@ bool has_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count) {
 
 struct sk_decoder {
     sk::Decoder decoder;
+    sk::Round round;
 };
 
 struct sk_head {
@@ -138,7 +140,7 @@ int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, in
 
 sk_decoder* sk_decoder_new(const sk_model* model) {
     try {
-        return new sk_decoder{sk::Decoder(*model)};
+        return new sk_decoder{sk::Decoder(*model), {}};
     } catch (const std::bad_alloc&) {
         refuse(SK_NO_MEMORY);
         return nullptr;
@@ -171,6 +173,14 @@ int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch) {
         sk::ThreadPool::instance().fetch_next();
         return "";
     });
+}
+
+int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* sources, int64_t count, int32_t target) {
+    return guarded([&] { return decoder->decoder.move(slot, sources, count, target); });
+}
+
+int32_t sk_round_run(sk_decoder* decoder, sk_head* head, sk_round* round) {
+    return guarded([&] { return decoder->round.run(decoder->decoder, head ? &head->head : nullptr, *round); });
 }
 
 sk_head* sk_head_new(const sk_head_model* model) {
@@ -223,8 +233,8 @@ int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t thre
 
 int32_t sk_judge(sk_rows* rows) {
     return guarded([&]() -> std::string {
-        std::string fault = sk::judging_fault(*rows);
-        if (fault.empty()) sk::judge(*rows);
+        std::string fault = sk::drafting_fault(*rows);
+        if (fault.empty()) sk::judge(*rows, false);
         return fault;
     });
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 14
+#define SK_ABI 15
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -224,38 +224,50 @@ struct sk_growing {
     int32_t steps;         // output: number of draft steps
 };
 
-// A sampled row and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
-// order, as `engine.decoding.verify.tree_acceptance` says.
+// A row of a round and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
+// order, as `engine.decoding.acceptance` says.
 struct sk_row {
-    const float* logits;  // [K + 1, vocabulary], after each node
-    const sk_sampling* sampling;
-    int64_t count;            // K
-    const int64_t* drafted;   // [K]
-    const int32_t* parents;   // [K], parent of each; parents come first
-    const float* q;           // [nodes, support], distribution of each node's children; null if they were not drawn
-    int32_t by_overlap;       // beta is the sum of min(p, q); for chains only
-    int32_t u_stride;         // of `u`
-    const double* u;          // uniform draw of the r-th child after d accepted tokens: u[d · u_stride + r]
-    double u_last;            // of the last token
-    uint64_t seed;            // of the draws of XTC
-    int64_t position;         // in the text, of what follows node 0
-    int32_t* path;            // [K], output: accepted nodes
-    float *p, *q_of;          // [K], output: p(x) and q(x) of every tested token, in order
-    float* beta;              // [K], output: beta per position
-    int32_t accepted;         // output: number of accepted tokens
-    int32_t judged;           // output: number of tested tokens
-    int32_t positions;        // output: number of tested positions
-    int32_t last;             // output: correction, bonus or plain token; -1 if a logit is NaN
+    int32_t slot, start;          // position of node 0, and its column; node i is written i columns after it
+    int64_t last_token;           // node 0
+    int64_t count;                // K; of a draft that grows an output, as `q`
+    int64_t* drafted;             // [3, most]: tokens, their parents, which come first, and of a draft that grows the grades
+    const float* q;               // [nodes, support], distribution of each node's children; null if they were not drawn
+    const sk_sampling* sampling;  // null if it accepts the likeliest tokens
+    uint64_t seed, number;        // of its random numbers
+    int32_t held;                 // whether `sk_round` does not judge it: its logits are to be changed before
+    int32_t accepted;             // output: number of accepted tokens
+    int32_t tested;               // output: number of tested tokens, of a sampled row
+    int32_t positions;            // output: number of tested positions, of a sampled row
+    int32_t last;                 // output: correction, bonus or plain token; -1 if a logit is NaN
+    int32_t reserved;
+    int32_t* path;                // [most], output: accepted nodes
+    float *p, *q_of;              // [most], output of a sampled row: p(x) and q(x) of every tested token, in order
+    float* beta;                  // [most], output of a sampled row: beta per position; for chains the sum of min(p, q)
+    float* logits;                // [K + 1, vocabulary], after each node; output of `sk_round`, valid until the next
+    const int32_t* best;          // [K + 1, best_count], likeliest tokens; output of `sk_round`, valid until the next
 };
 
 struct sk_rows {
     int64_t count;
     sk_row* rows;
+    int64_t most;  // room for tokens of a draft
     int64_t vocabulary, support;
     const int64_t* tokens;  // [support], the draft vocabulary; null for all tokens
     const int64_t* places;  // [vocabulary], index of each token in the draft vocabulary
+    int64_t best_count;     // at least 1 if a row accepts the likeliest tokens
+    int32_t branches;       // draws per position
+    int32_t accept_stream, last_stream;  // of the random numbers
     int32_t threads;
-    int32_t reserved;
+};
+
+// Drafts that grow, one pass over all rows and their drafts, and the verdicts.
+struct sk_round {
+    sk_rows rows;
+    sk_growing* growing;  // the drafts of all rows; null if they are given
+    int64_t tap_count;
+    const int32_t* taps;  // as in `sk_batch`
+    float* tapped;        // [nodes of all rows, tap_count, hidden]
+    double growing_s;     // output: seconds until the drafts had grown
 };
 
 struct sk_decoder;
@@ -290,6 +302,10 @@ SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables
 SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring, float* const* rings,
                                               float* const* stored, int32_t* lengths, const int32_t* commits);
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
+// Copies columns of a slot, in ascending order, to `target` and the columns after it; none lies before its target.
+SK_EXPORT int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* sources, int64_t count, int32_t target);
+// `head` is null if no draft grows.
+SK_EXPORT int32_t sk_round_run(sk_decoder* decoder, sk_head* head, sk_round* round);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
 // float32 [blocks, 32, hidden] of states, owned by the caller, and the cache of its layer

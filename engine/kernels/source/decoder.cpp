@@ -21,6 +21,19 @@ int64_t last_cache() {
     return (kilobytes > 0 ? kilobytes : 32 << 10) << 10;
 }
 
+// Copies a column of a block of one head to another.
+void copy_column(const sk_cache& cache, int64_t size, int64_t block, int64_t column, int64_t to_block, int64_t to_column) {
+    const auto copy = [&](auto* keys, auto* values) {
+        for (int64_t d = 0; d < size; d++)
+            keys[(to_block * size + d) * kCacheBlock + to_column] = keys[(block * size + d) * kCacheBlock + column];
+        std::copy_n(values + (block * kCacheBlock + column) * size, size, values + (to_block * kCacheBlock + to_column) * size);
+    };
+    if (!cache.key_scales) return copy((uint16_t*)cache.keys, (uint16_t*)cache.values);
+    copy((int8_t*)cache.keys, (int8_t*)cache.values);
+    for (float* scales : {cache.key_scales, cache.value_scales})
+        scales[to_block * kCacheBlock + to_column] = scales[block * kCacheBlock + column];
+}
+
 }  // namespace
 
 Decoder::Decoder(const sk_model& model)
@@ -196,6 +209,25 @@ void Decoder::store(const sk_cache& cache, int64_t size, int64_t block, int64_t 
         spread(halves, (uint16_t*)cache.keys);
         kernels_->halve(value, size, (uint16_t*)cache.values + place * size);
     }
+}
+
+std::string Decoder::move(int32_t slot, const int32_t* sources, int64_t count, int32_t target) {
+    const int64_t columns = int64_t(tables_.width) * kCacheBlock;
+    for (int64_t i = 0; i < count; i++)
+        if (slot < 0 || slot >= tables_.slots || target < 0 || sources[i] < target + i || sources[i] >= columns)
+            return "a column that is moved is not in the cache, or before its target";
+    for (int32_t l = 0; l < model_.layer_count; l++) {
+        const sk_layer& layer = layers_[size_t(l)];
+        const sk_cache& cache = caches_[size_t(l)];
+        if (layer.mixer != SK_ATTENTION || layer.source != l) continue;
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t h = 0; h < layer.key_heads; h++) {
+                const auto head = [&](int64_t column) { return block_of(tables_, slot, column) * layer.key_heads + h; };
+                const int64_t from = sources[i], to = target + i;
+                copy_column(cache, layer.head_size, head(from), from % kCacheBlock, head(to), to % kCacheBlock);
+            }
+    }
+    return "";
 }
 
 void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {

@@ -81,6 +81,9 @@ class Decoder {
     // Runs a batch without a fault. The caller holds the pool's mutex: one pass at a time in a process.
     void pass(const sk_batch& batch);
 
+    // Copies columns of a slot (`sk_decoder_move`); what is wrong, or nothing.
+    std::string move(int32_t slot, const int32_t* sources, int64_t count, int32_t target);
+
     const sk_model& model() const { return model_; }
 
     // What the output layer has read of judged token i in the last pass, [hidden].

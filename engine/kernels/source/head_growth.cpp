@@ -3,6 +3,7 @@
 
 #include "head.h"
 #include "pieces.h"
+#include "places.h"
 #include "rng.h"
 #include "variants.h"
 
@@ -10,53 +11,12 @@ namespace sk {
 
 namespace {
 
-// The places of one step.
-struct Places {
-    std::vector<int64_t> ids;
-    std::vector<int32_t> slots, positions, columns, prefixes, offsets{0}, ancestors, sources, judged;
-
-    void add(int64_t id, int32_t slot, int32_t position, int32_t column, int32_t prefix, int32_t source) {
-        ids.push_back(id);
-        slots.push_back(slot);
-        positions.push_back(position);
-        columns.push_back(column);
-        prefixes.push_back(prefix);
-        offsets.push_back(int32_t(ancestors.size()));
-        sources.push_back(source);
-    }
-
-    // Judges the last one.
-    void judge() { judged.push_back(int32_t(ids.size()) - 1); }
-
-    sk_head_step step(float* logits, int32_t* best, float* shares, int32_t branches, int32_t threads) const {
-        sk_head_step step{};
-        sk_batch& batch = step.batch;
-        batch.tokens = int64_t(ids.size());
-        batch.ids = ids.data();
-        batch.slots = slots.data();
-        batch.positions = positions.data();
-        batch.columns = columns.data();
-        batch.prefixes = prefixes.data();
-        batch.ancestor_offsets = offsets.data();
-        batch.ancestors = ancestors.data();
-        batch.judged_count = int64_t(judged.size());
-        batch.judged = judged.data();
-        batch.logits = logits;
-        batch.best = best;
-        batch.shares = shares;
-        batch.best_count = branches;
-        batch.threads = threads;
-        step.sources = sources.data();
-        return step;
-    }
-};
-
 // What the rows have to read, of each the last place judged.
 Places unread(const sk_growing& all) {
     Places places;
     for (int64_t r = 0; r < all.row_count; r++) {
         const sk_growth& row = all.rows[r];
-        for (int32_t at = row.begin; at < row.end; at++) places.add(row.ids[at - row.begin], row.slot, at, at, at, -1);
+        for (int32_t at = row.begin; at < row.end; at++) places.add(row.ids[at - row.begin], row.slot, at, at, at);
         places.judge();
     }
     return places;
@@ -97,8 +57,9 @@ std::string Head::grow(sk_growing& all) {
     all.steps = 0;
     for (Places places = unread(all); !places.ids.empty(); places = expanded(growths)) {
         const int64_t judged = int64_t(places.judged.size());
-        const sk_head_step next = places.step(logits_.reserve(judged * size), best_.reserve(judged * all.branches),
-                                              shares_.reserve(judged * all.branches), all.branches, all.threads);
+        const sk_head_step next{places.batch(logits_.reserve(judged * size), best_.reserve(judged * all.branches),
+                                             shares_.reserve(judged * all.branches), all.branches, all.threads),
+                                places.sources.data()};
         std::string wrong = fault(next);
         if (!wrong.empty()) return wrong;
         step(next);

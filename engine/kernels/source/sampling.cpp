@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "rng.h"
 #include "thread_pool.h"
 #include "variants.h"
 
@@ -44,29 +45,46 @@ class Judge {
         : kernels_(kernels), all_(all), row_(row), p_(scratch.p), q_(scratch.q), saved_(scratch.saved), children_(scratch.children) {}
 
     void run() {
-        row_.accepted = row_.judged = row_.positions = 0;
+        row_.accepted = row_.tested = row_.positions = 0;
         row_.last = -1;
+        if (!row_.sampling) return follow();
+        branches_ = false;
+        for (int64_t i = 0; i < row_.count; i++)
+            for (int64_t k = 0; k < i; k++) branches_ |= parents()[i] == parents()[k];
         for (int32_t node = 0;;) {
             const float* logits = row_.logits + node * all_.vocabulary;
-            const int64_t position_in_text = row_.position + row_.accepted;
+            const int64_t position_in_text = row_.start + 1 + row_.accepted;
             if (!p_.standardise(kernels_, logits, all_.vocabulary, *row_.sampling, row_.seed, position_in_text)) return;
             const int32_t kept = position(node);
             if (kept == 0) break;
             row_.path[row_.accepted++] = node = kept;
         }
-        row_.last = int32_t(p_.draw(row_.u_last));
+        row_.last = int32_t(p_.draw(uniform(row_.seed, row_.number, uint64_t(all_.last_stream), 0)));
     }
 
    private:
+    const int64_t* parents() const { return row_.drafted + all_.most; }
+
+    // Accepts drafted tokens that are the likeliest.
+    void follow() {
+        for (int64_t node = 0; node <= row_.count; node++)
+            if (row_.best[node * all_.best_count] < 0) return;
+        int32_t end = 0;
+        for (int32_t node = 1; node <= row_.count; node++)
+            if (parents()[node - 1] == end && row_.drafted[node - 1] == row_.best[end * all_.best_count])
+                row_.path[row_.accepted++] = end = node;
+        row_.last = row_.best[end * all_.best_count];
+    }
+
     // The accepted child of a node, or 0; beta covers all children.
     int32_t position(int32_t node) {
         children_.clear();
         for (int64_t i = node; i < row_.count; i++)
-            if (row_.parents[i] == node) children_.push_back(int32_t(i + 1));
+            if (parents()[i] == node) children_.push_back(int32_t(i + 1));
         if (children_.empty()) return 0;
         row_.positions++;
         if (row_.q) q_.assign(kernels_, row_.q + node * all_.support, all_.support);
-        const bool by_overlap = row_.by_overlap && row_.q;
+        const bool by_overlap = !branches_ && row_.q;
         // A draft that was drawn from what is not a number is refused, and leaves p as it is.
         double missed = by_overlap && q_.total() > 0 ? 1 - overlap() : 1;
         int32_t kept = 0;
@@ -74,17 +92,23 @@ class Judge {
             const int64_t token = row_.drafted[children_[rank] - 1], place = all_.places ? all_.places[token] : token;
             const float p = p_.share(token), q = row_.q ? q_.total() > 0 ? q_.share(place) : 0.0f : 1.0f;
             if (!kept) {
-                row_.p[row_.judged] = p;
-                row_.q_of[row_.judged++] = q;
+                row_.p[row_.tested] = p;
+                row_.q_of[row_.tested++] = q;
             }
             // If q had fewer tokens than the tree has places, the remaining places hold none.
             if (!(q > 0)) continue;
-            if (!kept && row_.u[row_.accepted * row_.u_stride + int64_t(rank)] * double(q) < double(p)) kept = children_[rank];
+            if (!kept && draw(rank) * double(q) < double(p)) kept = children_[rank];
             if (!by_overlap) missed *= 1 - std::min(1.0, double(p) / double(q));
             if (!kept || rank + 1 < children_.size()) refuse(token, place);
         }
         row_.beta[row_.accepted] = float(1 - missed);
         return kept;
+    }
+
+    // Uniform draw of a child of the current position.
+    double draw(size_t rank) const {
+        const uint64_t index = uint64_t(row_.accepted) * uint64_t(all_.branches) + rank;
+        return uniform(row_.seed, row_.number, uint64_t(all_.accept_stream), index);
     }
 
     // Sum of min(p, q).
@@ -130,6 +154,7 @@ class Judge {
     Distribution &p_, &q_;
     Buffer<float>& saved_;
     std::vector<int32_t>& children_;
+    bool branches_ = false;
 };
 
 }  // namespace
@@ -139,22 +164,24 @@ void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {
     each_with_scratch(count, threads, [&](int64_t i, Scratch& scratch) { draw_different(kernel, draws[i], size, scratch); });
 }
 
-std::string judging_fault(const sk_rows& rows) {
+std::string drafting_fault(const sk_rows& rows) {
     for (int64_t r = 0; r < rows.count; r++) {
         const sk_row& row = rows.rows[r];
+        const std::string which = " of row " + std::to_string(r);
+        if (row.count < 0 || row.count > rows.most) return "there is no room for the draft" + which;
         for (int64_t i = 0; i < row.count; i++) {
-            const std::string which = " of row " + std::to_string(r);
-            if (row.drafted[i] < 0 || row.drafted[i] >= rows.vocabulary) return "a token" + which + " is not in the vocabulary";
-            if (row.parents[i] < 0 || row.parents[i] > i) return "a token" + which + " comes before its parent";
+            const int64_t token = row.drafted[i], parent = row.drafted[rows.most + i];
+            if (token < 0 || token >= rows.vocabulary) return "a token" + which + " is not in the vocabulary";
+            if (parent < 0 || parent > i) return "a token" + which + " comes before its parent";
         }
     }
     return "";
 }
 
-void judge(const sk_rows& rows) {
+void judge(const sk_rows& rows, bool but_held) {
     const Kernels& kernel = kernels();
     each_with_scratch(rows.count, rows.threads, [&](int64_t i, Scratch& scratch) {
-        Judge(kernel, rows, rows.rows[i], scratch).run();
+        if (!(but_held && rows.rows[i].held)) Judge(kernel, rows, rows.rows[i], scratch).run();
     });
 }
 

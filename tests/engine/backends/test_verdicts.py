@@ -9,16 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PackedScores, accept_packed
+from specchat.engine.backends.packed_acceptance import PackedScores, accept_packed, round_rows
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
-from specchat.engine.decoding.tree import Tree, chain, tree_of
+from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import missing
+from specchat.engine.kernels.round import RoundRows, RoundRules
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -117,8 +119,17 @@ def test_nan_in_the_static_input_of_q_does_not_reach_certain_drafts() -> None:
 
 
 def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> list[Outcome]:
-    scores = PackedScores(list(logits.clone()), list(logits.argsort(-1, descending=True)[..., :2].int().numpy()), None)
-    return accept_packed(rows, proposal, scores, [3] * len(rows), acceptance(64), {}).outcomes()
+    size, logits = logits.shape[-1], logits.clone()
+    likeliest = logits.nan_to_num(posinf=torch.nan).argsort(-1, descending=True)[..., :2].int()
+    likeliest[~logits.isfinite().all(-1)] = -1
+    memory = RoundRows(len(rows), 16, RoundRules(size, BRANCHES, Stream.ACCEPT, Stream.LAST))
+    support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
+    memory.fill(round_rows(rows, proposal), support, 2, 1)
+    for row, scores, best in zip(memory.rows, logits, likeliest, strict=True):
+        row.logits, row.best = scores.data_ptr(), best.data_ptr()
+    judged = [i for i, row in enumerate(memory.rows) if not row.held]
+    memory.judge(judged, [likeliest[i, :, 0].tolist() for i in judged])
+    return accept_packed(rows, proposal, PackedScores(memory, None), [3] * len(rows), acceptance(64), {}).outcomes()
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")

@@ -14,9 +14,10 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.sampling import SampledRow, judge
+from specchat.engine.kernels.round import RoundRow, RoundRows, RoundRules
 from specchat.engine.request import Sampling
 from specchat.engine.research.merged import PrefixTree
+from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.chi_square import z_score
@@ -180,25 +181,18 @@ def emitted(
     seen = logits[torch.nn.functional.pad(tokens, (1, 0))]
     if by_kernels:
         known = (support.tokens, support.places) if drawn_from is not None else None
-        judged = judge(
-            [
-                SampledRow(
-                    seen[i].contiguous(),
-                    sampling,
-                    tokens[i].tolist(),
-                    trees[i].parents,
-                    None if drawn_from is None else drawn_from[i],
-                    not trees[i].branches,
-                    u[i].flatten().tolist(),
-                    BRANCHES,
-                    u_last[i].item(),
-                )
-                for i in range(rows)
-            ],
-            logits.shape[1],
-            known,
-            1,
-        )
+        memory = RoundRows(rows, 16, RoundRules(logits.shape[1], BRANCHES, Stream.ACCEPT, Stream.LAST))
+        step = 0 if drawn_from is None else 4 * drawn_from.stride(0)
+        place = 0 if drawn_from is None else drawn_from.data_ptr()
+        wanted = [
+            RoundRow(0, 0, 0, sampling, i, 0, tokens[i].tolist(), trees[i].parents, place + i * step)
+            for i in range(rows)
+        ]
+        memory.fill(wanted, known, 0, 1)
+        for row, scores in zip(memory.rows, seen.contiguous(), strict=True):
+            row.logits = scores.data_ptr()
+        memory.judge(range(rows), [()] * rows)
+        judged = [memory.verdict(i) for i in range(rows)]
         found = [[*(tokens[i, n - 1].item() for n in each.path), each.last] for i, each in enumerate(judged)]
     else:
         drawn = None if drawn_from is None else torch.ones(rows, dtype=torch.bool)

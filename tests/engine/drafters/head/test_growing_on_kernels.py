@@ -64,7 +64,7 @@ class Both:
         """In one call, then step by step."""
         rows = [each.row for each in asked]
         begins = self.memory.take_unread(rows)
-        at_once = self.layer.grow(asked, begins, self.support)
+        at_once = self.layer.grow(asked, begins, self.support).settled()
         scores_along(self.layer, self.memory, rows)
         scores, known = self.layer.scores, self.support.tokens.tolist()
         return at_once, grow(asked, scores, self.layer.go_on, known, self.support)[0]

@@ -1,0 +1,169 @@
+"""Draft trees for the kernels to grow: by themselves, or at the beginning of a round."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from ctypes import Array
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.sampling import c_settings
+from specchat.engine.kernels.structures import CGrowing, CGrowth, CRead
+from specchat.engine.request import Sampling
+
+
+class GrowthRules(NamedTuple):
+    """Settings for all trees of a call."""
+
+    edges: tuple[float, ...]
+    """Lower limits of the confidence grades, as probabilities."""
+    longest: int
+    """Maximum number of tokens per tree."""
+    branches: int
+    """Maximum number of children per node."""
+    least: float
+    """Minimum cost of a token."""
+    hope: float
+    """Probability that the likeliest child of an accepted node is accepted."""
+    stream: int
+    """Random number stream."""
+
+
+class TreeRequest(NamedTuple):
+    """The tree to grow for one row."""
+
+    slot: int
+    begin: int
+    """First column that the head has to read."""
+    ids: Sequence[int]
+    """Tokens from that column on, at least one."""
+    depth: int
+    """Maximum depth."""
+    line: int
+    """Depth that is drafted regardless of cost."""
+    repeatable: bool
+    """Whether its growth must not depend on other rows."""
+    passes: Sequence[float]
+    """[longest + 1], cost of verifying 0, 1, … tokens."""
+    step: float
+    """Cost of a draft step."""
+    rates: Sequence[float]
+    """[grades], probability that a token is accepted."""
+    sampling: Sampling | None
+    """Settings of a row whose tokens are sampled; None takes the likeliest tokens."""
+    seed: int
+    number: int
+    """Round number, for the random numbers."""
+
+
+class GrownTree(NamedTuple):
+    """The tree of one row."""
+
+    tokens: list[int]
+    parents: list[int]
+    """Parent of each token: 0 is the row's last token, i the i-th drafted one."""
+    grades: list[int]
+
+
+class TargetStates(NamedTuple):
+    """Hidden states of the target for some tokens of a slot."""
+
+    slot: int
+    first: int
+    """Column of the first token."""
+    tapped: Tensor
+    """[n or more, taps x hidden], float32, contiguous."""
+    tokens: int
+    """n"""
+
+
+class GrowingTrees:
+    """`sk_growing`, and what has to live as long.
+
+    Args:
+        head: `sk_head`.
+        read: new hidden states of the target.
+        width: of them.
+        wanted: [B].
+        q: [B, longest, V'], float32, contiguous; None if no row is sampled.
+        known: [V'], int64, contiguous.
+        rules: for all trees.
+        threads: number of threads, the caller included.
+    """
+
+    def __init__(
+        self,
+        head: int,
+        read: Sequence[TargetStates],
+        width: int,
+        wanted: Sequence[TreeRequest],
+        q: Tensor | None,
+        known: Tensor,
+        rules: GrowthRules,
+        threads: int,
+    ) -> None:
+        self.head, self.longest = head, rules.longest
+        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
+        ids = [array("q", tree.ids) for tree in wanted]
+        numbers = [array("d", (*tree.passes, *tree.rates)) for tree in wanted]
+        self._kept = ([*read], q, known, ids, numbers)
+        self.rows = (CGrowth * len(wanted))()
+        for i, (row, tree) in enumerate(zip(self.rows, wanted, strict=True)):
+            row.slot, row.begin, row.end = tree.slot, tree.begin, tree.begin + len(tree.ids)
+            row.depth, row.line, row.repeatable, row.step = tree.depth, tree.line, tree.repeatable, tree.step
+            row.ids, row.passes = ids[i].buffer_info()[0], numbers[i].buffer_info()[0]
+            row.rates = row.passes + 8 * (rules.longest + 1)
+            row.sampling = tree.sampling and c_settings(tree.sampling)
+            row.seed, row.number = tree.seed, tree.number
+            if q is not None:
+                row.q = q.data_ptr() + 4 * i * q.stride(0)
+        edges = _c_edges(rules.edges)
+        self._c = CGrowing(
+            len(wanted),
+            self.rows,
+            len(read),
+            c_reads(read, width),
+            known.data_ptr(),
+            edges.buffer_info()[0],
+            len(edges),
+            rules.longest,
+            rules.branches,
+            rules.stream,
+            rules.least,
+            rules.hope,
+            threads,
+        )
+
+    @property
+    def steps(self) -> int:
+        """Number of draft steps, once they have grown."""
+        return int(self._c.steps)
+
+    def c_for(self, drafted: Sequence[int]) -> CGrowing:
+        """`sk_growing` with the addresses of memory [3, longest], int64, for each row's tokens, parents and grades."""
+        for row, place in zip(self.rows, drafted, strict=True):
+            row.drafted = place
+        return self._c
+
+
+def c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
+    """`sk_read` of each; valid while the hidden states live.
+
+    Raises:
+        KernelError: they are not contiguous float32 of this width.
+    """
+    for each in read:
+        if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
+            raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
+    return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))
+
+
+@lru_cache
+def _c_edges(edges: tuple[float, ...]) -> array[float]:
+    """Kept alive by the cache."""
+    return array("d", edges)

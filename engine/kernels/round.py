@@ -1,0 +1,189 @@
+"""Rounds on the kernels: drafts that grow, a pass over all rows and their drafts, and the verdicts, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import addressof, c_float, c_int32, c_int64
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specchat.engine.kernels.library import library
+from specchat.engine.kernels.sampling import c_settings
+from specchat.engine.kernels.structures import CRound, CRow, CRows
+from specchat.engine.request import MAX_GAMMA, Sampling
+
+Logits = NDArray[np.float32]
+
+
+class RoundRules(NamedTuple):
+    """Settings for all rounds."""
+
+    vocabulary: int
+    """V"""
+    branches: int
+    """Maximum number of tokens for one position."""
+    accept_stream: int
+    """Random number stream of acceptance."""
+    last_stream: int
+    """Of last tokens."""
+
+
+class RoundRow(NamedTuple):
+    """A row and its draft: a tree over K tokens, node 0 being the row's last token."""
+
+    slot: int
+    start: int
+    """Position of node 0."""
+    last_token: int
+    """Node 0."""
+    sampling: Sampling | None
+    """Settings of a row whose tokens are sampled, lossless; None accepts the likeliest tokens."""
+    seed: int
+    number: int
+    """Round number, for the random numbers."""
+    drafted: Sequence[int] = ()
+    """[K]"""
+    parents: Sequence[int] = ()
+    """[K], the node before each."""
+    q: int = 0
+    """Address of q [nodes, V'], float32: distributions of each node's children; 0 if they were not drawn."""
+    held: bool = False
+    """Whether it is not judged by `Decoder.run_round`, as its logits are to be changed before."""
+
+
+class RowVerdict(NamedTuple):
+    """Result of verifying a row's draft."""
+
+    path: list[int]
+    """Accepted nodes."""
+    last: int
+    """Correction, bonus or plain token; -1 if a logit is NaN."""
+    p: list[float]
+    """Of a sampled row, p(x) of every tested token, in order."""
+    q: list[float]
+    """q(x) of the same tokens."""
+    beta: list[float]
+    """β of every tested position."""
+
+
+class RoundRows:
+    """B rows for the kernels, and memory for what they find; used again for each round.
+
+    Args:
+        count: B.
+        most: tokens of a draft.
+        rules: for all rounds.
+    """
+
+    def __init__(self, count: int, most: int, rules: RoundRules) -> None:
+        self.most, self._vocabulary = most, rules.vocabulary
+        self.rows = (CRow * count)()
+        # In arrays of ctypes: for a short pass, numpy's time per call is noticeable.
+        self._drafted = (c_int64 * (3 * most * count))()
+        self._path = (c_int32 * (most * count))()
+        self._chances = (c_float * (3 * most * count))()
+        drafted, path, chances = (addressof(part) for part in (self._drafted, self._path, self._chances))
+        for i, row in enumerate(self.rows):
+            row.drafted, row.path = drafted + 24 * most * i, path + 4 * most * i
+            row.p = chances + 12 * most * i
+            row.q_of, row.beta = row.p + 4 * most, row.p + 8 * most
+        self.c = CRound(CRows(count, self.rows, most, rules.vocabulary))
+        self.c.rows.branches = rules.branches
+        self.c.rows.accept_stream, self.c.rows.last_stream = rules.accept_stream, rules.last_stream
+
+    def fill(
+        self, wanted: Sequence[RoundRow], support: tuple[Tensor, Tensor] | None, best_count: int, threads: int
+    ) -> None:
+        """Set the rows of a round.
+
+        Args:
+            wanted: [B]; rows with q have the same draft vocabulary.
+            support: draft vocabulary: its V' token ids, and the index of each of the V tokens in it; None if V' = V.
+            best_count: likeliest tokens to find after each node; at least 1 if a row accepts the likeliest tokens.
+            threads: number of threads, the caller included.
+        """
+        all_rows, most = self.c.rows, self.most
+        all_rows.tokens, all_rows.places = [part.data_ptr() for part in support] if support else (None, None)
+        all_rows.support = support[0].shape[0] if support else self._vocabulary
+        all_rows.best_count, all_rows.threads = best_count, threads
+        for i, (row, each) in enumerate(zip(self.rows, wanted, strict=True)):
+            count, first = len(each.drafted), 3 * most * i
+            row.slot, row.start, row.last_token, row.count = each.slot, each.start, each.last_token, count
+            row.sampling = each.sampling and c_settings(each.sampling)
+            row.seed, row.number, row.q, row.held = each.seed, each.number, each.q, each.held
+            self._drafted[first : first + count] = [*each.drafted]
+            self._drafted[first + most : first + most + count] = [*each.parents]
+
+    def judge(self, mine: Sequence[int], best: Sequence[Sequence[int]]) -> None:
+        """Judge rows that were held.
+
+        Args:
+            mine: the rows.
+            best: the likeliest token after each node [K + 1] of every row that accepts it; empty for the others.
+
+        Raises:
+            KernelError: a token is outside the vocabulary.
+        """
+        likeliest = [(c_int32 * len(each))(*each) for each in best]
+        held = (CRow * len(mine))(*(self.rows[i] for i in mine))
+        for row, each in zip(held, likeliest, strict=True):
+            row.best = addressof(each)
+        c = CRows.from_buffer_copy(self.c.rows)
+        c.count, c.rows, c.best_count = len(mine), held, 1
+        library().c.sk_judge(c)
+        for i, row in zip(mine, held, strict=True):
+            self.rows[i] = row
+
+    @property
+    def nodes(self) -> list[int]:
+        """K + 1 of each row."""
+        return [row.count + 1 for row in self.rows]
+
+    def draft(self, i: int) -> tuple[list[int], list[int], list[int]]:
+        """Tokens, parents, and grades of a draft that has grown."""
+        count, first = self.rows[i].count, 3 * self.most * i
+        starts = range(first, first + 3 * self.most, self.most)
+        tokens, parents, grades = (self._drafted[start : start + count] for start in starts)
+        return tokens, parents, grades
+
+    def logits(self, i: int) -> Logits:
+        """Logits [K + 1, V] after each node, valid until the next round."""
+        row = self.rows[i]
+        count = (row.count + 1) * self._vocabulary
+        return np.frombuffer((c_float * count).from_address(row.logits), np.float32).reshape(-1, self._vocabulary)
+
+    def best(self, i: int) -> NDArray[np.int32]:
+        """The likeliest tokens [K + 1, n] after each node, in order, -1 where a logit is NaN; valid until the next
+        round."""
+        row, width = self.rows[i], self.c.rows.best_count
+        count = (row.count + 1) * width
+        return np.frombuffer((c_int32 * count).from_address(row.best), np.int32).reshape(-1, width)
+
+    def verdict(self, i: int) -> RowVerdict:
+        """The result of a judged row."""
+        row, path, first = self.rows[i], self.most * i, 3 * self.most * i
+        ends = ((first, row.tested), (first + self.most, row.tested), (first + 2 * self.most, row.positions))
+        p, q, beta = (self._chances[start : start + length] for start, length in ends)
+        return RowVerdict(self._path[path : path + row.accepted], row.last, p, q, beta)
+
+
+class RoundMemory:
+    """`RoundRows` by size.
+
+    Args:
+        rules: for all rounds.
+    """
+
+    def __init__(self, rules: RoundRules) -> None:
+        self._rules = rules
+        self._known: dict[tuple[int, int], RoundRows] = {}
+
+    def of(self, count: int, most: int = 0) -> RoundRows:
+        """With room for so many rows, and tokens of a draft, of `MAX_GAMMA` at least."""
+        size = count, max(most, MAX_GAMMA)
+        if size not in self._known:
+            self._known[size] = RoundRows(*size, self._rules)
+        return self._known[size]

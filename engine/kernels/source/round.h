@@ -1,0 +1,29 @@
+// A round of speculative decoding: drafts, one pass over all of them, and their verdicts.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "activations.h"
+#include "api.h"
+#include "decoder.h"
+#include "head.h"
+#include "places.h"
+
+namespace sk {
+
+class Round {
+   public:
+    // What is wrong, or nothing; `head` grows drafts.
+    std::string run(Decoder& decoder, Head* head, sk_round& round);
+
+   private:
+    std::string grow(Head* head, sk_round& round);
+    void place(const sk_row& row, int64_t most);
+
+    Places places_;
+    std::vector<int32_t> path_;
+    Buffer<float> logits_;  // [nodes, vocabulary]
+    Buffer<int32_t> best_;  // [nodes, best_count]
+};
+
+}  // namespace sk
