@@ -13,7 +13,6 @@ from specchat.engine.backends.packed_acceptance import (
     LIKELIEST,
     PackedScores,
     PackedVerdict,
-    Parts,
     accept_packed,
     round_rows,
 )
@@ -134,7 +133,10 @@ class PackedBackend(Backend):
         if growing:
             trees = [GrownTree(*memory.draft(i)) for i in range(len(rows))]
             proposal.settle(growing.made(trees), memory.c.growing_s)
-        return PackedScores(memory, None if tapped is None else Parts(tapped, memory.nodes))
+        if tapped is None:
+            return PackedScores(memory, None)
+        nodes = memory.nodes
+        return PackedScores(memory, [tapped] if len(rows) == 1 else list(torch.split(tapped[: sum(nodes)], nodes)))
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]

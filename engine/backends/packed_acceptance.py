@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,25 +26,6 @@ from specchat.engine.sequence.sequence import SequenceState
 
 LIKELIEST = 8
 """Likeliest tokens that a pass gives for rows with penalties, which may lower some of them."""
-
-
-class Parts(Sequence[Tensor]):
-    """Consecutive parts of a tensor, each sliced when it is asked for: that takes a while next to a short pass.
-
-    Args:
-        whole: [sum of counts, ...].
-        counts: size of each part.
-    """
-
-    def __init__(self, whole: Tensor, counts: Sequence[int]) -> None:
-        self._whole, self._ends = whole, [0, *accumulate(counts)]
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def __getitem__(self, i: Any) -> Any:
-        end = self._ends[i + 1]  # IndexError ends an iteration
-        return self._whole if len(self) == 1 else self._whole[self._ends[i] : end]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -40,6 +40,8 @@ class RowProfile:
     """Shape of its drafts by γ, if known before drafting."""
     grows: bool = False
     """Whether it decides while drafting how long a draft is, within a `Budget`."""
+    is_sure: Callable[[], bool] = lambda: False
+    """Whether its next draft takes no draft step and is nearly always right."""
 
 
 class Drafter:

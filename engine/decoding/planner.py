@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
@@ -23,6 +23,10 @@ from specchat.engine.decoding.tree import Tree
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
+
+_SURE, _UNSURE = 0.95, 0.25
+"""Acceptance rates of tokens that take no draft step: of those that are nearly always right, and of most others. Where
+they do not pay, drafters need not look for them: that would take longer than it could gain."""
 
 
 class Planner:
@@ -48,6 +52,7 @@ class Planner:
         self._costs = CostModel(target.width, ragged=target.capabilities.ragged)
         self._controller = GammaController(self._costs, experiences)
         self._acceptances: dict[str, AcceptanceModel] = {}
+        self._profiles: dict[str, RowProfile] = {}
         self._empty: dict[int, Proposal] = {}
         """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
 
@@ -83,6 +88,7 @@ class Planner:
         except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
             self._on_fault(row, error)
             return
+        self._profiles[row.request.request_id] = about
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
                 drafter.name,
@@ -98,7 +104,8 @@ class Planner:
         """A row has ended."""
         with suppress(Exception):  # a drafter that has failed may not know the row
             self.drafters.of(row).release(row)
-        row.undrafted, row.has_draft = 0, False
+        row.undrafted = 0
+        self._profiles.pop(row.request.request_id, None)
         self._acceptances.pop(row.request.request_id, None)
 
     def give_up(self, row: SequenceState) -> None:
@@ -120,12 +127,17 @@ class Planner:
             row.room = row.draft_room(self._target.limit(row))
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
-        budgets = self._choose(rows, adaptive, gammas) if adaptive else [None] * len(rows)
-        drafts = self._propose(rows, gammas, budgets)
+        least = self._controller.least_rate(len(rows)) if adaptive else 1.0
+        sure = self._sure(rows, adaptive) if least < _SURE else []
+        budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas)
+        for i in sure:  # they need no draft step, and nothing has to be tried
+            gammas[i] = 0
+        free = [i for i in adaptive if least < _UNSURE] or sure
+        drafts = self._propose(rows, gammas, budgets, free)
         steps, drafters = [0] * len(rows), {rows[mine[0]].drafter for mine, _ in drafts}
         for mine, draft in drafts:
             for i in mine:
-                steps[i] = gammas[i] if draft.steps is None else draft.steps
+                steps[i] = gammas[i] if draft.steps is None else draft.steps * (gammas[i] > 0)
         grows = any(draft.growing for _, draft in drafts)
         drafts = [(mine, draft) for mine, draft in drafts if grows or any(draft.lengths)]
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
@@ -150,13 +162,20 @@ class Planner:
             sources=sources,
         )
 
+    def _sure(self, rows: Sequence[SequenceState], adaptive: Sequence[int]) -> list[int]:
+        """Adaptive rows whose next draft takes no draft step and is nearly always right."""
+        sure: list[int] = []
+        for i in adaptive:
+            try:
+                if self._profiles[rows[i].request.request_id].is_sure():
+                    sure.append(i)
+            except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
+                self._on_fault(rows[i], error)
+        return sure
+
     def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
         """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
         budgets: list[Budget | None] = [None] * len(rows)
-        for i in adaptive:
-            if rows[i].has_draft:  # it needs no draft step, and nothing has to be tried
-                gammas[i] = 0
-        adaptive = [i for i in adaptive if not rows[i].has_draft]
         if not adaptive:
             return budgets
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
@@ -244,15 +263,19 @@ class Planner:
         self._costs.observe_rest(rows, seconds, drafted=plan.drafts)
 
     def _propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None],
+        free: Sequence[int],
     ) -> list[tuple[list[int], Draft]]:
-        """Each drafter's draft, with the rows (by index) it is for."""
+        """Each drafter's draft, with the rows (by index) it is for: of `free` ones, what takes no draft step."""
         drafts = []
         for name in dict.fromkeys(row.drafter for row in rows):
             drafter = self.drafters.by_name[name]
             at_zero = drafter.profile.proposes_at_zero
             mine = [
-                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (at_zero and row.adaptive))
+                i for i, row in enumerate(rows) if row.drafter == name and (gammas[i] > 0 or (at_zero and i in free))
             ]
             if not mine:
                 continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -55,13 +56,11 @@ class CombinedDrafter(Drafter):
         """Start a row with both; its drafts are the head's, as those of the suffix drafter cost nothing."""
         of_head = self._head.admit(row)
         self._suffix.admit(row)
-        self._note_matches(row)
-        return of_head
+        return replace(of_head, is_sure=partial(self._suffix.has_long_match, row))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""
         self._suffix.prefill(rows)
-        self._note_matches(rows[0])
 
     def on_hidden_states(
         self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
@@ -73,7 +72,11 @@ class CombinedDrafter(Drafter):
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others."""
-        texts = [i for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True)) if not gamma or row.has_draft]
+        texts = [
+            i
+            for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True))
+            if not gamma or self._suffix.has_long_match(row)
+        ]
         heads = [i for i in range(len(rows)) if i not in texts]
         draft: Draft | None = None
         if heads:
@@ -96,19 +99,10 @@ class CombinedDrafter(Drafter):
         both.steps = draft.steps
         return both
 
-    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """For the suffix drafter's text."""
-        self._suffix.on_accepted(row, emitted)
-        self._note_matches(row)
-
     def release(self, row: SequenceState) -> None:
         """From both."""
         self._head.release(row)
         self._suffix.release(row)
-
-    def _note_matches(self, row: SequenceState) -> None:
-        """Where the text repeats for long the head takes no step."""
-        row.has_draft = not row.undrafted and self._suffix.has_long_match(row)
 
     def _shifted(self, buckets: Sequence[int]) -> list[int]:
         """Buckets of the suffix drafter among all."""

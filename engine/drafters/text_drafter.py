@@ -49,8 +49,11 @@ class TextDrafter(Drafter, Generic[Known]):
         self._texts: dict[str, Known] = {}
 
     def text(self, row: SequenceState) -> Known:
-        """The state of a row's text."""
-        return self._texts[row.request.request_id]
+        """The state of a row's text, which is read only now: many rounds do not ask for it."""
+        text = self._texts[row.request.request_id]
+        if text.tokens < len(row.tokens):
+            text.extend(row.tokens[text.tokens :])
+        return text
 
     def admit(self, row: SequenceState) -> RowProfile:
         """Read the beginning of the prompt."""
@@ -61,7 +64,7 @@ class TextDrafter(Drafter, Generic[Known]):
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read the next `chunk` tokens of the first row."""
         row = rows[0]
-        text = self.text(row)
+        text = self._texts[row.request.request_id]
         text.extend(row.tokens[text.tokens : text.tokens + self.chunk])
         row.undrafted = len(row.tokens) - text.tokens
 
@@ -74,10 +77,6 @@ class TextDrafter(Drafter, Generic[Known]):
         """Chains that the predictor of each row expects."""
         found = [self._draft(self.text(row).predict(), gamma) for row, gamma in zip(rows, gammas, strict=True)]
         return Draft.of_chains([tokens for tokens, _ in found], [buckets for _, buckets in found])
-
-    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
-        """Read the new tokens."""
-        self.text(row).extend(emitted)
 
     def release(self, row: SequenceState) -> None:
         """Drop the state."""

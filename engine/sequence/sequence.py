@@ -38,8 +38,6 @@ class SequenceState:
     """Watches the reply, if it ends when it repeats itself."""
     waits: bool = False
     """Whether it has given up its cache blocks and waits for others; then its text is read again."""
-    has_draft: bool = False
-    """Whether the drafter already has a draft that is nearly always right and takes no draft step."""
 
     greedy: bool = field(init=False)
     """Whether its tokens are the likeliest ones."""

@@ -144,6 +144,7 @@ class AcceptanceModel:
         self._offers = offers
         self._beliefs = dict(experience.priors)
         self._round = 0
+        """Rounds since `_fade`."""
         self._means = {bucket: _means(belief) for bucket, belief in self._beliefs.items()}
         """By bucket, E[αⁿ] as far as asked for, at least up to n = 1."""
         self._offered: dict[int, list[float]] = {}
@@ -152,6 +153,7 @@ class AcceptanceModel:
     @property
     def rates(self) -> dict[int, float]:
         """By bucket, the probability that a token is accepted if its parent was."""
+        self._fade()
         experience, rates = self.experience, dict[int, float]()
         factor = experience.factor(next(iter(self._means)))
         for bucket, means in self._means.items():
@@ -169,6 +171,7 @@ class AcceptanceModel:
             buckets: of the tokens.
             tree: None for a chain.
         """
+        self._fade()
         factor, chances, runs = self.experience.factor(buckets[0]) if buckets else 1.0, [1.0], [0]
         for i, parent in enumerate(range(len(buckets)) if tree is None else tree.parents):
             bucket = buckets[i]
@@ -180,6 +183,7 @@ class AcceptanceModel:
 
     def offered(self, gamma: int) -> list[float]:
         """`survival` of what the drafter offers for γ: if unknown, a chain of the most promising bucket."""
+        self._fade()
         key = gamma if self._offers else MAX_GAMMA
         if key not in self._offered:
             rates = self.rates
@@ -190,11 +194,9 @@ class AcceptanceModel:
     def observe(self, verified: VerifiedDraft | None) -> None:
         """Learn from a round: only tested tokens count. None for a round without a draft."""
         self._round += 1
-        if not self._round % _ROUNDS:
-            for bucket, prior in self.experience.priors.items():
-                self._believe(bucket, _mixed(self._beliefs[bucket], prior, _CHANGE))
         if verified is None or not verified.buckets:
             return
+        self._fade()
         accepted, rejected = verified.tested()
         tested = (*accepted, *rejected)
         expected = sum(self._means[bucket][1] for bucket in tested)
@@ -204,6 +206,14 @@ class AcceptanceModel:
             weights = [b * r**hits * (1 - r) ** misses for b, r in zip(self._beliefs[bucket], _RATES, strict=True)]
             self._believe(bucket, _normalised(weights))
             self.experience.learn(bucket, self._beliefs[bucket])
+
+    def _fade(self) -> None:
+        """Move beliefs towards the prior, as often as the text may have changed since the last time."""
+        times, self._round = divmod(self._round, _ROUNDS)
+        if times:
+            share = 1 - (1 - _CHANGE) ** times
+            for bucket, prior in self.experience.priors.items():
+                self._believe(bucket, _mixed(self._beliefs[bucket], prior, share))
 
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)

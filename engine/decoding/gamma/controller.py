@@ -105,6 +105,11 @@ class GammaController:
         self._question, self._hold = question, 0 if any(gammas) else _HELD
         return gammas
 
+    def least_rate(self, rows: int) -> float:
+        """The acceptance rate from which verifying tokens pays if they take no draft step."""
+        costs = self._costs.of_batch(rows)
+        return max(1.0, self._speed) * rows * min(costs.verifying(1), costs.verifying(4) / 4)
+
     def _longest(self, models: Sequence[AcceptanceModel], rooms: Sequence[int], costs: RoundCosts) -> int:
         """The γ of most value for one drafter's rows."""
         first, best, longest = models[0], 0.0, 0

@@ -28,9 +28,8 @@ class Knowing(Drafter):
     def __init__(self, *, sure: bool) -> None:
         self.sure, self.requested = sure, list[int]()
 
-    def admit(self, row: SequenceState) -> RowProfile:
-        row.has_draft = self.sure
-        return RowProfile()
+    def admit(self, row: SequenceState) -> RowProfile:  # noqa: ARG002
+        return RowProfile(is_sure=lambda: self.sure)
 
     def propose(
         self,
