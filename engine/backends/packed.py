@@ -126,17 +126,13 @@ class PackedBackend(Backend):
             starts = [row.cached for row in rows]
             self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
         likeliest = max((LIKELIEST if row.adjusts else 1 for row in rows if row.greedy), default=0)
-        support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
         memory, growing = self._memory.of(len(rows), max(lengths)), proposal.growing
-        memory.fill(wanted, support, min(likeliest, self.vocabulary), torch.get_num_threads())
-        tapped = self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
+        memory.fill(wanted, proposal.support, min(likeliest, self.vocabulary), torch.get_num_threads())
+        self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
         if growing:
             trees = [GrownTree(*memory.draft(i)) for i in range(len(rows))]
             proposal.settle(growing.made(trees), memory.c.growing_s)
-        if tapped is None:
-            return PackedScores(memory, None)
-        nodes = memory.nodes
-        return PackedScores(memory, [tapped] if len(rows) == 1 else list(torch.split(tapped[: sum(nodes)], nodes)))
+        return PackedScores(memory, len(self.taps) * self._decoder.shape.hidden)
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +34,8 @@ class PackedScores:
     """Scores of a ragged pass, and verdicts of the rows that were not held; valid until the next pass."""
 
     rows: RoundRows
-    tapped: Sequence[Tensor] | None
-    """Hidden states [T, taps x hidden] of each row."""
+    width: int
+    """Of the tapped hidden states; 0 without taps."""
 
     @property
     def logits(self) -> list[Tensor]:
@@ -42,26 +43,46 @@ class PackedScores:
         return [torch.from_numpy(self.rows.logits(i)) for i in range(len(self.rows.rows))]
 
 
+class RoundStates(Sequence[Tensor]):
+    """Tapped hidden states [1 + accepted, taps x hidden] of each row's last token and its accepted tokens, float32;
+    valid until the next pass.
+
+    Args:
+        rows: of the round.
+        width: taps x hidden.
+    """
+
+    def __init__(self, rows: RoundRows, width: int) -> None:
+        self.rows, self._width = rows, width
+
+    def __len__(self) -> int:
+        return len(self.rows.rows)
+
+    def __getitem__(self, i: Any) -> Any:
+        first = sum(self.rows.nodes[:i])
+        return torch.from_numpy(
+            self.rows.tapped(self._width)[[first + node for node in (0, *self.rows.verdict(i).path)]]
+        )
+
+
 class PackedVerdict:
     """Verdict of a batch on the host.
 
     Args:
         outcomes: of each row.
-        tapped: states of each row's pass, or None.
+        scores: what they were judged from.
     """
 
-    def __init__(self, outcomes: list[Outcome], tapped: Sequence[Tensor] | None) -> None:
-        self._outcomes, self._tapped = outcomes, tapped
+    def __init__(self, outcomes: list[Outcome], scores: PackedScores) -> None:
+        self._outcomes, self._scores = outcomes, scores
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row."""
         return self._outcomes
 
     def hidden_states(self) -> Sequence[Tensor] | None:
-        """Of each row [T, taps x hidden]: its last token and the accepted tokens come first."""
-        if self._tapped is None or not any(outcome.moves for outcome in self._outcomes):
-            return self._tapped
-        return [_along(states, outcome) for states, outcome in zip(self._tapped, self._outcomes, strict=True)]
+        """Of each row its last token and the accepted tokens, None without taps."""
+        return RoundStates(self._scores.rows, self._scores.width) if self._scores.width else None
 
 
 def round_rows(rows: Sequence[SequenceState], proposal: Proposal) -> list[RoundRow]:
@@ -119,7 +140,9 @@ def accept_packed(
         own = [rows[i] for i in special]
         verdict = reference.judge(own, logits, proposal.only(special), [gammas[i] for i in special])
         outcomes |= zip(special, verdict.outcomes(), strict=True)
-    return PackedVerdict([outcomes[i] for i in range(len(rows))], scores.tapped)
+        for i in special:
+            scores.rows.settle(i, outcomes[i].path)
+    return PackedVerdict([outcomes[i] for i in range(len(rows))], scores)
 
 
 def _is_special(row: SequenceState, tree: Tree) -> bool:
@@ -169,8 +192,3 @@ def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float
     for place, count in enumerate(tested_candidates(tree, path)):
         yield from [(0.0, 1.0)] * (count - 1)
         yield float(place < len(path)), 1.0
-
-
-def _along(states: Tensor, outcome: Outcome) -> Tensor:
-    """The states of a row's pass [T, n], so that those of its last token and its accepted tokens come first."""
-    return torch.from_numpy(states.numpy()[[0, *outcome.path]]) if outcome.moves else states

@@ -25,8 +25,7 @@ Offers = Callable[[int], tuple[Sequence[int], Tree]]
 """For a γ, the confidence bucket of each token and the tree that a drafter will draft, if known before drafting."""
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
+class Support(NamedTuple):
     """Subset of V' tokens of the vocabulary that a drafter draws from."""
 
     tokens: Tensor

@@ -18,7 +18,7 @@ from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.growing_trees import GrowingTrees
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CBatch, CCache, CRound, CTables
+from specchat.engine.kernels.structures import CCache, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 Lengths = NDArray[np.int32]
@@ -114,13 +114,15 @@ class Decoder:
                 raise KernelError(f"a pass over {count} tokens cannot read states of the shape {list(entered.shape)}")
             entered = entered.float().contiguous()
             batch.c.entered = entered.data_ptr()
-        tapped = self._tap(batch.c, count, taps)
+        tapped = None
+        if taps:
+            tapped = torch.empty(count, len(taps) * hidden)
+            batch.c.tapped = tapped.data_ptr()
+            batch.c.tap_count, batch.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
         self._kernels.sk_decoder_pass(self._c, batch.c)
         return logits, tapped
 
-    def run_round(
-        self, rows: RoundRows, taps: Sequence[int] = (), growing: GrowingTrees | None = None
-    ) -> Tensor | None:
+    def run_round(self, rows: RoundRows, taps: Sequence[int] = (), growing: GrowingTrees | None = None) -> None:
         """Grow drafts, score all rows and their drafts, and judge the rows that are not held.
 
         Args:
@@ -128,17 +130,13 @@ class Decoder:
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
 
-        Returns:
-            The tapped hidden states [nodes of all rows or more, taps x hidden], or None; float32.
-
         Raises:
             KernelError: arguments do not fit.
         """
-        nodes = sum(rows.nodes) if growing is None else len(rows.rows) * (1 + rows.most)
-        tapped = self._tap(rows.c, nodes, taps)
+        if taps:
+            rows.c.tap_count, rows.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
         rows.c.growing = growing and pointer(growing.c_for([row.drafted for row in rows.rows]))
         self._kernels.sk_round_run(self._c, growing and growing.head, rows.c)
-        return tapped
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
         """Copy columns of a slot, in ascending order, to `target` and the columns after it.
@@ -148,15 +146,6 @@ class Decoder:
         """
         columns = array("i", sources)
         self._kernels.sk_decoder_move(self._c, slot, columns.buffer_info()[0], len(columns), target)
-
-    def _tap(self, c: CBatch | CRound, count: int, taps: Sequence[int]) -> Tensor | None:
-        """Set the hidden states that a pass over `count` tokens returns; memory for them."""
-        if not taps:
-            return None
-        # `torch.empty` would let other threads have the interpreter's lock just before the pass.
-        tapped = torch.from_numpy(np.empty((count, len(taps) * self.shape.hidden), np.float32))
-        c.tapped, c.tap_count, c.taps = tapped.data_ptr(), len(taps), _c_taps(tuple(taps)).buffer_info()[0]
-        return tapped
 
 
 @lru_cache

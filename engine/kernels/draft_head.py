@@ -25,6 +25,7 @@ from specchat.engine.kernels.growing_trees import (
 )
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.kernels.round import RoundRows
 from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
@@ -118,6 +119,14 @@ class PackedHead:
             KernelError: a slot or column does not exist.
         """
         self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self._width), threads)
+
+    def absorb(self, rows: RoundRows) -> None:
+        """The same of the last tokens of rows, and of those that a round has accepted.
+
+        Raises:
+            KernelError: the round has other hidden states.
+        """
+        self._kernels.sk_head_absorb_round(self._c, rows.c)
 
     def trees(
         self,

@@ -58,6 +58,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "sk_head_new": (c_void_p, POINTER(CHeadModel)),
     "sk_head_attach": (c_int32, c_void_p, POINTER(CTables), c_void_p, POINTER(CCache)),
     "sk_head_absorb": (c_int32, c_void_p, c_int64, POINTER(CRead), c_int32),
+    "sk_head_absorb_round": (c_int32, c_void_p, POINTER(CRound)),
     "sk_head_run": (c_int32, c_void_p, POINTER(CHeadStep)),
     "sk_head_grow": (c_int32, c_void_p, POINTER(CGrowing)),
     "sk_draw_tokens": (c_int32, POINTER(CDraw), c_int64, c_int64, c_int32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import addressof, c_float, c_int32, c_int64
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,8 @@ class RoundRows:
             row.drafted, row.path = drafted + 24 * most * i, path + 4 * most * i
             row.p = chances + 12 * most * i
             row.q_of, row.beta = row.p + 4 * most, row.p + 8 * most
-        self.c = CRound(CRows(count, self.rows, most, rules.vocabulary))
+        self._support: tuple[Tensor, Tensor] | None = None
+        self.c = CRound(CRows(count, self.rows, most, rules.vocabulary, rules.vocabulary))
         self.c.rows.branches = rules.branches
         self.c.rows.accept_stream, self.c.rows.last_stream = rules.accept_stream, rules.last_stream
 
@@ -106,8 +107,9 @@ class RoundRows:
             threads: number of threads, the caller included.
         """
         all_rows, most = self.c.rows, self.most
-        all_rows.tokens, all_rows.places = [part.data_ptr() for part in support] if support else (None, None)
-        all_rows.support = support[0].shape[0] if support else self._vocabulary
+        if support is not self._support:
+            all_rows.tokens, all_rows.places = [part.data_ptr() for part in support] if support else (None, None)
+            all_rows.support, self._support = support[0].shape[0] if support else self._vocabulary, support
         all_rows.best_count, all_rows.threads = best_count, threads
         for i, (row, each) in enumerate(zip(self.rows, wanted, strict=True)):
             count, first = len(each.drafted), 3 * most * i
@@ -151,16 +153,22 @@ class RoundRows:
 
     def logits(self, i: int) -> Logits:
         """Logits [K + 1, V] after each node, valid until the next round."""
-        row = self.rows[i]
-        count = (row.count + 1) * self._vocabulary
-        return np.frombuffer((c_float * count).from_address(row.logits), np.float32).reshape(-1, self._vocabulary)
+        return _view(c_float, self.rows[i].logits, self.rows[i].count + 1, self._vocabulary)
 
     def best(self, i: int) -> NDArray[np.int32]:
         """The likeliest tokens [K + 1, n] after each node, in order, -1 where a logit is NaN; valid until the next
         round."""
-        row, width = self.rows[i], self.c.rows.best_count
-        count = (row.count + 1) * width
-        return np.frombuffer((c_int32 * count).from_address(row.best), np.int32).reshape(-1, width)
+        return _view(c_int32, self.rows[i].best, self.rows[i].count + 1, self.c.rows.best_count)
+
+    def tapped(self, width: int) -> NDArray[np.float32]:
+        """Tapped hidden states [nodes of all rows, width], valid until the next round."""
+        return _view(c_float, self.c.tapped, sum(self.nodes), width)
+
+    def settle(self, i: int, path: Sequence[int]) -> None:
+        """Set which nodes of a row were accepted, where something else has judged it."""
+        first = self.most * i
+        self.rows[i].accepted = len(path)
+        self._path[first : first + len(path)] = [*path]
 
     def verdict(self, i: int) -> RowVerdict:
         """The result of a judged row."""
@@ -187,3 +195,9 @@ class RoundMemory:
         if size not in self._known:
             self._known[size] = RoundRows(*size, self._rules)
         return self._known[size]
+
+
+def _view(kind: type[Any], address: int, count: int, width: int) -> NDArray[Any]:
+    """Array [count, width] of numbers at an address."""
+    numbers: Any = (kind * (count * width)).from_address(address)
+    return np.frombuffer(numbers, kind).reshape(count, width)

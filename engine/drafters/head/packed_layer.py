@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.backends.packed_acceptance import RoundStates
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -119,7 +120,10 @@ class PackedLayer(HeadLayer):
         tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """Keep the states of the tokens that are wanted; they are made when they are needed for them."""
+        """Keep the states of the tokens that are wanted; those of a prompt are made when they are needed for them."""
+        if isinstance(tapped, RoundStates):
+            self._head.absorb(tapped.rows)
+            return
         counts = [len(part) for part in tapped] if lengths is None else lengths
         for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
             self._read.append(TargetStates(slot, start, part, count))

@@ -209,6 +209,10 @@ int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_
     });
 }
 
+int32_t sk_head_absorb_round(sk_head* head, const sk_round* round) {
+    return guarded([&] { return head->head.absorb(*round); });
+}
+
 int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
     return guarded([&]() -> std::string {
         std::string fault = head->head.fault(*step);

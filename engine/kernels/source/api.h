@@ -266,7 +266,7 @@ struct sk_round {
     sk_growing* growing;  // the drafts of all rows; null if they are given
     int64_t tap_count;
     const int32_t* taps;  // as in `sk_batch`
-    float* tapped;        // [nodes of all rows, tap_count, hidden]
+    float* tapped;        // [nodes of all rows, tap_count, hidden], output, valid until the next round
     double growing_s;     // output: seconds until the drafts had grown
 };
 
@@ -312,6 +312,8 @@ SK_EXPORT void sk_head_free(sk_head* head);
 SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache);
 // Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
+// The same of each row's last token and its accepted ones, after a round that all rows have been judged in.
+SK_EXPORT int32_t sk_head_absorb_round(sk_head* head, const sk_round* round);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
 SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
 SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);

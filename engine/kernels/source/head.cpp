@@ -78,6 +78,23 @@ void Head::absorb(int64_t count, const sk_read* read, int32_t threads) {
     take_in(count, read);
 }
 
+std::string Head::absorb(const sk_round& round) {
+    std::vector<sk_read> read;
+    const float* tapped = round.tapped;
+    const int64_t width = tap_count_ * layer_.model().hidden;
+    if (round.tap_count != tap_count_) return "the round has not the hidden states that the head reads";
+    for (int64_t r = 0; r < round.rows.count; r++) {
+        const sk_row& row = round.rows.rows[r];
+        read.push_back({row.slot, row.start, 1, tapped});
+        for (int32_t i = 0; i < row.accepted; i++)
+            read.push_back({row.slot, row.start + 1 + i, 1, tapped + row.path[i] * width});
+        tapped += (row.count + 1) * width;
+    }
+    std::string wrong = fault(int64_t(read.size()), read.data());
+    if (wrong.empty()) absorb(int64_t(read.size()), read.data(), round.rows.threads);
+    return wrong;
+}
+
 // Tokens of several slots together, so that the weights are read once for all of them.
 void Head::take_in(int64_t count, const sk_read* read) {
     const int64_t width = tap_count_ * layer_.model().hidden;

@@ -28,6 +28,10 @@ class Head {
     std::string fault(const sk_head_step& step) const;
 
     void absorb(int64_t count, const sk_read* read, int32_t threads);
+
+    // The same of a round's accepted tokens; what is wrong, or nothing.
+    std::string absorb(const sk_round& round);
+
     void run(const sk_head_step& step);
 
     // Drafts trees, step by step, for all rows; what is wrong, or nothing.

@@ -23,7 +23,7 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
     sk_batch batch = places_.batch(logits, best, nullptr, all.best_count, all.threads);
     batch.tap_count = round.tap_count;
     batch.taps = round.taps;
-    batch.tapped = round.tapped;
+    batch.tapped = round.tapped = tapped_.reserve(nodes * round.tap_count * decoder.model().hidden);
     wrong = decoder.fault(batch);
     if (!wrong.empty()) return wrong;
     {

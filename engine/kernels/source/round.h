@@ -23,6 +23,7 @@ class Round {
     Places places_;
     std::vector<int32_t> path_;
     Buffer<float> logits_;  // [nodes, vocabulary]
+    Buffer<float> tapped_;  // [nodes, taps, hidden]
     Buffer<int32_t> best_;  // [nodes, best_count]
 };
 

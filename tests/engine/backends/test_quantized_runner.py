@@ -122,14 +122,16 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     trees = [tree, chain(2)]
     rows = [fed.tolist(), TOKENS[beside : beside + 3].tolist()]
     scores = scored(mine, rows, [0, 2], [start, beside], trees)
-    logits, tapped = [each.clone() for each in scores.logits], scores.tapped
-    assert tapped is not None
+    logits, tapped = (
+        [each.clone() for each in scores.logits],
+        torch.from_numpy(scores.rows.tapped(scores.width)).clone(),
+    )
     for token in range(len(tree) + 1):
         path = [0, *tree.path(token)] if token else [0]
         alone, states = mine.forward_with_states(fed[path][None], [1], [start])
         assert states is not None
         assert torch.equal(alone[0, -1], logits[0][token])
-        assert torch.equal(states[0, -1], tapped[0][token])
+        assert torch.equal(states[0, -1], tapped[token])
     assert torch.equal(mine.forward(TOKENS[None, : beside + 3], [3], [0])[0, -3:], logits[1])
     # what is kept of the tree goes on as the chain does
     path = tree.path(len(tree))

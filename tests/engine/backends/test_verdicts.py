@@ -123,13 +123,12 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) ->
     likeliest = logits.nan_to_num(posinf=torch.nan).argsort(-1, descending=True)[..., :2].int()
     likeliest[~logits.isfinite().all(-1)] = -1
     memory = RoundRows(len(rows), 16, RoundRules(size, BRANCHES, Stream.ACCEPT, Stream.LAST))
-    support = (proposal.support.tokens, proposal.support.places) if proposal.support else None
-    memory.fill(round_rows(rows, proposal), support, 2, 1)
+    memory.fill(round_rows(rows, proposal), proposal.support, 2, 1)
     for row, scores, best in zip(memory.rows, logits, likeliest, strict=True):
         row.logits, row.best = scores.data_ptr(), best.data_ptr()
     judged = [i for i, row in enumerate(memory.rows) if not row.held]
     memory.judge(judged, [likeliest[i, :, 0].tolist() for i in judged])
-    return accept_packed(rows, proposal, PackedScores(memory, None), [3] * len(rows), acceptance(64), {}).outcomes()
+    return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64), {}).outcomes()
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
