@@ -196,6 +196,7 @@ def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Pat
     assert (packed.format, packed.context, packed.vocab_size) == ("F32", 256, 320)
     exact = load_dequantized(packed, folders[name], ignore_progress)
     assert_same(exact.model.state_dict(), expected.model.state_dict())
+    assert packed.norms == expected.norms != ""
 
 
 def test_replies_end_where_the_authors_end_them(folders: dict[str, Path], tmp_path: Path) -> None:
