@@ -183,6 +183,7 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
             assert torch.equal(module.weight, expected.values(f"{path}.weight", torch.float32)), path
     assert torch.isfinite(found.model(torch.tensor([TEXT])).logits).all()
     assert found.fingerprint == expected.fingerprint()
+    assert found.norms == loaded(folders[name]).norms
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
