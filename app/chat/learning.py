@@ -28,7 +28,7 @@ MINUTES = 10.0
 IDLE_S = 5.0
 """How long the engine must have been idle."""
 BUSY, BATTERY = "the engine works", "the machine is not on mains power"
-FAILED = "learning ended without a reason"
+FAILED = "its process was ended: start again with /learn"
 
 
 def on_mains() -> bool:
@@ -139,12 +139,12 @@ class Learning:
     def undo(self, target: str) -> bool:
         """Return to the head before the last learning; whether there was a learnt one."""
         learnt, before = _head(target), _head(target, before=True)
-        if not learnt.is_dir():
-            return False
-        shutil.rmtree(learnt)
-        if before.is_dir():
+        found = [folder for folder in (learnt, before) if folder.is_dir()]
+        if learnt in found:
+            shutil.rmtree(learnt)
+        if before in found:
             before.rename(learnt)
-        return True
+        return bool(found)
 
     @property
     def _work(self) -> Path:
@@ -172,12 +172,16 @@ class Learning:
     def _keep(self) -> None:
         """Make the new head the learnt one; the one before it is kept."""
         learnt, before = _head(self._target), _head(self._target, before=True)
-        shutil.rmtree(before, ignore_errors=True)
         for folder in (learnt, before):
             folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if learnt.is_dir():
+            shutil.rmtree(before, ignore_errors=True)
             learnt.rename(before)
-        self._work.rename(learnt)
+        try:
+            self._work.rename(learnt)
+        except OSError:
+            self.undo(self._target)  # restore the previous head
+            raise
         shutil.rmtree(learnt / ".work", ignore_errors=True)
 
     def _follow(self, process: subprocess.Popen[str]) -> None:

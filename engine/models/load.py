@@ -90,6 +90,11 @@ class LoadedModel:
         """Identifies the weights, whatever their precision (`fingerprint`)."""
         return fingerprint(self.model)
 
+    @property
+    def norms(self) -> str:
+        """Identifies the model, whatever codes its weights have (`norms_fingerprint`)."""
+        return norms_fingerprint(self.model.state_dict().items())
+
 
 class Outside(Protocol):
     """Weights that are not in the model's folder: those of a GGUF file."""
@@ -212,6 +217,13 @@ def fingerprint_of(tensors: Iterable[tuple[str, tuple[int, ...], Tensor]]) -> st
         digest.update(f"{name} {shape}".encode())
         digest.update(weights.to(torch.bfloat16).cpu().view(torch.int16).numpy().tobytes())
     return digest.hexdigest()
+
+
+def norms_fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """The same of the norms alone, which stay as they are when a model is quantised; empty without trained norms."""
+    norms = [(name, weight.flatten()) for name, weight in weights if "norm" in name]
+    norms = [(name, norm) for name, norm in norms if bool((norm != norm[:1]).any())]
+    return fingerprint_of((name, tuple(norm.shape), norm[sampled(len(norm))]) for name, norm in norms) if norms else ""
 
 
 def sampled(size: int) -> slice:

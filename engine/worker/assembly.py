@@ -20,7 +20,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.drafters.datastore import Datastore
-from specchat.engine.drafters.head.folder import find_head
+from specchat.engine.drafters.head.folder import LoadedHead, find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, is_hub_id
@@ -140,6 +140,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     unused = unused_gpu() if config.device == "auto" else None
     parts, more_notices = _load_parts(config, target.model, progress)
     if parts or not config.draft:
+        more_notices += [part.notice for part in parts.values() if isinstance(part, LoadedHead) and part.notice]
         notices = [*([unused] if unused else []), *target.notices, *more_notices]
         return put_together(config, target.model, notices=notices, **parts)
     draft, *more = obtain_drafts(config, target.model, progress)

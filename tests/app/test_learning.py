@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -84,6 +87,50 @@ def test_a_failure_is_said_with_its_reason() -> None:
     learning = Learning(lambda *_: [sys.executable, "-c", "import sys; sys.exit('specchat: the disk is full')"])
     learning.start(TARGET)
     assert ended(learning) == "nothing was learnt: the disk is full"
+
+
+def test_a_killed_process_leaves_the_head_and_no_text() -> None:
+    learning = Learning(stand_in(2.3))
+    learning.start(TARGET)
+    ended(learning)
+    learning = Learning(stand_in(2.5, seconds=60))
+    learning.start(TARGET)
+    while "reading" not in learning.state:
+        time.sleep(0.02)
+    next(child for child in psutil.Process().children() if "time.sleep(60" in " ".join(child.cmdline())).kill()
+    assert ended(learning) == "nothing was learnt: its process was ended: start again with /learn"
+    assert heads() == ["2.3"]
+    assert nothing_is_left()
+
+
+def test_a_head_that_cannot_be_kept_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    for after in (2.3, 2.5):
+        learning = Learning(stand_in(after))
+        learning.start(TARGET)
+        ended(learning)
+    rename = Path.rename
+
+    def full(path: Path, goal: Path) -> Path:
+        if "learning" in path.parts:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return rename(path, goal)
+
+    monkeypatch.setattr(Path, "rename", full)
+    learning = Learning(stand_in(2.7))
+    learning.start(TARGET)
+    assert ended(learning) == "what was learnt cannot be kept: No space left on device"
+    assert heads() == ["2.5"]
+    assert nothing_is_left()
+
+
+def test_text_of_a_killed_app_is_deleted_by_the_next() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    folders = [heads_folder().with_name("learning") / str(number) for number in (gone.pid, os.getpid())]
+    for folder in folders:
+        (folder / ".work").mkdir(parents=True)
+    Learning.tidy()
+    assert [folder.exists() for folder in folders] == [False, True]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="psutil does not say it of Windows")

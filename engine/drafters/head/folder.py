@@ -65,6 +65,12 @@ class HeadCard:
     """What its linear layers become next to a quantised target: `q4` where it was trained for that."""
     steps_before: int = 0
     """How many of the updates the head had that the training began with; `tokens` and `minutes` include its too."""
+    norms: str = ""
+    """Of the target (`engine.models.load.norms_fingerprint`); empty if it is unknown."""
+
+    def fits(self, target: LoadedModel | PackedModel) -> bool:
+        """Whether the target is the model that the head was trained for, or has other quantised codes of it."""
+        return self.fingerprint == target.fingerprint or (self.norms != "" and self.norms == target.norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,8 @@ class LoadedHead:
     name: str
     """For display."""
     weight_bytes: int
+    notice: str = ""
+    """What the user should know about it."""
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -150,16 +158,14 @@ def read_card(folder: Path) -> HeadCard:
 
 
 def find_head(folders: Sequence[Path], target: LoadedModel | PackedModel) -> Path | None:
-    """The head made for this target among the subfolders of `folders`; broken ones are passed over."""
+    """The head for this target among the subfolders of `folders`, else for other codes of it; not a broken one."""
     heads = [entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir()) if is_head(entry)]
-    if not heads:
-        return None
-    wanted = target.fingerprint
+    fitting = list[tuple[bool, Path]]()
     for head in heads:
         with suppress(EngineError):
-            if read_card(head).fingerprint == wanted:
-                return head
-    return None
+            if (card := read_card(head)).fits(target):
+                fitting.append((card.fingerprint != target.fingerprint, head))
+    return min(fitting, key=lambda each: each[0], default=(False, None))[1]
 
 
 def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
@@ -170,7 +176,13 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
     """
     card, head, vocabulary = read_head(folder, target)
     size = pack_head(head, target.device, target.dtype, card.codes if isinstance(target, PackedModel) else None)
-    return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size)
+    notice = ""
+    if card.fingerprint != target.fingerprint:
+        notice = (
+            f"the draft head {folder} was trained for {card.target}, other weights of this model, and drafts worse "
+            f"than one trained for these: make one with specchat distill --from {folder}"
+        )
+    return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size, notice)
 
 
 def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard, DraftHead, Tensor]:
@@ -180,7 +192,7 @@ def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard
         EngineError: it was made for another target, or the folder is broken.
     """
     card = read_card(folder)
-    if card.fingerprint != target.fingerprint:
+    if not card.fits(target):
         raise EngineError(
             f"the draft head {folder} was made for {card.target}, with other weights than {target.name} has: make one "
             f"for this target with specchat distill"

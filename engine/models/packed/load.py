@@ -15,7 +15,7 @@ from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.joined_linear import FUSED
-from specchat.engine.models.load import LoadedModel, display_name, load_model, shared
+from specchat.engine.models.load import LoadedModel, display_name, load_model, norms_fingerprint, shared
 from specchat.engine.models.packed import names
 from specchat.engine.models.packed.decoder_description import DecoderDescription
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
@@ -61,6 +61,11 @@ class PackedModel:
     def dtype(self) -> torch.dtype:
         """Dtype of logits and hidden states."""
         return torch.float32
+
+    @property
+    def norms(self) -> str:
+        """Identifies the model, whatever codes its weights have (`engine.models.load.norms_fingerprint`)."""
+        return norms_fingerprint((name, _stored(self, name)) for name in self.weights.index["vectors"])
 
     @property
     def embedding(self) -> PackedMatrix:

@@ -83,6 +83,7 @@ class Eagle(Draft):
             sampled=made.reached["temperature 1"],
             codes="q4",
             steps_before=made.steps_before,
+            norms=self.model.norms,
         )
         save_head(folder, self.network, self.vocabulary, card)
 

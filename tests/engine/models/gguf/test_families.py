@@ -183,6 +183,7 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
             assert torch.equal(module.weight, expected.values(f"{path}.weight", torch.float32)), path
     assert torch.isfinite(found.model(torch.tensor([TEXT])).logits).all()
     assert found.fingerprint == expected.fingerprint()
+    assert found.norms == loaded(folders[name]).norms
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -196,6 +197,7 @@ def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Pat
     assert (packed.format, packed.context, packed.vocab_size) == ("F32", 256, 320)
     exact = load_dequantized(packed, folders[name], ignore_progress)
     assert_same(exact.model.state_dict(), expected.model.state_dict())
+    assert packed.norms == expected.norms != ""
 
 
 def test_replies_end_where_the_authors_end_them(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from specchat.engine import EngineConfig, EngineError
+from specchat.engine.drafters.head import folder
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.models.load import LoadedModel, load_model
@@ -295,13 +296,27 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
         make(tiny_model(chat_template=None), tmp_path / "head")
 
 
-def test_a_full_disk_is_one_sentence(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "function", "words"),
+    [
+        (text, "save_file", "writing training text"),
+        (torch, "save", "saving the training"),
+        (folder, "save_file", "saving the draft head"),
+    ],
+)
+def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on_once_there_is_room(
+    module: ModuleType, function: str, words: str, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(text, "save_file", full)
-    with pytest.raises(EngineError, match=r"writing training text stopped because the disk of .* is full"):
-        make(target, tmp_path / "head")
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, full)
+        with pytest.raises(EngineError, match=f"{words} stopped because the disk of .* is full"):
+            make(target, tmp_path / "head")
+    assert not (tmp_path / "head" / CARD).exists()
+    make(target, tmp_path / "head")
+    assert loaded(target, tmp_path / "head").parts
 
 
 @pytest.mark.parametrize("kind", ["eagle", "medusa", "pass"])
