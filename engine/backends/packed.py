@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.packed_acceptance import (
-    LIKELIEST,
     PackedScores,
     PackedVerdict,
+    PenaltiesOfRows,
     accept_packed,
     round_rows,
 )
@@ -32,7 +32,6 @@ from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
-from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 
 CPU = torch.device("cpu")
@@ -89,7 +88,7 @@ class PackedBackend(Backend):
         if self._states:
             self._decoder.attach_states(*self._states.tensors)
         self.penalties = Penalties(slots, context, CPU)
-        self._texts: dict[int, TextPenalties] = {}
+        self._penalties_of_rows = PenaltiesOfRows(self.vocabulary)
         self._memory = RoundMemory(RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST))
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
@@ -121,13 +120,12 @@ class PackedBackend(Backend):
 
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
         """Scores of each row's last token and its draft; drafts that grow are there then. Most rows are judged too."""
-        wanted, lengths = round_rows(rows, proposal), proposal.lengths
+        wanted, lengths = round_rows(rows, proposal, self._penalties_of_rows), proposal.lengths
         if self._states:
             starts = [row.cached for row in rows]
             self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
-        likeliest = max((LIKELIEST if row.adjusts else 1 for row in rows if row.greedy), default=0)
         memory, growing = self._memory.of(len(rows), max(lengths)), proposal.growing
-        memory.fill(wanted, proposal.support, min(likeliest, self.vocabulary), torch.get_num_threads())
+        memory.fill(wanted, proposal.support, int(any(row.greedy for row in rows)), torch.get_num_threads())
         self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
         if growing:
             trees = [GrownTree(*memory.draft(i)) for i in range(len(rows))]
@@ -138,7 +136,7 @@ class PackedBackend(Backend):
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
     ) -> PackedVerdict:
         """Accept or reject the drafts."""
-        return accept_packed(rows, proposal, scores, gammas, self._reference, self._texts)
+        return accept_packed(rows, proposal, scores, gammas, self._reference, self._penalties_of_rows)
 
     def keep(self, rows: Sequence[SequenceState], verdict: PackedVerdict) -> None:
         """Move keys and values of accepted branches to consecutive columns."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -20,13 +19,10 @@ from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.kernels.round import RoundRow, RoundRows, RowVerdict
+from specchat.engine.kernels.round import LEFT, RoundRow, RoundRows, RowVerdict
+from specchat.engine.kernels.row_penalties import Breaks, RowPenalties
 from specchat.engine.sampling.rng import Stream, uniform
-from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
-
-LIKELIEST = 8
-"""Likeliest tokens that a pass gives for rows with penalties, which may lower some of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,7 @@ class PackedScores:
 
     @property
     def logits(self) -> list[Tensor]:
-        """[T, V] of each row, float32. Acceptance applies bias and penalties to them."""
+        """[T, V] of each row, float32; of rows that were judged, with bias and penalties."""
         return [torch.from_numpy(self.rows.logits(i)) for i in range(len(self.rows.rows))]
 
 
@@ -85,10 +81,36 @@ class PackedVerdict:
         return RoundStates(self._scores.rows, self._scores.width) if self._scores.width else None
 
 
-def round_rows(rows: Sequence[SequenceState], proposal: Proposal) -> list[RoundRow]:
-    """The rows of a round for the kernels. Held are those with bias or penalties, and those for the reference."""
+class PenaltiesOfRows:
+    """Bias and penalties of the rows in every slot.
+
+    Args:
+        vocabulary: V.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._known: dict[int, RowPenalties] = {}
+        self._breaks: dict[tuple[str, ...], Breaks] = {}
+
+    def of(self, row: SequenceState) -> RowPenalties:
+        """Those of a row."""
+        known = self._known.get(row.slot)
+        if known is None or known.tokens is not row.tokens:
+            sampling = row.request.sampling
+            breaks = self._breaks.setdefault(
+                sampling.dry_sequence_breakers, Breaks(sampling.dry_sequence_breakers, self._vocabulary)
+            )
+            known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, breaks)
+            self._known[row.slot] = known
+        return known
+
+
+def round_rows(rows: Sequence[SequenceState], proposal: Proposal, penalties: PenaltiesOfRows) -> list[RoundRow]:
+    """The rows of a round for the kernels. Held are those for the reference."""
     q, drawn, wanted = proposal.q, proposal.drawn, list[RoundRow]()
     for i, (row, drafted, tree) in enumerate(zip(rows, proposal.on_host, proposal.trees, strict=True)):
+        special = _is_special(row, tree)
         wanted.append(
             RoundRow(
                 slot=row.slot,
@@ -100,7 +122,8 @@ def round_rows(rows: Sequence[SequenceState], proposal: Proposal) -> list[RoundR
                 drafted=drafted,
                 parents=tree.parents,
                 q=q.data_ptr() + 4 * i * q.stride(0) if q is not None and drawn and drawn[i] and drafted else 0,
-                held=row.adjusts or _is_special(row, tree),
+                penalties=penalties.of(row).c() if row.adjusts and not special else None,
+                held=special,
             )
         )
     return wanted
@@ -112,26 +135,17 @@ def accept_packed(
     scores: PackedScores,
     gammas: Sequence[int],
     reference: TensorAcceptance,
-    penalties: dict[int, TextPenalties],
+    penalties: PenaltiesOfRows,
 ) -> PackedVerdict:
-    """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows.
-
-    Args:
-        penalties: by slot, of rows that had penalties in earlier rounds; those of new ones are added.
-    """
-    drafts, held, best, special = proposal.on_host, list[int](), list[Sequence[int]](), list[int]()
-    for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)):
-        if _is_special(row, tree):
-            special.append(i)
-        elif row.adjusts:
-            if row.slot not in penalties or penalties[row.slot].row is not row:
-                penalties[row.slot] = TextPenalties(row)
-            held.append(i)
-            best.append(_adjust(penalties[row.slot], scores.rows, i, drafts[i], tree.parents))
-    if held:
-        scores.rows.judge(held, best)
+    """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows."""
+    drafts, memory = proposal.on_host, scores.rows
+    if left := [i for i, each in enumerate(memory.rows) if each.held == LEFT]:
+        for i in left:
+            penalties.of(rows[i]).learn(drafts[i])
+        memory.judge()
+    special = [i for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)) if _is_special(row, tree)]
     outcomes = {
-        i: _outcome(row, gammas[i], drafts[i], proposal.trees[i], scores.rows.verdict(i))
+        i: _outcome(row, gammas[i], drafts[i], proposal.trees[i], memory.verdict(i))
         for i, row in enumerate(rows)
         if i not in special
     }
@@ -141,7 +155,7 @@ def accept_packed(
         verdict = reference.judge(own, logits, proposal.only(special), [gammas[i] for i in special])
         outcomes |= zip(special, verdict.outcomes(), strict=True)
         for i in special:
-            scores.rows.settle(i, outcomes[i].path)
+            memory.settle(i, outcomes[i].path)
     return PackedVerdict([outcomes[i] for i in range(len(rows))], scores)
 
 
@@ -149,32 +163,6 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     """Whether a row needs the reference."""
     request = row.request
     return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
-
-
-def _adjust(
-    penalties: TextPenalties, rows: RoundRows, i: int, drafted: Sequence[int], parents: Sequence[int]
-) -> list[int]:
-    """Apply bias and penalties to the logits of row `i`; of a greedy row, the likeliest token after each node, -1 where
-    a logit is NaN.
-
-    Where logits became smaller only, it is one of those that were the likeliest before, if it is still above the last
-    of them: to search all logits would take long next to a short pass.
-    """
-    logits = rows.logits(i)
-    if not penalties.row.greedy:
-        penalties.apply(logits, drafted, parents)
-        return []
-    nodes, top = np.arange(len(logits))[:, None], rows.best(i)
-    floor = logits[nodes, top[:, -1:]]
-    penalties.apply(logits, drafted, parents)
-    among = logits[nodes, top]
-    most = among.max(1, keepdims=True)
-    best: list[int] = np.where(among == most, top, logits.shape[1]).min(1).tolist()
-    settled = (most > floor) & (top[:, :1] >= 0)
-    for node in np.flatnonzero(~settled[:, 0] | penalties.raises).tolist():
-        found = int(logits[node].argmax())
-        best[node] = found if np.isfinite(logits[node, found]) else -1
-    return best
 
 
 def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, made: RowVerdict) -> Outcome:

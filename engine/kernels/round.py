@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import addressof, c_float, c_int32, c_int64
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,15 @@ from torch import Tensor
 
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.sampling import c_settings
-from specchat.engine.kernels.structures import CRound, CRow, CRows
+from specchat.engine.kernels.structures import CPenalties, CRound, CRow, CRows
 from specchat.engine.request import MAX_GAMMA, Sampling
 
+if TYPE_CHECKING:
+    from ctypes import _Pointer
+
 Logits = NDArray[np.float32]
+LEFT = 2
+"""`CRow.held` of a row that a round has not judged: whether a drafted token breaks repetitions is not known yet."""
 
 
 class RoundRules(NamedTuple):
@@ -50,8 +55,9 @@ class RoundRow(NamedTuple):
     """[K], the node before each."""
     q: int = 0
     """Address of q [nodes, V'], float32: distributions of each node's children; 0 if they were not drawn."""
+    penalties: _Pointer[CPenalties] | None = None
     held: bool = False
-    """Whether it is not judged by `Decoder.run_round`, as its logits are to be changed before."""
+    """Whether the kernels do not judge it."""
 
 
 class RowVerdict(NamedTuple):
@@ -116,28 +122,17 @@ class RoundRows:
             row.slot, row.start, row.last_token, row.count = each.slot, each.start, each.last_token, count
             row.sampling = each.sampling and c_settings(each.sampling)
             row.seed, row.number, row.q, row.held = each.seed, each.number, each.q, each.held
+            row.penalties = each.penalties
             self._drafted[first : first + count] = [*each.drafted]
             self._drafted[first + most : first + most + count] = [*each.parents]
 
-    def judge(self, mine: Sequence[int], best: Sequence[Sequence[int]]) -> None:
-        """Judge rows that were held.
-
-        Args:
-            mine: the rows.
-            best: the likeliest token after each node [K + 1] of every row that accepts it; empty for the others.
+    def judge(self) -> None:
+        """Judge the rows that were left (`LEFT`).
 
         Raises:
             KernelError: a token is outside the vocabulary.
         """
-        likeliest = [(c_int32 * len(each))(*each) for each in best]
-        held = (CRow * len(mine))(*(self.rows[i] for i in mine))
-        for row, each in zip(held, likeliest, strict=True):
-            row.best = addressof(each)
-        c = CRows.from_buffer_copy(self.c.rows)
-        c.count, c.rows, c.best_count = len(mine), held, 1
-        library().c.sk_judge(c)
-        for i, row in zip(mine, held, strict=True):
-            self.rows[i] = row
+        library().c.sk_judge(self.c.rows)
 
     @property
     def nodes(self) -> list[int]:
@@ -154,11 +149,6 @@ class RoundRows:
     def logits(self, i: int) -> Logits:
         """Logits [K + 1, V] after each node, valid until the next round."""
         return _view(c_float, self.rows[i].logits, self.rows[i].count + 1, self._vocabulary)
-
-    def best(self, i: int) -> NDArray[np.int32]:
-        """The likeliest tokens [K + 1, n] after each node, in order, -1 where a logit is NaN; valid until the next
-        round."""
-        return _view(c_int32, self.rows[i].best, self.rows[i].count + 1, self.c.rows.best_count)
 
     def tapped(self, width: int) -> NDArray[np.float32]:
         """Tapped hidden states [nodes of all rows, width], valid until the next round."""

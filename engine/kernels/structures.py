@@ -196,6 +196,22 @@ class CDraw(Structure):
     )
 
 
+class CPenalties(Structure):
+    """`sk_penalties` of api.h."""
+
+    _fields_ = _fields(
+        "pointer text",
+        "int64 count prompt",
+        "pointer biased bias",
+        "int64 bias_count",
+        "float repetition presence frequency",
+        "int32 reserved",
+        "double dry_multiplier dry_base",
+        "int64 dry_allowed dry_last",
+        "pointer breaks",
+    )
+
+
 class CRow(Structure):
     """`sk_row` of api.h."""
 
@@ -204,6 +220,7 @@ class CRow(Structure):
         "int64 last_token count",
         "pointer drafted q",
         ("sampling", POINTER(CSampling)),
+        ("penalties", POINTER(CPenalties)),
         "uint64 seed number",
         "int32 held accepted tested positions last reserved",
         "pointer path p q_of beta logits best",

@@ -224,6 +224,20 @@ struct sk_growing {
     int32_t steps;         // output: number of draft steps
 };
 
+// Bias and penalties of a row, as `engine.sampling.penalties` and `dry` have them.
+struct sk_penalties {
+    const int64_t* text;  // [count], prompt and reply
+    int64_t count, prompt;
+    const int64_t* biased;  // [bias_count]
+    const float* bias;
+    int64_t bias_count;
+    float repetition, presence, frequency;  // 1, 0, 0: off
+    int32_t reserved;
+    double dry_multiplier, dry_base;  // multiplier 0: off
+    int64_t dry_allowed, dry_last;    // dry_last: tokens that are searched for repetitions; not above 0 for all
+    const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token; 2 if that is not known
+};
+
 // A row of a round and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
 // order, as `engine.decoding.acceptance` says.
 struct sk_row {
@@ -233,8 +247,10 @@ struct sk_row {
     int64_t* drafted;             // [3, most]: tokens, their parents, which come first, and of a draft that grows the grades
     const float* q;               // [nodes, support], distribution of each node's children; null if they were not drawn
     const sk_sampling* sampling;  // null if it accepts the likeliest tokens
+    const sk_penalties* penalties;  // null for none
     uint64_t seed, number;        // of its random numbers
-    int32_t held;                 // whether `sk_round` does not judge it: its logits are to be changed before
+    int32_t held;                 // 0 if `sk_round` judges it; output 2 if it leaves it to `sk_judge`, as `breaks` does not
+                                  // know a drafted token; 1 if something else does
     int32_t accepted;             // output: number of accepted tokens
     int32_t tested;               // output: number of tested tokens, of a sampled row
     int32_t positions;            // output: number of tested positions, of a sampled row
@@ -317,4 +333,4 @@ SK_EXPORT int32_t sk_head_absorb_round(sk_head* head, const sk_round* round);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
 SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
 SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
-SK_EXPORT int32_t sk_judge(sk_rows* rows);
+SK_EXPORT int32_t sk_judge(sk_rows* rows);  // the rows that were left to it

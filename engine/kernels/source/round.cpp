@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "penalties.h"
 #include "sampling.h"
 #include "thread_pool.h"
 
@@ -38,15 +39,16 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
         row.best = best;
         logits += (row.count + 1) * all.vocabulary;
         if (best) best += (row.count + 1) * all.best_count;
+        if (!row.held && lacks_breaks(row)) row.held = 2;
     }
-    judge(all, true);
+    judge(all, 0);
     return "";
 }
 
 std::string Round::grow(Head* head, sk_round& round) {
     sk_growing& growing = *round.growing;
     if (!head || growing.row_count != round.rows.count) return "drafts that grow need a head, and a tree for each row";
-    if (growing.longest > round.rows.most) return "there is no room for drafts that grow";
+    if (growing.longest != round.rows.most) return "drafts that grow need as much room as other drafts";
     std::string wrong = head->fault(growing.read_count, growing.read);
     if (wrong.empty()) wrong = head->grow(growing);
     for (int64_t i = 0; wrong.empty() && i < growing.row_count; i++) {

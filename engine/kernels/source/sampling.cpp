@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "penalties.h"
 #include "rng.h"
 #include "thread_pool.h"
 #include "variants.h"
@@ -16,6 +17,9 @@ struct Scratch {
     Distribution p, q;
     Buffer<float> saved;
     std::vector<int32_t> children;
+    Penalties penalties;
+    std::vector<int64_t> tokens;  // accepted ones
+    Buffer<float> blocks;
 };
 
 // Runs body(index, scratch) for every index, on all threads where there are several.
@@ -42,7 +46,9 @@ void draw_different(const Kernels& kernels, const sk_draw& work, int64_t size, S
 class Judge {
    public:
     Judge(const Kernels& kernels, const sk_rows& all, sk_row& row, Scratch& scratch)
-        : kernels_(kernels), all_(all), row_(row), p_(scratch.p), q_(scratch.q), saved_(scratch.saved), children_(scratch.children) {}
+        : kernels_(kernels), all_(all), row_(row), scratch_(scratch), p_(scratch.p), q_(scratch.q), saved_(scratch.saved), children_(scratch.children) {
+        scratch.tokens.clear();
+    }
 
     void run() {
         row_.accepted = row_.tested = row_.positions = 0;
@@ -52,12 +58,12 @@ class Judge {
         for (int64_t i = 0; i < row_.count; i++)
             for (int64_t k = 0; k < i; k++) branches_ |= parents()[i] == parents()[k];
         for (int32_t node = 0;;) {
-            const float* logits = row_.logits + node * all_.vocabulary;
+            const float* logits = adjusted(node);
             const int64_t position_in_text = row_.start + 1 + row_.accepted;
             if (!p_.standardise(kernels_, logits, all_.vocabulary, *row_.sampling, row_.seed, position_in_text)) return;
             const int32_t kept = position(node);
             if (kept == 0) break;
-            row_.path[row_.accepted++] = node = kept;
+            accept(node = kept);
         }
         row_.last = int32_t(p_.draw(uniform(row_.seed, row_.number, uint64_t(all_.last_stream), 0)));
     }
@@ -69,11 +75,33 @@ class Judge {
     void follow() {
         for (int64_t node = 0; node <= row_.count; node++)
             if (row_.best[node * all_.best_count] < 0) return;
-        int32_t end = 0;
-        for (int32_t node = 1; node <= row_.count; node++)
-            if (parents()[node - 1] == end && row_.drafted[node - 1] == row_.best[end * all_.best_count])
-                row_.path[row_.accepted++] = end = node;
-        row_.last = row_.best[end * all_.best_count];
+        for (int32_t end = 0, next;; accept(end = next)) {
+            row_.last = likeliest(end);
+            next = 0;
+            for (int32_t node = row_.count; node > end; node--)
+                if (parents()[node - 1] == end && row_.drafted[node - 1] == row_.last) next = node;
+            if (!next) return;
+        }
+    }
+
+    void accept(int32_t node) {
+        row_.path[row_.accepted++] = node;
+        scratch_.tokens.push_back(row_.drafted[node - 1]);
+    }
+
+    // The logits after a node, to be asked for once: bias and penalties are applied to them.
+    const float* adjusted(int32_t node) {
+        float* logits = row_.logits + node * all_.vocabulary;
+        if (row_.penalties) scratch_.penalties.apply(*row_.penalties, scratch_.tokens, all_.vocabulary, logits);
+        return logits;
+    }
+
+    int32_t likeliest(int32_t node) {
+        if (!row_.penalties) return row_.best[node * all_.best_count];
+        int32_t found;
+        float* blocks = scratch_.blocks.reserve(all_.vocabulary / kBestBlock + 1);
+        kernels_.best(adjusted(node), all_.vocabulary, 1, blocks, &found, nullptr);
+        return found;
     }
 
     // The accepted child of a node, or 0; beta covers all children.
@@ -151,6 +179,7 @@ class Judge {
     const Kernels& kernels_;
     const sk_rows& all_;
     sk_row& row_;
+    Scratch& scratch_;
     Distribution &p_, &q_;
     Buffer<float>& saved_;
     std::vector<int32_t>& children_;
@@ -178,10 +207,10 @@ std::string drafting_fault(const sk_rows& rows) {
     return "";
 }
 
-void judge(const sk_rows& rows, bool but_held) {
+void judge(const sk_rows& rows, int32_t held) {
     const Kernels& kernel = kernels();
     each_with_scratch(rows.count, rows.threads, [&](int64_t i, Scratch& scratch) {
-        if (!(but_held && rows.rows[i].held)) Judge(kernel, rows, rows.rows[i], scratch).run();
+        if (rows.rows[i].held == held) Judge(kernel, rows, rows.rows[i], scratch).run();
     });
 }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PackedScores, accept_packed, round_rows
+from specchat.engine.backends.packed_acceptance import PackedScores, PenaltiesOfRows, accept_packed, round_rows
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
@@ -17,12 +19,13 @@ from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.round import RoundRows, RoundRules
+from specchat.engine.kernels.round import LEFT, RoundRows, RoundRules
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.sampling.test_penalties import DRY, EVERY_KIND
 
 CPU = torch.device("cpu")
 TEXT = SimpleNamespace(name=str)
@@ -119,16 +122,14 @@ def test_nan_in_the_static_input_of_q_does_not_reach_certain_drafts() -> None:
 
 
 def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> list[Outcome]:
-    size, logits = logits.shape[-1], logits.clone()
-    likeliest = logits.nan_to_num(posinf=torch.nan).argsort(-1, descending=True)[..., :2].int()
-    likeliest[~logits.isfinite().all(-1)] = -1
+    size, logits, penalties = logits.shape[-1], logits.clone(), PenaltiesOfRows(logits.shape[-1])
+    likeliest = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1).int()
     memory = RoundRows(len(rows), 16, RoundRules(size, BRANCHES, Stream.ACCEPT, Stream.LAST))
-    memory.fill(round_rows(rows, proposal), proposal.support, 2, 1)
+    memory.fill(round_rows(rows, proposal, penalties), proposal.support, 1, 1)
     for row, scores, best in zip(memory.rows, logits, likeliest, strict=True):
         row.logits, row.best = scores.data_ptr(), best.data_ptr()
-    judged = [i for i, row in enumerate(memory.rows) if not row.held]
-    memory.judge(judged, [likeliest[i, :, 0].tolist() for i in judged])
-    return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64), {}).outcomes()
+        row.held = row.held or LEFT
+    return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64), penalties).outcomes()
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
@@ -147,6 +148,21 @@ def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: boo
     for i in range(0, count, 7):
         (alone,) = packed(rows[i : i + 1], logits[i : i + 1], proposal.only([i]))
         assert (alone.emitted, alone.tests) == (ours[i].emitted, ours[i].tests), "in any batch, to the bit"
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("sampling", [*EVERY_KIND, *DRY])
+def test_the_kernels_change_logits_as_the_reference_does(sampling: Sampling) -> None:
+    """Bias and penalties, after texts that repeat themselves and drafts that do."""
+    count, size, tree = 24, 12, tree_of(3)
+    chance = random.Random(3)
+    rows = rows_of(count, [replace(sampling, temperature=0.0), replace(sampling, temperature=1.0)])
+    logits, proposal = drafted(tree, count, certain=True, size=size)
+    for row in rows:
+        row.tokens = chance.choices(range(size), k=40)
+        row.prompt_length, row.cached = 30, 39
+    wanted = acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes()
+    expect_equal(packed(rows, logits, proposal), wanted, 1e-4)
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")

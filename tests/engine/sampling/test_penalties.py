@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.text_penalties import TextPenalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.sampling.plainly import names, penalised, random_text
 
@@ -146,18 +144,3 @@ def test_a_row_of_broken_logits_breaks_no_other() -> None:
     whole = adjust(Penalties(2, 8, CPU), rows, logits, torch.tensor([[3], [3]]))
     logits[0] = torch.nan
     assert torch.equal(adjust(Penalties(2, 8, CPU), rows, logits, torch.tensor([[3], [3]]))[1], whole[1])
-
-
-@pytest.mark.parametrize("sampling", [*EVERY_KIND, *DRY])
-def test_penalties_on_the_host_have_the_bits_of_those_on_a_device(sampling: Sampling) -> None:
-    text = random_text(12, 40, seed=3)
-    row = make_row(sampling, text[:20], 8)
-    on_host, on_device = TextPenalties(row), Penalties(1, 64, CPU)
-    for _ in range(4):
-        logits, drafted = torch.randn(1, 7, 12), [int(token) for token in torch.randint(12, (6,))]
-        if adjustment := on_device.of([row]):
-            expected = adjustment.apply(logits, torch.tensor([drafted]), TreeMask.of([TREE], 7, CPU).inside)
-            values = logits[0].numpy()
-            on_host.apply(values, drafted, TREE.parents)
-            assert np.array_equal(values, expected[0].numpy())
-        row.tokens += text[len(row.tokens) : len(row.tokens) + 4]

@@ -1,0 +1,81 @@
+#include "penalties.h"
+
+#include <math.h>
+
+#include <algorithm>
+
+namespace sk {
+
+namespace {
+
+// As in `engine.sampling.dry`: most tokens of a repetition that count, and the largest penalty.
+constexpr int64_t kLongest = 128;
+constexpr double kMost = 1e6;
+constexpr uint8_t kUnknown = 2;
+
+}  // namespace
+
+void Penalties::apply(const sk_penalties& penalties, const std::vector<int64_t>& path, int64_t size, float* logits) {
+    all_ = &penalties;
+    path_ = &path;
+    if (int64_t(seen_.size()) < size) seen_.resize(size_t(size), 0);
+    for (int64_t i = 0; i < penalties.bias_count; i++) logits[penalties.biased[i]] += penalties.bias[i];
+    const float repetition = penalties.repetition, presence = penalties.presence, frequency = penalties.frequency;
+    if (repetition != 1.0f)
+        each_distinct(0, [&](int64_t token) {
+            float& logit = logits[token];
+            logit = logit < 0.0f ? logit * repetition : logit / repetition;
+        });
+    if (presence != 0.0f) each_distinct(penalties.prompt, [&](int64_t token) { logits[token] -= presence; });
+    if (frequency != 0.0f)
+        for (int64_t i = penalties.prompt; i < length(); i++) logits[token(i)] -= frequency;
+    if (penalties.dry_multiplier > 0) discourage_repetitions(logits);
+}
+
+// Calls change(token) once for each token from place `first` on.
+template <typename Change>
+void Penalties::each_distinct(int64_t first, Change change) {
+    if (++calls_ == 0) {
+        std::fill(seen_.begin(), seen_.end(), 0);
+        calls_ = 1;
+    }
+    for (int64_t i = first; i < length(); i++) {
+        const int64_t each = token(i);
+        if (seen_[size_t(each)] == calls_) continue;
+        seen_[size_t(each)] = calls_;
+        change(each);
+    }
+}
+
+// DRY (p-e-w 2024): every earlier place whose last tokens are the text's last tokens too.
+void Penalties::discourage_repetitions(float* logits) {
+    const int64_t last = length() - 1, ending = token(last);
+    const int64_t first = all_->dry_last > 0 ? std::max<int64_t>(length() - all_->dry_last, 0) : 0;
+    repeated_.clear();
+    if (all_->breaks[ending]) return;
+    for (int64_t place = first; place < last; place++) {
+        if (token(place) != ending) continue;
+        int64_t count = 1;
+        const int64_t most = std::min(place + 1 - first, kLongest);
+        while (count < most && token(place - count) == token(last - count) && !all_->breaks[token(place - count)]) count++;
+        if (count < all_->dry_allowed) continue;
+        const int64_t next = token(place + 1);
+        auto known = std::find_if(repeated_.begin(), repeated_.end(), [&](const auto& each) { return each.first == next; });
+        if (known == repeated_.end())
+            repeated_.push_back({next, count});
+        else
+            known->second = std::max(known->second, count);
+    }
+    for (const auto& [token, count] : repeated_) {
+        const double power = pow(all_->dry_base, double(count - all_->dry_allowed));
+        logits[token] -= float(std::min(all_->dry_multiplier * power, kMost));
+    }
+}
+
+bool lacks_breaks(const sk_row& row) {
+    if (!row.penalties || !(row.penalties->dry_multiplier > 0)) return false;
+    return std::any_of(row.drafted, row.drafted + row.count,
+                       [&](int64_t token) { return row.penalties->breaks[token] == kUnknown; });
+}
+
+}  // namespace sk
