@@ -280,11 +280,7 @@ def test_every_command_is_completed_from_its_beginning() -> None:
     assert completed("/nothing", {}) == "/nothing"
 
 
-LOOKS = {
-    "hint_all": ("/", SIZE),
-    "hint_some": ("/t", (80, 24)),
-    "hint_values": ("/theme ", (80, 24)),
-}
+LOOKS = {"hint_all": ("/", SIZE), "hint_some": ("/t", (80, 24)), "hint_values": ("/theme ", (80, 24))}
 
 
 @pytest.mark.parametrize("name", LOOKS)

@@ -187,9 +187,7 @@ async def test_unloaded_models_are_loaded_by_the_next_prompt(models: Models) -> 
         assert len(engine.submitted) == 1
 
 
-async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(
-    models: Models,
-) -> None:
+async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(models: Models) -> None:
     stage = models.stage
     async with stage.started(WIDE, events=None) as pilot:
         before = len(screen_of(stage).conversation.turns)

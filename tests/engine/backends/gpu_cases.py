@@ -15,19 +15,7 @@ from specchat.engine.research.tables import LoadedTables
 from specchat.engine.tools.distill.tables import TokenCounter
 from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
 
-DRAFTERS = [
-    "none",
-    "suffix",
-    "ngram",
-    "copy",
-    "random",
-    "model",
-    "model-tree",
-    "head",
-    "combined",
-    "bigram",
-    "unigram",
-]
+DRAFTERS = ["none", "suffix", "ngram", "copy", "random", "model", "model-tree", "head", "combined", "bigram", "unigram"]
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),

@@ -7,15 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import (
-    Engine,
-    EngineConfig,
-    EngineError,
-    Finished,
-    FinishReason,
-    Outbox,
-    Request,
-)
+from specchat.engine import Engine, EngineConfig, EngineError, Finished, FinishReason, Outbox, Request
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tiny_model
 

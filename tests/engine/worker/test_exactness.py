@@ -23,11 +23,7 @@ from tests.engine.prompts import PROMPTS
 from tests.engine.scored import scored
 from tests.engine.tiny import ids_of, run_together
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.slow,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 

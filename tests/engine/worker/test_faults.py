@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specchat.engine import (
-    EngineError,
-    Finished,
-    FinishReason,
-    Outbox,
-    Prefilled,
-    Request,
-)
+from specchat.engine import EngineError, Finished, FinishReason, Outbox, Prefilled, Request
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
 
