@@ -1,7 +1,5 @@
 """Comparing two drafters on a reply, and the sentences shown if that is not possible."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Attached files and long pastes: completion, counting, sending, opening, removing, storing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

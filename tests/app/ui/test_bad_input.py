@@ -1,7 +1,5 @@
 """Unusual input gets a clear sentence or a sensible display, and nothing is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The picture of the cache: chats, shared blocks, room; and sources that have none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

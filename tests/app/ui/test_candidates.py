@@ -1,7 +1,5 @@
 """Several replies to one prompt: requested together, shown next to each other, picked, stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Concurrent replies in several chats: marks in the list, unsent text, kills."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Slash commands: each command, errors, completion by tab."""
 
-from __future__ import annotations
-
 import json
 from operator import attrgetter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A partial update draws the same as a full one."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """How full the context is, what happens when it is full, and messages that were left out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

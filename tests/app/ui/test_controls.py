@@ -1,7 +1,5 @@
 """The panel of controls, by key and by mouse, also while a reply is written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Copying replies, code and selections to the clipboard and to a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """All figures of one frame come from one snapshot of the records."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

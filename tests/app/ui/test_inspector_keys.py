@@ -1,7 +1,5 @@
 """Every key and mouse action of the inspector, on recorded engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

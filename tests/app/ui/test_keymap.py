@@ -1,7 +1,5 @@
 """Keys changed in the settings, vim keys, jumping to a message, the list of active keys, theme files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every key and every mouse action, on a recorded engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The two levels of detail: the chat view, and the instruments on request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

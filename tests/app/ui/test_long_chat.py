@@ -1,7 +1,5 @@
 """A long chat is opened with its end; the rest is read and laid out when one goes there, and nothing jumps."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Models in the app: choosing, loading, unloading, and which reply came from what."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

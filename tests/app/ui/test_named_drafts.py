@@ -1,7 +1,5 @@
 """Which draft model proposed a token, for drafters with several: panel and inspector."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Notices and the lines around the conversation: nothing covers, moves or is cut."""
 
-from __future__ import annotations
-
 import pytest
 from textual.widgets import Static
 

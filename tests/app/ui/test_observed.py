@@ -3,8 +3,6 @@
 The trace comes from a llama.cpp server: specchat ask --attach URL --trace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

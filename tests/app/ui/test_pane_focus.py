@@ -1,7 +1,5 @@
 """Panes of a narrow terminal: keys go to what is on screen."""
 
-from __future__ import annotations
-
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import Stage

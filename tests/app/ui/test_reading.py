@@ -1,7 +1,5 @@
 """Reading replies: thinking that folds, Markdown while it streams, code blocks and links."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

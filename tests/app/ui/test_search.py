@@ -1,7 +1,5 @@
 """Search over all chats, by key, palette and command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the app looks like, from recorded traces: every state, at the sizes where it differs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path

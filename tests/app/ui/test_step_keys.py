@@ -1,7 +1,5 @@
 """Stepping through rounds, in a chat and in a replay."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.app.sources.source import Part

@@ -1,7 +1,5 @@
 """System prompts and templates in the app: written, saved, used, sent, exported."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

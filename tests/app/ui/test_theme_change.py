@@ -1,7 +1,5 @@
 """A theme that is chosen while a chat is open looks as if the app had started with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every theme can be chosen, is stored, and keeps the fates readable."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The theory screen: for the reply on screen, and the paper's figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

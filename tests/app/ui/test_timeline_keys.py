@@ -1,7 +1,5 @@
 """Every key and mouse action of the timeline, on recorded engines and traces."""
 
-from __future__ import annotations
-
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 

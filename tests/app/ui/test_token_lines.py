@@ -1,7 +1,5 @@
 """Wrapping: every character shown once, lines no wider than asked, and nothing wrapped twice."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

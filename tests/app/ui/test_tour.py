@@ -1,7 +1,5 @@
 """The tour shows the parts of a recorded round; keys, command and welcome screen open it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

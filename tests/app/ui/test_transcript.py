@@ -1,7 +1,5 @@
 """The token view draws what has changed and nothing else, and every character in it is harmless."""
 
-from __future__ import annotations
-
 import pytest
 from rich.style import Style
 

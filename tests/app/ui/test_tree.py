@@ -1,7 +1,5 @@
 """A chat as a tree: edit, regenerate, continue, fork, other versions, by key, command and mouse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Failures are shown in one sentence; the app continues and nothing stored is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Figure 1, the definitions, and their keys."""
 
-from __future__ import annotations
-
 from specchat.app.ui.screens.help import DefinitionsScreen
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.transcript import Transcript

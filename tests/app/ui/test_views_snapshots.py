@@ -1,7 +1,5 @@
 """What the views look like: inspector, timeline, steps, Figure 1, panel and definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drafters, sampling settings and tiny models that the tests of GPU paths go through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ The configurations are found in the auto mapping: what has a size is made small,
 or is refused by `engine.models.checkpoint`, is skipped with the reason.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Exact mode: passes of one shape, cut by position alone, that give the same bits whatever rides along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Networks with recurrent layers: after every rollback their state is that of a text without the rejected tokens."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models with two sets of rotary factors: a row's logits depend on nothing beside it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ devices, the host may wait once in a round, and what comes out is what the CPU g
 gpu tests/engine/backends`) the same is asked of it, with graphs, compiled layers and kernels for attention.
 """
 
-from __future__ import annotations
-
 import queue
 import re
 import time

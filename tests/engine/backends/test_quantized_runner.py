@@ -1,7 +1,5 @@
 """Passes on packed weights: close to float32 for every family, and the same bits wherever a token stands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Passes of fixed shape, as on a GPU: padded, by blocks, compiled; they give what passes as they come give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Verdicts of static shape and of the CPU kernels: the same outcomes as by the reference, called eagerly."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The acceptance rule: exact tables, χ² of the output against the target, lenience, and numerical edge cases."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

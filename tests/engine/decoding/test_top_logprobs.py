@@ -1,7 +1,5 @@
 """The top-k view of a round agrees with the numbers of its record."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

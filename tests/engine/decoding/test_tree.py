@@ -1,7 +1,5 @@
 """Trees of drafts: their shape, what a pass over one sees, and that it gives what passes over its branches give."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

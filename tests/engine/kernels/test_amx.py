@@ -1,7 +1,5 @@
 """AMX tiles: the bits of the other instruction sets, with the tile instructions emulated in plain C++."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 import shutil

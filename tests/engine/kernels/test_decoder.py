@@ -1,7 +1,5 @@
 """Forward passes: equal to transformers' modelling code, and bit-identical for all batches, chunks and trees."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Recurrent layers (LFM2, Qwen3.5): the same bits after every rollback, in any chunks and batches, on any processor."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

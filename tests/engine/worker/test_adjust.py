@@ -1,7 +1,5 @@
 """A reply whose drafting is changed while it runs: the same tokens, drafted otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import cycle
 

@@ -1,7 +1,5 @@
 """Requests that no engine can serve: each is refused in one sentence, and the others are served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A long prompt is read in chunks, by the target and by drafters: other rows wait for one, or for two of a burst."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

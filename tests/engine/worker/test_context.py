@@ -1,7 +1,5 @@
 """How long a text may be: as long as the model allows, if memory can hold it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

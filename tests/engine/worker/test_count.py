@@ -1,7 +1,5 @@
 """The engine counts the tokens of a prompt before it is sent, by the tokenizer that will read it."""
 
-from __future__ import annotations
-
 import time
 
 from specchat.engine import Admitted, Counted, Message, Request

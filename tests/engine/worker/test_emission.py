@@ -1,7 +1,5 @@
 """Records are made while the next round runs: their order, their errors, and what happens between."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

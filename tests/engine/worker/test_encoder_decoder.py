@@ -1,7 +1,5 @@
 """T5 as a target: the target's own choices whatever drafts, one by one and together; sampled; what it cannot have."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import product

@@ -3,8 +3,6 @@
 And bit by bit on logits: a token's do not depend on what is read with it, on its place, or on threads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

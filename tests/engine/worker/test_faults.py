@@ -1,7 +1,5 @@
 """What goes wrong in the engine: one request pays for it, the others go on, and every caller hears of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A drafter is a plug: whatever it raises or gives costs the draft, not the reply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A conversation that does not fit into the context is told without some of its turns, if the request allows that."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """A reply that begins with given tokens goes on as it would have by itself, from the cache where it can."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

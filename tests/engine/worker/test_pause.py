@@ -1,7 +1,5 @@
 """Rounds one at a time: pausing, stepping, resuming, and asking for detail in the middle of a reply."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

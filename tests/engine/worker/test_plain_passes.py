@@ -1,7 +1,5 @@
 """Plain passes that are timed beside rounds that draft: there are some, they are rare, and change nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.engine import Round, Sampling

@@ -1,7 +1,5 @@
 """The default model on the quantised kernels: the same greedy text whatever drafts, rides along, or computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

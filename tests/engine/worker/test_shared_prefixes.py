@@ -1,7 +1,5 @@
 """Texts share what was read of them: forks, edits, cancellations and a cache that is too small change no reply."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rows stay in their slots, wherever they were placed and whichever ends first, and no reply changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

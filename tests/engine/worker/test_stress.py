@@ -1,7 +1,5 @@
 """Many requests through one engine; more with the variable STRESS."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.stress import TRIES

@@ -1,7 +1,5 @@
 """What a session learns of a drafter, the next one starts with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

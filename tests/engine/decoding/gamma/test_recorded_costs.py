@@ -3,8 +3,6 @@
 A set-up that never changes is a γ and, for a drafter that offers trees, the number of its tokens that are verified.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import mean
 
