@@ -62,7 +62,6 @@ def test_a_follow_up_prefills_only_what_is_new(engine: Engine) -> None:
     more = (*prompt, *reply, 100, 101, 102, 103, 104)
     follow = list(engine.stream(Request("two", prompt_ids=more, max_tokens=4)))
     admitted = follow[0]
-    assert isinstance(admitted, Admitted)
     assert admitted.reused_tokens >= len(prompt) + len(reply) - 1
     # The cache must give what a fresh engine gives.
     with tiny_engine() as fresh:

@@ -197,10 +197,8 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         await stage.press(pilot, "ctrl+b", "home", "d", "u")
         await stage.press(pilot, "home", "enter")
         first, second = stage.app.chat_screen.conversation.turns
-        assert first.reply is not None
         assert first.reply.text
         assert second.prompt == FOLLOW_UP
-        assert second.reply is not None
         assert second.reply.stage is ReplyStage.INTERRUPTED
 
 
@@ -262,7 +260,6 @@ KILLED = """
 def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
     script = textwrap.dedent(KILLED)
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGKILL)
     with Store(tmp_path / "specchat.db") as store:

@@ -160,7 +160,6 @@ async def test_presets(stage: Stage, tmp_path: Path) -> None:
         await stage.send(pilot, "/preset warm")
         assert stage.said[-1] == "preset warm"
         settings = stage.app.requests.settings
-        assert settings is not None
         assert (settings.temperature, settings.top_k, settings.gamma) == (0.7, None, 3)
         file.write_text("temperature = 'hot'\n")
         await stage.send(pilot, "/preset warm")

@@ -69,7 +69,6 @@ async def test_the_bar_has_what_was_said_what_is_typed_and_what_is_attached(
         await stage.press(pilot, *"what is in @list.txt")
         await stage.counted(pilot)
         usage = frame(stage).usage
-        assert usage is not None
         assert (usage.history, usage.prompt, usage.attached) == (history, 4, 6)  # with its name and fences
         assert usage.room == 1000 - usage.total
         assert f"▮▯▯▯▯ {usage.total:,} / 1,000" in str(frame(stage).border_subtitle)

@@ -140,7 +140,6 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
         assert json.loads(exported)["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
         ((chat, messages),), _ = read_chats(exported)
         imported = stored_conversation(chat, messages).turns[0].reply
-        assert imported is not None
         assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.turns[0].reply.rounds)
 
 

@@ -40,7 +40,6 @@ async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> N
         screen = await answered(stage, pilot, None)
         transcript, reply = screen.query_one(Transcript), reply_of(screen)
         await stage.press(pilot, "f6")
-        assert transcript.spot is not None
         last = transcript.spot.token
         await stage.press(pilot, "left", "left")
         assert transcript.spot.token == last - 2
@@ -69,7 +68,6 @@ async def test_from_one_reply_to_the_one_before(stage: Stage) -> None:
         await stage.answer(pilot, 8, text="again")
         screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
         await stage.press(pilot, "f6", *["up"] * 6)
-        assert transcript.spot is not None
         assert transcript.spot.reply is reply_of(screen, 0)
 
 
@@ -84,7 +82,6 @@ async def test_a_click_looks_at_the_token_under_it(tmp_path: Path, detail: str) 
         await pilot.click(Transcript, offset=(5, line))
         await stage.settle(pilot)
         assert screen.query_one(Inspector).display
-        assert transcript.spot is not None
         assert transcript.spot.token == 0
         await pilot.click(Transcript, offset=(1, line))  # the margin: nothing is there
         await stage.settle(pilot)
@@ -133,7 +130,6 @@ async def test_what_was_not_recorded_is_computed_when_the_reply_has_ended(stage:
         screen = await answered(stage, pilot, None)
         await stage.press(pilot, "f6")
         spot = screen.query_one(Transcript).spot
-        assert spot is not None
         record, token = spot.reply.token(spot.token)
         assert token.fate in (Fate.ACCEPTED, Fate.REJECTED)
         assert all(not r.tested for r in spot.reply.rounds[record.number + 1 :])

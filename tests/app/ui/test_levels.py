@@ -92,7 +92,6 @@ async def test_a_line_below_the_reply_has_the_panel_s_figures(tmp_path: Path) ->
     async with stage.started(WIDE, events=None):
         figures = reply_of(screen_of(stage)).figures
         gain = figures.gain
-        assert gain is not None
         line = f"{gain.measured:.1f}× faster · {figures.metrics.acceptance or 0:.0%} accepted · ".replace("%", " %")
         assert any(line in shown for shown in lines_of(stage))
 

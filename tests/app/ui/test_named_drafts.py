@@ -74,7 +74,6 @@ async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> N
         transcript, place = screen.query_one(Transcript), screen.query_one(PlaceCard)
         seen = set()
         for _ in range(4):
-            assert transcript.spot is not None
             record, token = reply.token(transcript.spot.token)
             named = [row.plain.split()[-1] for row in place.rows() if row.plain.startswith("proposed by")]
             count = len(record.drafted)

@@ -36,7 +36,6 @@ async def test_its_figures_are_the_reply_s(stage: Stage) -> None:
     async with stage.after(of_reply, (140, 40)):
         figures = stage.app.chat_screen.reply.figures
         assert figures.metrics.alpha is not None
-        assert figures.gain is not None
         best = optimal_gamma(figures.metrics.alpha, figures.gain.c, MAX_GAMMA)
         caption = str(stage.app.screen.query_one("#theory-caption", Static).render())
         assert f"α {figures.metrics.alpha:.2f} · c {figures.gain.c:.3f} · best γ {best}" in caption

@@ -72,7 +72,6 @@ async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
         assert timeline.virtual_size.height == 6
         await replay.press(pilot, "i", "t", "left", "up")
         transcript = replay.screen.query_one(Transcript)
-        assert transcript.spot is not None
         assert transcript.spot.reply is reply_of(replay.screen, 1)
         await replay.press(pilot, "up")
         assert transcript.spot.reply is reply_of(replay.screen, 0)

@@ -63,7 +63,6 @@ def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None
     backend.forward(text[None, 40:45], [0], [40])
     backend.forward(torch.cat([text[40:42], text[:3]])[None], [1], [40])  # as many tokens, of which two are the same
     states = backend.states
-    assert states is not None
     assert states.shapes
     known = [states._slots[slot].at(42) for slot in (0, 1)]
     assert known[0] is not None

@@ -49,7 +49,6 @@ def test_logits_and_states_are_those_of_the_dequantised_network(family: str, qua
     with torch.inference_mode():
         expected = reference.model(TOKENS[None], output_hidden_states=True)
     logits, tapped = runner(model, taps=(0, 1, 3)).forward_with_states(TOKENS[None], [2], [0])
-    assert tapped is not None
     for depth, states in zip((0, 1, 3), tapped.chunk(3, dim=-1), strict=True):
         error = (states - expected.hidden_states[depth]).norm() / expected.hidden_states[depth].norm()
         assert error < (1e-6 if depth == 0 else 0.1), f"depth {depth}: {error}"
@@ -127,7 +126,6 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     for token in range(len(tree) + 1):
         path = [0, *tree.path(token)] if token else [0]
         alone, states = mine.forward_with_states(fed[path][None], [1], [start])
-        assert states is not None
         assert torch.equal(alone[0, -1], logits[0][token])
         assert torch.equal(states[0, -1], tapped[token])
     assert torch.equal(mine.forward(TOKENS[None, : beside + 3], [3], [0])[0, -3:], logits[1])

@@ -104,7 +104,6 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
             other = prompted(place)
             other.captured = None
             alone, states = other._forward(fed[row : row + 1, branch], [slots[row]], [starts[row]])
-            assert states is not None
             torch.testing.assert_close(logits[row, end], alone[0, -1], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(tapped[row, end], states[0, -1], rtol=1e-4, atol=1e-4)
 

@@ -81,7 +81,6 @@ def test_a_text_goes_on_from_a_snapshot_or_a_copy(model: PackedModel, whole: Ten
     has_state = model.shape.delta_value_heads > 0  # which has read the whole prompt
     recent = (40, 105, 105) if has_state else (104, 105, 115)
     states = cache.states
-    assert states is not None
     assert [states.reusable(0, n) for n in (30, 50, 104, 105, 115, 130)] == [0, 40, *recent, 120]
     copy_text(cache, 0, 1, 105)
     assert [states.reusable(1, n) for n in (30, 50, 104, 120)] == [0, 40, 40, 105]

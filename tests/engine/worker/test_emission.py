@@ -103,7 +103,6 @@ def test_an_error_in_one_record_ends_its_row_alone(engine: Engine, monkeypatch: 
         good, bad, fine = run_together(engine, requests)
     assert [ids_of(good), ids_of(fine)] == [alone[0], alone[2]]
     assert [event.number for event in rounds_of(bad)] == [0, 1, 2], "and none after it"
-    assert isinstance(bad[-1], Finished)
     assert (bad[-1].reason, "ValueError: no such token" in bad[-1].message) == (FinishReason.ERROR, True)
     assert ids_of(list(engine.stream(requests[1]))) == alone[1]
 
@@ -115,7 +114,6 @@ def test_an_error_in_the_last_record_ends_the_row_as_an_error(engine: Engine, mo
     with around(Detokenizer, "add", fail, monkeypatch):
         events = list(engine.stream(ask("x", max_tokens=1)))
     assert [type(event) for event in events[-2:]] != [Round, Finished]
-    assert isinstance(events[-1], Finished)
     assert events[-1].reason is FinishReason.ERROR
 
 

@@ -70,7 +70,6 @@ def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
     engine: Engine, plain: list[list[int]], drafter: str
 ) -> None:
     """Every reply stands in another chat, then every reply with one wrong token in it."""
-    assert engine.other_chats is not None
     prompts = [engine.prompt_ids(Request("p", (Message("user", text),)))[-32:] for text in PROMPTS]
     for wrong, fewest in ((len(plain[0]) + 1, 0.9), (LENGTH // 2, 0.1)):
         texts = {

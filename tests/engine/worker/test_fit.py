@@ -36,7 +36,6 @@ def test_as_few_turns_as_possible_are_left_out_and_said(when_full: str, first: i
     with tiny_engine(replace(tiny_model(), context=CONTEXT)) as engine:
         engine.wait_ready()
         admitted, finished = ask(engine, Request("r", MESSAGES, max_tokens=8, when_full=when_full))
-        assert admitted is not None
         assert finished.reason is not FinishReason.ERROR
         gone = admitted.left_out
         assert gone == tuple(range(first, first + len(gone)))
@@ -75,7 +74,6 @@ def test_what_fits_is_told_whole_and_the_reply_gets_a_quarter_of_the_context_at_
         for turns in (most, most + 1):
             request = Request("r", MESSAGES[-1 - 2 * turns :], max_tokens=CONTEXT, when_full="drop-oldest")
             admitted, _ = ask(engine, request)
-            assert admitted is not None
             assert bool(admitted.left_out) is (turns > most)
         assert all(shorter < longer for shorter, longer in pairwise(lengths))
 

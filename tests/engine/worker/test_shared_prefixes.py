@@ -132,7 +132,6 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
         for box, reply in zip(boxes, alone, strict=True):
             events = ended(box)
             last = events[-1]
-            assert isinstance(last, Finished)
             assert last.reason is not FinishReason.ERROR, last.message
             got = ids_of([event for event in events if isinstance(event, Round)])
             assert got == (reply[: len(got)] if last.reason is FinishReason.CANCELLED else reply)
@@ -162,7 +161,6 @@ def test_a_reply_that_is_cancelled_at_any_step_leaves_every_block_free_or_known(
             if any(isinstance(event, Finished) for event in seen):
                 break
             end = ended(box)[-1]
-            assert isinstance(end, Finished)
             assert end.reason in (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.EOS)
             steps += 1
         assert steps > 5
@@ -210,7 +208,6 @@ def test_a_recurrent_draft_model_reads_a_chat_once(family: str) -> None:
 def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:
     with tiny_engine(cache_memory=1e-9) as engine:
         (end,) = engine.stream(Request("long", prompt_ids=(97,) * 300, max_tokens=2))
-        assert isinstance(end, Finished)
         assert end.reason is FinishReason.ERROR
         assert ids_of(list(engine.stream(Request("short", prompt_ids=(97,) * 200, max_tokens=2))))
 
