@@ -250,14 +250,11 @@ def _sizes() -> dict[str, Any]:
 
 def _layer(prefix: str, width: int, size: int) -> Tensors:
     shapes = {
-        "self_attn.q_proj": (HEADS * size, width),
-        "self_attn.k_proj": (KEY_HEADS * size, width),
-        "self_attn.v_proj": (KEY_HEADS * size, width),
-        "self_attn.o_proj": (HIDDEN, HEADS * size),
-        "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
-        "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+        "self_attn.q_proj": (HEADS * size, width), "self_attn.k_proj": (KEY_HEADS * size, width),
+        "self_attn.v_proj": (KEY_HEADS * size, width), "self_attn.o_proj": (HIDDEN, HEADS * size),
+        "mlp.gate_proj": (INTERMEDIATE, HIDDEN), "mlp.up_proj": (INTERMEDIATE, HIDDEN),
         "mlp.down_proj": (HIDDEN, INTERMEDIATE),
-    }
+    }  # fmt: skip
     matrices = {f"{prefix}{name}.weight": _matrix(*shape) for name, shape in shapes.items()}
     return matrices | {f"{prefix}post_attention_layernorm.weight": _norm(HIDDEN)}
 

@@ -18,6 +18,8 @@ WIDE = (140, 40)
     [
         (b"", "primary is missing: give it a colour"),
         (b"primary = 3\n", "primary is 3, which is no colour"),
+        (b"primary = 'reddish'", "primary is 'reddish'"),
+        (b"name =", ""),
         (b"\xff\x00", "it is not text in UTF-8"),
         (None, "Is a directory"),
         (b'primary = "red"\n[fates]\nlost = "red"\n', "fates.lost is no fate"),

@@ -207,13 +207,10 @@ async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
 
 
 LOOKS = {
-    "two": (2, 80, SIZE, "specchat-dark"),
-    "four": (4, 60, SIZE, "specchat-dark"),
-    "four_narrow": (4, 60, (80, 24), "specchat-dark"),
-    "four_light": (4, None, SIZE, "specchat-light"),
-    "eight": (8, 60, SIZE, "specchat-dark"),
-    "three_medium": (3, None, (110, 30), "specchat-dark"),
-}
+    "two": (2, 80, SIZE, "specchat-dark"), "four": (4, 60, SIZE, "specchat-dark"),
+    "four_narrow": (4, 60, (80, 24), "specchat-dark"), "four_light": (4, None, SIZE, "specchat-light"),
+    "eight": (8, 60, SIZE, "specchat-dark"), "three_medium": (3, None, (110, 30), "specchat-dark"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOOKS)

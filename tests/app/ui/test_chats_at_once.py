@@ -1,11 +1,6 @@
 """Concurrent replies in several chats: marks in the list, unsent text, kills."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +197,40 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         assert second.reply.stage is ReplyStage.INTERRUPTED
 
 
+def what_a_kill_leaves(folder: Path) -> Path:
+    """The store as its files are now."""
+    (folder / "killed").mkdir()
+    for file in folder.glob("specchat.db*"):
+        shutil.copy(file, folder / "killed")
+    return folder / "killed" / "specchat.db"
+
+
 async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
-    killed = tmp_path / "killed"
-    killed.mkdir()
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.settle(pilot)
         await stage.send(pilot, "too early")
         await stage.press(pilot, *"typed", "escape")
-        for file in tmp_path.glob("specchat.db*"):  # what a kill would leave
-            shutil.copy(file, killed)
-    with Store(killed / "specchat.db") as store:
+        killed = what_a_kill_leaves(tmp_path)
+    with Store(killed) as store:
         assert [chat.title for chat in store.chats()] == ["Regex for dates"]
         assert store.unsent.texts() == {0: "too early\n\ntyped"}
+
+
+async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=SIZE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, "sent while the model loads")
+        await stage.press(pilot, *"typed")
+        while "typed" not in stage.store.unsent.texts().values():
+            await pilot.pause(0.05)
+        killed = what_a_kill_leaves(tmp_path)
+    with Store(killed) as store:
+        (chat,) = store.chats()
+        assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
+        assert store.unsent.texts() == {chat.id: "typed"}
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
@@ -233,39 +248,6 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert again.app.chat_screen.query_one(Composer).text == "new"
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert again.app.chat_screen.query_one(Composer).text == "old"
-
-
-KILLED = """
-    import asyncio, sys
-    from pathlib import Path
-    from specchat.app.storage.store import Store
-    from tests.app.stage import Stage
-
-    async def main():
-        stage = Stage(Path(sys.argv[1]))
-        async with stage.app.run_test(size=(100, 30)) as pilot:
-            await stage.settle(pilot)
-            await stage.send(pilot, "sent while the model loads")
-            await stage.press(pilot, *"and typed")
-            with Store(stage.database) as store:
-                while "and typed" not in store.unsent.texts().values():
-                    await asyncio.sleep(0.05)
-            print("ready", flush=True)
-            await asyncio.sleep(60)
-
-    asyncio.run(main())
-"""
-
-
-def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
-    script = textwrap.dedent(KILLED)
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
-        os.kill(process.pid, signal.SIGKILL)
-    with Store(tmp_path / "specchat.db") as store:
-        (chat,) = store.chats()
-        assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
-        assert store.unsent.texts() == {chat.id: "and typed"}
 
 
 @pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])

@@ -217,13 +217,10 @@ def test_every_step_of_every_control_is_a_value_and_reads_back() -> None:
 
 
 LOOKS = {
-    "open": (SIZE, "", ()),
-    "open_narrow": ((80, 24), "", ("down", "down", "down")),
-    "open_light": (SIZE, "specchat-light", ("down", "right")),
-    "typing": (SIZE, "", ("down", "down", "enter")),
-    "wrong": (SIZE, "", ("enter", "6", "0", "enter")),
-    "small": ((60, 16), "", ("up", "up")),
-}
+    "open": (SIZE, "", ()), "open_narrow": ((80, 24), "", ("down", "down", "down")),
+    "open_light": (SIZE, "specchat-light", ("down", "right")), "typing": (SIZE, "", ("down", "down", "enter")),
+    "wrong": (SIZE, "", ("enter", "6", "0", "enter")), "small": ((60, 16), "", ("up", "up")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOOKS)

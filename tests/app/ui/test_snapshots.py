@@ -118,15 +118,10 @@ def test_no_color(snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 KEYS = {
-    "markdown": (finished, "ctrl+t"),
-    "rejected_hidden": (finished, "ctrl+r"),
-    "help": (mid_round, "f1"),
-    "chats_focused": (finished, "ctrl+b"),
-    "chats_folded": (finished, "ctrl+b", "ctrl+b"),
-    "watched": (finished, "ctrl+g"),
-    "rename": (finished, "ctrl+b", "r"),
-    "deleted": (finished, "ctrl+b", "down", "d"),
-}
+    "markdown": (finished, "ctrl+t"), "rejected_hidden": (finished, "ctrl+r"), "help": (mid_round, "f1"),
+    "chats_focused": (finished, "ctrl+b"), "chats_folded": (finished, "ctrl+b", "ctrl+b"),
+    "watched": (finished, "ctrl+g"), "rename": (finished, "ctrl+b", "r"), "deleted": (finished, "ctrl+b", "down", "d"),
+}  # fmt: skip
 NARROW_TOO = ("markdown", "help", "chats_focused", "watched")
 
 

@@ -88,6 +88,10 @@ async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: S
         assert len(stage.app.chat_screen.conversation.turns) == 1
         assert [m.role for m in stage.store.messages(1)] == ["user", "assistant"]
         assert stage.store.unsent.texts()[1] == "far too long\n\ntyped ahead"
+        await stage.answer(pilot, 30)
+        stage.engine.fail("out of memory")
+        await stage.settle(pilot)
+        assert stage.composer.text == "", "a reply with text has been begun"
 
 
 async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
@@ -132,19 +136,6 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     damaged = Reply.stored(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds
-
-
-async def test_a_prompt_that_is_refused_is_in_the_composer_again(stage: Stage) -> None:
-    async with stage.started() as pilot:
-        await stage.send(pilot, "much too long")
-        stage.engine.fail("the prompt has 9000 tokens and the context holds 4096: shorten it")
-        await stage.settle(pilot)
-        assert stage.composer.text == "much too long"
-        await stage.answer(pilot, 30)
-        assert stage.composer.text == ""
-        stage.engine.fail("out of memory")
-        await stage.settle(pilot)
-        assert stage.composer.text == "", "a reply with text has been begun"
 
 
 async def test_a_paused_reply_says_so(stage: Stage) -> None:

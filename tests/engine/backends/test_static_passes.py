@@ -22,15 +22,9 @@ from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SIZES = {
-    "vocab_size": 260,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "sliding_window": 12,
-}
+    "vocab_size": 260, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 12,
+}  # fmt: skip
 MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
 NETWORKS = {
     "full": lambda: tiny_model(hidden=64).model,
@@ -62,14 +56,11 @@ def make_static(runner: TransformersBackend, *, capture: bool = False, compiled:
 @pytest.mark.parametrize(
     ("slots", "starts", "length"),
     [
-        ([0], [30], 1),
-        ([3], [25], 4),
-        ([1, 4], [30, 12], 5),
-        ([0, 1, 2, 3, 4], [30, 29, 28, 27, 30], 7),
+        ([0], [30], 1), ([3], [25], 4), ([1, 4], [30, 12], 5), ([0, 1, 2, 3, 4], [30, 29, 28, 27, 30], 7),
         ([2], [399], 17),
     ],
     ids=["one row", "not the first", "scattered and ragged", "all rows", "the end of the context"],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("device", DEVICES)
 def test_padded_passes_touch_nobody_elses_cache(slots: list[int], starts: list[int], length: int, device: str) -> None:
     tokens = drawn(len(slots), length, seed=2).to(device)

@@ -41,14 +41,6 @@ def plain(engine: Engine) -> list[list[int]]:
     return [replies for start in range(len(PROMPTS)) for replies in said(engine, "none", start, 1)]
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]]:
     asked = [
         Request(f"{drafter}{i}", (Message("user", PROMPTS[i]),), drafter=drafter, max_tokens=LENGTH)
@@ -57,7 +49,6 @@ def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]
     return [ids_of(events) for events in run_together(engine, asked)]
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Round
-from tests.engine.tiny import ask, ids_of, tiny_engine
+from tests.engine.tiny import ask, ended, ids_of, tiny_engine
 
 PATIENCE = 120
 QUIET = 0.2
@@ -29,16 +29,9 @@ def until_round(box: Outbox) -> list[Event]:
     return events
 
 
-def rest_of(box: Outbox) -> list[Event]:
-    events = until_round(box)
-    while not isinstance(events[-1], Finished):
-        events += until_round(box)
-    return events
-
-
 def test_a_step_is_one_round_and_the_reply_is_the_same(engine: Engine) -> None:
     request = ask("abcabcabcabc", max_tokens=40)
-    whole = ids_of(list(engine.stream(request)))
+    whole = ids_of(engine.stream(request))
     box = Outbox()
     engine.pause()
     engine.submit(request, box)
@@ -50,7 +43,7 @@ def test_a_step_is_one_round_and_the_reply_is_the_same(engine: Engine) -> None:
         assert stepped[-1].number == number
         assert box.get(QUIET) is None
     engine.resume()
-    stepped += rest_of(box)
+    stepped += ended(box)
     assert ids_of(stepped) == whole
 
 
@@ -67,7 +60,7 @@ def test_a_step_runs_a_round_of_the_whole_batch(engine: Engine) -> None:
         assert [row.rows for row in rows if isinstance(row, Round)] == [2, 2]
     engine.resume()
     for box in boxes:
-        assert isinstance(rest_of(box)[-1], Finished)
+        assert isinstance(ended(box)[-1], Finished)
 
 
 def test_paused_time_is_not_time_of_the_reply(engine: Engine) -> None:
@@ -101,7 +94,7 @@ def test_a_paused_engine_closes() -> None:
         engine.submit(ask("hello", max_tokens=200), box)
         engine.step()
         until_round(box)
-    assert isinstance(rest_of(box)[-1], Finished)
+    assert isinstance(ended(box)[-1], Finished)
     assert not any(thread.name == "engine" for thread in threading.enumerate())
 
 

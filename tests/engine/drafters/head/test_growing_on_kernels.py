@@ -19,13 +19,9 @@ from tests.engine.drafters.heads import scores_along
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 SAMPLINGS = (
-    Sampling(),
-    Sampling(temperature=1.0),
-    Sampling(temperature=0.3),
-    Sampling(temperature=1.5, top_k=3),
-    Sampling(temperature=1.0, top_p=0.8),
-    Sampling(temperature=0.9, min_p=0.05, top_k=20, top_p=0.95),
-)
+    Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.3), Sampling(temperature=1.5, top_k=3),
+    Sampling(temperature=1.0, top_p=0.8), Sampling(temperature=0.9, min_p=0.05, top_k=20, top_p=0.95),
+)  # fmt: skip
 
 
 class Both:

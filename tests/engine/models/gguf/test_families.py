@@ -159,7 +159,7 @@ def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp
     with running(config) as (engine, ready, _):
         assert "head" in ready.drafters
         asked = (ask("one two one two", drafter=drafter, max_tokens=24) for drafter in ("none", "head"))
-        plain, drafted = (ids_of(list(engine.stream(each))) for each in asked)
+        plain, drafted = (ids_of(engine.stream(each)) for each in asked)
     assert plain == drafted
     assert not list((tmp_path / "models").rglob("model*.safetensors"))
 
