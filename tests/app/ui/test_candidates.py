@@ -10,7 +10,6 @@ from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.reply_frames import CandidateFrame
-from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import QUESTION, Stage, lines_of
 
 pytestmark = pytest.mark.slow
@@ -118,7 +117,7 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
         await stage.answer(pilot, text=ASK)
         await stage.press(pilot, "2")
-        transcript = stage.app.screen.query_one(Transcript)
+        transcript = stage.app.chat_screen.transcript
         await stage.press(pilot, "home")
         transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)

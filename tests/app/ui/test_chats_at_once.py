@@ -12,7 +12,6 @@ from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.storage.store import Store
 from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.composer import Composer
 from specchat.engine import Finished, FinishReason
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage
 
@@ -236,7 +235,7 @@ async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> N
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
     async with stage.started(SIZE) as pilot:
         await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
-        composer = stage.app.chat_screen.query_one(Composer)
+        composer = stage.composer
         assert composer.text == ""
         await stage.press(pilot, *"old", "ctrl+n")
         assert composer.text == "new"
@@ -245,9 +244,9 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         stage.app.actions.chats.write()
     again = Stage(tmp_path)
     async with again.started(SIZE) as pilot:
-        assert again.app.chat_screen.query_one(Composer).text == "new"
+        assert again.composer.text == "new"
         await again.press(pilot, "ctrl+b", "home", "enter")
-        assert again.app.chat_screen.query_one(Composer).text == "old"
+        assert again.composer.text == "old"
 
 
 @pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from specchat.app.chat.exchange import as_json, read_chats
@@ -22,9 +21,9 @@ from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
 from tests.app.recorded import RecordedEngine, trace
-from tests.app.stage import Stage
+from tests.app.stage import Stage, run
 from tests.app.thinking import thinking_trace
-from tests.app.views import Replay
+from tests.app.views import Replay, answered
 
 SIZE = (140, 40)
 NAMES = [control.name for control in CONTROLS if not control.by_template]
@@ -227,14 +226,8 @@ LOOKS = {
 def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
     size, theme, keys = LOOKS[name]
     stage = kept(tmp_path, theme=theme, temperature=0.7)
-
-    async def before(pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 70)
-        Presets(tmp_path / "presets").save("fast", Settings())
-        await stage.press(pilot, "ctrl+o", *keys)
-
-    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+    Presets(tmp_path / "presets").save("fast", Settings())
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, "ctrl+o", *keys))
 
 
 @pytest.mark.slow

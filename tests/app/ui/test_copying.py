@@ -11,7 +11,6 @@ from specchat.app.chat.reply import Reply
 from specchat.app.paths import state_folder
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.stage import Stage, lines_of
 from tests.app.ui.test_transcript import round_of
@@ -35,7 +34,7 @@ def plain(text: str, number: int = 0) -> Round:
 
 
 async def drag(stage: Stage, pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]) -> None:
-    left, top = stage.app.screen.query_one(Transcript).content_region.offset
+    left, top = stage.app.chat_screen.transcript.content_region.offset
     await pilot.mouse_down(offset=(left + start[0], top + start[1]))
     await pilot.hover(offset=(left + end[0], top + end[1]))
     await pilot.mouse_up(offset=(left + end[0], top + end[1]))
@@ -84,7 +83,7 @@ async def test_lines_are_selected_by_key(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
         say(stage, plain("one\ntwo\nthree"), prompt="numbers")
         await stage.settle(pilot)
-        stage.app.screen.query_one(Transcript).focus()
+        stage.app.chat_screen.transcript.focus()
         await stage.press(pilot, *["shift+down"] * 5)
         assert stage.app.screen.get_selected_text() == "numbers\n\none\ntwo"
         await stage.press(pilot, "shift+up", "ctrl+c")
@@ -105,7 +104,7 @@ async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
         say(stage, plain("the whole reply\nin two lines"))
         await stage.settle(pilot)
         x, y = line_with(stage, "copy")
-        left, top = stage.app.screen.query_one(Transcript).content_region.offset
+        left, top = stage.app.chat_screen.transcript.content_region.offset
         await pilot.click(offset=(left + x + 1, top + y))
         await stage.settle(pilot)
         assert stage.app.clipboard == "the whole reply\nin two lines"

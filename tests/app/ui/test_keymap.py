@@ -13,10 +13,8 @@ from specchat.app.ui.screens.dialogs import JumpScreen
 from specchat.app.ui.screens.help import HelpScreen, KeysScreen
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.transcript import Transcript
-from tests.app.stage import FOLLOW_UP, Stage, lines_of
+from tests.app.stage import FOLLOW_UP, Stage, lines_of, run
 from tests.app.views import screen_of
 
 WIDE, NARROW = (140, 40), (80, 24)
@@ -129,7 +127,7 @@ async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
     stage.chats("one", "two", "three")
     async with stage.started((80, 14)) as pilot:
         await stage.press(pilot, *"jkgG")
-        assert screen_of(stage).query_one(Composer).text == "jkgG"
+        assert stage.composer.text == "jkgG"
         await stage.press(pilot, "ctrl+b")
         listed = screen_of(stage).query_one(ChatList)
         places = []
@@ -139,7 +137,7 @@ async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
         assert places == [1, 0, 2, 0]
         await stage.press(pilot, "escape")
         await stage.answer(pilot)
-        transcript = screen_of(stage).query_one(Transcript)
+        transcript = screen_of(stage).transcript
         transcript.focus()
         end, lines = transcript.scroll_offset.y, []
         for key in ("k", "j", "ctrl+u", "g", "G"):
@@ -179,9 +177,5 @@ async def test_a_theme_from_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
     stage.chats("one", "two")
-
-    async def before(pilot: Any) -> None:
-        await stage.ready(pilot)
-        await stage.press(pilot, "ctrl+b", "question_mark")
-
+    before = run(stage, Stage.ready, "ctrl+b", "question_mark")
     assert snap_compare(stage.app, terminal_size=size, run_before=before)

@@ -67,15 +67,15 @@ async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> 
 async def test_new_line(stage: Stage) -> None:
     async with stage.app.run_test(size=SIZE) as pilot:
         await stage.press(pilot, "a", "ctrl+j", "b", "shift+enter", "c")
-        assert widget(stage, Composer).text == "a\nb\nc"
-        assert widget(stage, Composer).size.height == 3
+        assert stage.composer.text == "a\nb\nc"
+        assert stage.composer.size.height == 3
 
 
 async def test_prompt_history(stage: Stage) -> None:
     async with stage.started(SIZE) as pilot:
         for prompt in ("first", "second"):
             await stage.answer(pilot, text=prompt)
-        composer = widget(stage, Composer)
+        composer = stage.composer
         await stage.press(pilot, "x", "up")
         assert composer.text == "second"
         await stage.press(pilot, "up")
@@ -102,7 +102,7 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
         assert stage.engine.submitted[1].messages[-1].content == "second"
         await stage.send(pilot, "third")
         await stage.press(pilot, "escape")
-        assert widget(stage, Composer).text == "third"
+        assert stage.composer.text == "third"
         assert len(stage.engine.submitted) == 2
         assert not conversation(stage).waiting
 
@@ -114,7 +114,7 @@ async def test_help(stage: Stage) -> None:
             assert isinstance(stage.app.screen, opened)
             await stage.press(pilot, key)
             assert isinstance(stage.app.screen, ChatScreen)
-            assert widget(stage, Composer).text == ""
+            assert stage.composer.text == ""
 
 
 async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
@@ -163,7 +163,7 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
         assert len(stage.store.chats()) == 2
         await stage.press(pilot, "u")
         assert len(stage.store.chats()) == 3
-        assert widget(stage, Composer).text == ""
+        assert stage.composer.text == ""
 
 
 async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sent(stage: Stage) -> None:

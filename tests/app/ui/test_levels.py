@@ -71,7 +71,7 @@ async def test_the_column_of_the_chat_view_is_centred(tmp_path: Path, columns: i
 async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path) -> None:
     stage = Stage(tmp_path, view="chat")
     async with stage.started(NARROW, events=30) as pilot:
-        screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
+        screen, transcript = screen_of(stage), screen_of(stage).transcript
         await stage.press(pilot, *"slt")
         assert screen.query_one(Composer).text == "slt"
         assert not transcript.by_round

@@ -1,7 +1,6 @@
 """Panes of a narrow terminal: keys go to what is on screen."""
 
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import Stage
 from tests.app.views import answered
 
@@ -13,4 +12,4 @@ async def test_after_a_dialog_over_the_panel_no_key_reaches_the_hidden_chats(sta
         await stage.press(pilot, "ctrl+g", "ctrl+o", "escape")
         assert not isinstance(stage.app.focused, ChatList)
         await stage.press(pilot, "ctrl+g", "h", "i")
-        assert stage.app.screen.query_one(Composer).text == "hi"
+        assert stage.composer.text == "hi"

@@ -11,7 +11,6 @@ from textual.widgets import Input, OptionList
 
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import QUESTION, Stage, lines_of
 from tests.app.views import screen_of
 
@@ -104,7 +103,7 @@ async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> 
         fill(stage)
         await stage.ready(pilot)
         await stage.answer(pilot)
-        composer = stage.app.screen.query_one(Composer)
+        composer = stage.composer
         for text in (QUESTION, "Where is the Baixa?", "In Rust?"):
             await stage.press(pilot, "up")
             assert composer.text == text

@@ -15,7 +15,7 @@ from specchat.app.ui.app import SpecChat
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
 from tests.app.recorded import trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
-from tests.app.views import MEDIUM, NARROW, WIDE, Replay
+from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
 
 Compare = Callable[..., bool]
 CHATS = ("Regex for dates", "Sort a list in place", "日本語の挨拶")
@@ -40,13 +40,8 @@ async def queued(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.send(pilot)
 
 
-async def ready(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-
-
 async def mid_round(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-    await stage.answer(pilot, 70)
+    await answered(stage, pilot)
 
 
 async def finished(stage: Stage, pilot: Pilot[None]) -> None:
@@ -73,7 +68,7 @@ async def died(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("step", [loading, queued, ready, mid_round, finished, stopped, failed, died])
+@pytest.mark.parametrize("step", [loading, queued, Stage.ready, mid_round, finished, stopped, failed, died])
 def test_state(
     snap_compare: Compare, stage: Stage, step: Callable[..., Awaitable[None]], size: tuple[int, int]
 ) -> None:

@@ -5,17 +5,15 @@ import pytest
 from specchat.app.sources.source import Part
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.bars import ReplayBar, StepBar
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
 from tests.app.stage import Stage
-from tests.app.views import WIDE, Replay, answered, reply_of, spot_of, to_draft
+from tests.app.views import WIDE, Replay, answering, reply_of, spot_of, to_draft
 
 pytestmark = pytest.mark.slow
 
 
 async def test_a_live_round_in_three_steps(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         reply, bar = reply_of(screen), screen.query_one(StepBar)
         await stage.press(pilot, "ctrl+l", "s")
         assert stage.engine.paused
@@ -42,10 +40,9 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
 
 async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
     """After steps the transcript is the same as without them."""
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "p", *["s"] * 30, "p")
-        transcript = screen.query_one(Transcript)
+        transcript = screen.transcript
         stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
         await stage.press(pilot, "ctrl+r", "ctrl+r", "ctrl+r")
         again = [transcript.render_line(y).text for y in range(transcript.size.height)]
@@ -53,8 +50,7 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
 
 
 async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "p")
         await to_draft(stage, pilot)
         await stage.press(pilot, "escape")
@@ -67,8 +63,7 @@ async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
 
 
 async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "p")
         await to_draft(stage, pilot)
         held = reply_of(screen).stepping

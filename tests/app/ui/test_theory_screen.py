@@ -25,11 +25,7 @@ def test_of_a_reply(snap_compare: Callable[..., bool], stage: Stage, size: tuple
 
 
 def test_figure_4(snap_compare: Callable[..., bool], stage: Stage) -> None:
-    async def before(stage: Stage, pilot: Pilot[None]) -> None:
-        await of_reply(stage, pilot)
-        await stage.press(pilot, "right", "right", "right")
-
-    assert snap_compare(stage.app, terminal_size=(110, 30), run_before=run(stage, before))
+    assert snap_compare(stage.app, terminal_size=(110, 30), run_before=run(stage, of_reply, *["right"] * 3))
 
 
 async def test_its_figures_are_the_reply_s(stage: Stage) -> None:

@@ -22,7 +22,7 @@ def round_of(*pieces: str, accepted: int, tested: int, last: str, fate: Fate, nu
 
 def shown(stage: Stage, *rounds: Round, prompt: str = "?") -> tuple[Transcript, Reply]:
     """The transcript of one reply that is being written."""
-    transcript = stage.app.screen.query_one(Transcript)
+    transcript = stage.app.chat_screen.transcript
     reply = Reply("r")
     for record in rounds:
         reply.add(record)

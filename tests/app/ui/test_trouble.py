@@ -10,7 +10,6 @@ from specchat.app.chat.request_manager import Session
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
 from specchat.engine import FinishReason, Ready, Round, to_json
 from tests.app.recorded import RecordedEngine, trace
@@ -80,7 +79,7 @@ async def test_no_session(error: Exception) -> None:
 async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: Stage) -> None:
     async with stage.started(SIZE, events=None) as pilot:
         await stage.send(pilot, "far too long")
-        stage.app.chat_screen.query_one(Composer).put("typed ahead")
+        stage.composer.put("typed ahead")
         stage.engine.fail("the prompt has 9 tokens and the context holds 4: shorten it")
         await stage.settle(pilot)
         assert stage.app.chat_screen.typed == "far too long\n\ntyped ahead"

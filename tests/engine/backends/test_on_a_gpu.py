@@ -112,7 +112,11 @@ def replies(
         assert all(runner.performance_warnings == [] for runner in made.draft_runners)
     ends = [event for event in events if isinstance(event, Finished)]
     assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
-    return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
+    return replies_of(requests, events)
+
+
+def replies_of(requests: Sequence[Request], events: Sequence[object]) -> list[list[int]]:
+    return [ids_of(e for e in events if getattr(e, "request_id", None) == r.request_id) for r in requests]
 
 
 def mixed(drafter: str, sampling: Sampling) -> list[Request]:
