@@ -1,14 +1,15 @@
 """The engine thread on tiny models: replies, limits, prefixes, cancelling, sampling."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Outbox
-from specchat.engine.events import Admitted, Event, Finished, FinishReason, Prefilled
-from specchat.engine.request import Request, Sampling
-from specchat.engine.round import Fate, Round
+from specchat.engine import Engine, EngineError, Fate, Message, Outbox, Request, Round, Sampling
+from specchat.engine.events import Admitted, Counted, Event, Finished, FinishReason, Prefilled
 from tests.engine.tiny import EOS, ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from tests.stress import TRIES
+from tests.stress.requests import Stress
 
 PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]
 
@@ -179,3 +180,27 @@ def test_lenience_accepts_more_and_none_of_it_is_free() -> None:
             rounds = rounds_of(events)
             accepted.append(sum(r.accepted for r in rounds) / sum(r.tested for r in rounds))
         assert accepted[0] < accepted[1] < accepted[2]
+
+
+def test_the_count_is_that_of_the_prompt_when_it_is_read() -> None:
+    messages = (Message("user", "hello"), Message("assistant", "ho"), Message("user", "what else?"))
+    with tiny_engine(tiny_model()) as engine:
+        engine.wait_ready()
+        engine.count(messages)
+        counted: list[Counted] = []
+        while not counted:
+            time.sleep(0.01)
+            counted = [event for event in engine.drain() if isinstance(event, Counted)]
+        events = list(engine.stream(Request("r", messages, max_tokens=2)))
+    assert counted[0].tokens == next(e.prompt_tokens for e in events if isinstance(e, Admitted))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_of_many_requests_ends_once_and_the_right_ones_with_the_right_text(seed: int) -> None:
+    stress = Stress(150 * TRIES, seed)
+    stress.run()
+    assert stress.faults == []
+    assert stress.counts["ended"] >= stress.counts["submitted"]
+    assert stress.counts["tokens as the reference"] > 500
+    assert stress.counts["bad"] > 0

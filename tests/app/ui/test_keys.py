@@ -17,7 +17,7 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import FinishReason
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import screen_of
+from tests.app.views import answered, screen_of
 
 SIZE = (140, 40)
 
@@ -263,3 +263,14 @@ async def test_palette_offers_our_commands(stage: Stage) -> None:
         await pilot.pause()
         assert stage.app.screen is not stage.app.chat_screen
         await pilot.press("escape")
+
+
+NARROW = (80, 24)
+
+
+async def test_after_a_dialog_over_the_panel_no_key_reaches_the_hidden_chats(stage: Stage) -> None:
+    async with stage.after(answered, NARROW) as pilot:
+        await stage.press(pilot, "ctrl+g", "ctrl+o", "escape")
+        assert not isinstance(stage.app.focused, ChatList)
+        await stage.press(pilot, "ctrl+g", "h", "i")
+        assert stage.composer.text == "hi"

@@ -7,9 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specchat.engine import Admitted, Message, Request
+from specchat.engine import Admitted, EngineError, Message, Request
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.errors import EngineError
 from tests.engine.cache.copies import copy_text
 from tests.engine.hybrids import HYBRIDS, hybrid
 from tests.engine.sampled import check_distribution, sampled, says

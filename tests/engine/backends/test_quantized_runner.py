@@ -14,9 +14,8 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.progress import ignore_progress
 from tests.engine.drafters.models import pack, packed_family
 from tests.engine.families import FAMILIES, write_family, write_with_images
-from tests.engine.scored import scored
+from tests.engine.scored import places, scored
 from tests.engine.tiny import assert_drafters_agree, tiny_engine
-from tests.engine.tree_places import places
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")

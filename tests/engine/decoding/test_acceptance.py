@@ -18,7 +18,7 @@ from specchat.engine.research.merged import PrefixTree
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from tests.engine.chi_square import z_score
+from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
 V = 8

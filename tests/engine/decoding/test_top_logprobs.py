@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from specchat.engine import Fate, Request, Round, Sampling
-from specchat.engine.trace import from_json, to_json
+from specchat.engine import Fate, Request, Round, Sampling, from_json, to_json
 from tests.engine.tiny import VOCABULARY, ask, ids_of, rounds_of, run_together, tiny_engine, tiny_head, tiny_model
 
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=4)

@@ -8,8 +8,8 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
 from specchat.engine.device.graph_pool import GraphPool
+from tests.engine.scored import places
 from tests.engine.tiny import tiny_model
-from tests.engine.tree_places import places
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.models import Machine, ModelStore, known_models, recommended, vocabulary_misfit
-from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models import PRESETS, Machine, ModelStore, known_models, recommended, vocabulary_misfit
 from specchat.engine.models.packed.decoder_description import FAMILIES
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine import Request, Sampling
+from specchat.engine import MAX_GAMMA, Request, Sampling
 from specchat.engine.drafters.registry import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.request import MAX_GAMMA
 from specchat.engine.research.merged import PrefixTree, shares
 from tests.engine.drafters.models import related
 from tests.engine.sampled import check_distribution

@@ -1,9 +1,8 @@
 """Slots and cache blocks: who gets which, and what is read again; a prompt asked several times is read once."""
 
-from specchat.engine import Prefilled, Request, Sampling
+from specchat.engine import Outbox, Prefilled, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.outbox import Outbox
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.cache.token_store import TokenStore

@@ -5,12 +5,10 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specchat.engine import Admitted, Finished, Thinking
-from specchat.engine.request import Message, Request
+from specchat.engine import Admitted, Finished, Message, Request, Thinking, from_json, to_json
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.thinking import find_markers, switch_of, words_of
-from specchat.engine.trace import from_json, to_json
 from tests.engine.tiny import TEMPLATE, ask, tiny_engine, tiny_model, tiny_tokenizer
 
 QWEN = (

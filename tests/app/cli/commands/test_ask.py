@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app.sanitize import escape_controls
-from specchat.engine import Admitted, EngineError, Message, Metrics, Ready, Request, Round, read_trace
-from specchat.engine.progress import size_text
+from specchat.engine import Admitted, EngineError, Message, Metrics, Ready, Request, Round, read_trace, size_text
 from tests.app.cli.commands.command import Done, command
 from tests.hub import Hub, serving, use
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from specchat.engine import Request, Sampling
+from specchat.engine import MAX_GAMMA, Request, Sampling
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.library import KernelError, library, missing
-from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
 from tests.engine.drafters.heads import scores_along

@@ -10,8 +10,7 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specchat.engine import EngineConfig
-from specchat.engine.errors import EngineError
+from specchat.engine import EngineConfig, EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
