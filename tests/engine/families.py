@@ -34,11 +34,9 @@ _GEMMA4 = {
     "vocab_size_per_layer_input": 320, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
 }  # fmt: skip
 _DENSE = {
-    "num_kv_shared_layers": 0,
-    "hidden_size_per_layer_input": 0,
-    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
     "num_global_key_value_heads": 1,
-}
+}  # fmt: skip
 _DELTA = {
     "initializer_range": 0.1,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],

@@ -13,9 +13,8 @@ from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
 from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint
 from tests.app.stage import Stage, lines_of, run
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
-WIDE, NARROW = (140, 40), (80, 24)
 LONG = "\n".join(f"line {number} of a log" for number in range(10_000)) + "\n"
 SIGN = "[pasted 10,000 lines · 189 kB]"
 CODE = "def tea():\n    return 'hot'\n"

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from specchat.app.ui.screens.dialogs import SystemScreen
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import WIDE, Stage, lines_of
 
 pytestmark = pytest.mark.slow
-
-WIDE = (140, 40)
 
 
 @pytest.mark.parametrize(

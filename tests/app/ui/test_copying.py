@@ -12,12 +12,11 @@ from specchat.app.paths import state_folder
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import Fate, Finished, FinishReason, Round
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import WIDE, Stage, lines_of
 from tests.app.ui.test_transcript import round_of
 
 pytestmark = pytest.mark.slow
 
-SIZE = (140, 40)
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 
@@ -47,7 +46,7 @@ def line_with(stage: Stage, text: str) -> tuple[int, int]:
 
 
 async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, round_of(" yes", " no", " never", accepted=1, tested=2, last=" indeed", fate=Fate.CORRECTION))
         await stage.settle(pilot)
         x, y = line_with(stage, "yes")
@@ -71,7 +70,7 @@ async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: St
 
 
 async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("東京は日本の首都です"))
         await stage.settle(pilot)
         _, y = line_with(stage, "東京")
@@ -80,7 +79,7 @@ async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> Non
 
 
 async def test_lines_are_selected_by_key(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("one\ntwo\nthree"), prompt="numbers")
         await stage.settle(pilot)
         stage.app.chat_screen.transcript.focus()
@@ -100,7 +99,7 @@ def test_wrapping_can_be_undone(width: int) -> None:
 
 
 async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("the whole reply\nin two lines"))
         await stage.settle(pilot)
         x, y = line_with(stage, "copy")
@@ -113,7 +112,7 @@ async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("keys", "copied"), [("1", CODE.strip()), ("2", "print(1)"), ("3", "echo 1"), ("4", "# ?")])
 async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain(CODE))
         await stage.press(pilot, "f8")
         assert isinstance(stage.app.screen, ChoiceScreen)
@@ -124,7 +123,7 @@ async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -
 
 
 async def test_commands_copy(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/copy")
         assert any("no reply to copy yet" in notice for notice in stage.said)
         say(stage, plain("words alone"))
@@ -145,7 +144,7 @@ async def test_commands_copy(stage: Stage) -> None:
 
 async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file in its place")
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("words"))
         await stage.send(pilot, "/copy")
         assert stage.app.clipboard == "words"
@@ -161,4 +160,4 @@ def test_looks(snap_compare: Any, stage: Stage, what: str) -> None:
         if what == "menu":
             await stage.press(pilot, "f8")
 
-    assert snap_compare(stage.app, terminal_size=SIZE if what == "menu" else (80, 24), run_before=before)
+    assert snap_compare(stage.app, terminal_size=WIDE if what == "menu" else (80, 24), run_before=before)

@@ -15,9 +15,8 @@ from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.key_bar import KeyBar
 from tests.app.stage import FOLLOW_UP, Stage, lines_of, run
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
-WIDE, NARROW = (140, 40), (80, 24)
 KEYS = """
 theme = "specchat-dark"
 

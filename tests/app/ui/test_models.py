@@ -22,11 +22,10 @@ from specchat.engine import Counted, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
 
-WIDE, NARROW = (140, 40), (80, 24)
 GB = 10**9
 HERE = Path("/models")
 KNOWN = [

@@ -12,11 +12,9 @@ from textual.widgets import Input, OptionList
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from tests.app.stage import QUESTION, Stage, lines_of
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = (140, 40), (80, 24)
 
 
 def fill(stage: Stage) -> None:

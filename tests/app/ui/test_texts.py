@@ -14,11 +14,9 @@ from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.engine import Message
 from tests.app.stage import QUESTION, Stage
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = (140, 40), (80, 24)
 
 
 @pytest.fixture

@@ -21,9 +21,8 @@ from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import reply_of, screen_of
+from tests.app.views import NARROW, WIDE, reply_of, screen_of
 
-WIDE, NARROW = (140, 40), (80, 24)
 EDITED = "What should I see in Porto?"
 
 

@@ -28,10 +28,8 @@ from tests.tiny_model import write_tiny_gguf
 
 NAME = "someone/tiny"
 FILES_OF_PRESET = (
-    ("someone/tiny-GGUF", "tiny.gguf"),
-    ("someone/head", "config.json"),
-    ("someone/head", "model.safetensors"),
-)
+    ("someone/tiny-GGUF", "tiny.gguf"), ("someone/head", "config.json"), ("someone/head", "model.safetensors"),
+)  # fmt: skip
 needs_kernels = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 

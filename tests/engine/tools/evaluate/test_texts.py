@@ -32,12 +32,10 @@ def lines(file: Path, *objects: object) -> Path:
 
 SHAREGPT = {
     "conversations": [
-        {"from": "human", "value": "one"},
-        {"from": "gpt", "value": "two"},
-        {"from": "human", "value": "three"},
+        {"from": "human", "value": "one"}, {"from": "gpt", "value": "two"}, {"from": "human", "value": "three"},
         {"from": "gpt", "value": "four"},
     ]
-}
+}  # fmt: skip
 MESSAGES = {
     "category": "colours",
     "messages": [
