@@ -38,11 +38,9 @@ class Browser:
         preferences = {"prefs": {}, "args": arguments, "binary": CHROMIUM}
         wanted = {
             "alwaysMatch": {
-                "browserName": "chrome",
-                "goog:chromeOptions": preferences,
-                "goog:loggingPrefs": {"browser": "ALL"},
+                "browserName": "chrome", "goog:chromeOptions": preferences, "goog:loggingPrefs": {"browser": "ALL"},
             }
-        }
+        }  # fmt: skip
         made = self._http.post("/session", json={"capabilities": wanted}).json()["value"]
         self._session = f"/session/{made['sessionId']}"
         scheme = "light" if light else "dark"

@@ -1,7 +1,5 @@
 """What was read of chats is kept for the next start: of stored chats, on request, until a chat is deleted."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from specchat.app.paths import kept_folder

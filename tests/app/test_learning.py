@@ -1,7 +1,5 @@
 """Learning from stored chats: the text that is given, the process that is paused, kept, undone; and `/learn`."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

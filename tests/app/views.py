@@ -100,6 +100,15 @@ async def answered(stage: Stage, pilot: Pilot[None], count: int | None = 70) -> 
     return screen_of(stage)
 
 
+@asynccontextmanager
+async def answering(
+    stage: Stage, count: int | None = 70, size: tuple[int, int] = WIDE
+) -> AsyncIterator[tuple[Pilot[None], ChatScreen]]:
+    """Run the app up to so many events of a reply, or all."""
+    async with stage.app.run_test(size=size) as pilot:
+        yield pilot, await answered(stage, pilot, count)
+
+
 async def to_draft(stage: Stage, pilot: Pilot[None]) -> None:
     """Step over plain rounds to the draft of the next one; the details are shown."""
     for _ in range(20):

@@ -16,22 +16,14 @@ _COMMON: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "tie_word_embeddings": False,
 }  # fmt: skip
 _LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 10000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}
+}  # fmt: skip
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 _LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0, 1.1, 1.2, 1.3],
-    "long_factor": [2.0, 3.0, 4.0, 5.0],
-    "original_max_position_embeddings": 128,
-    "partial_rotary_factor": 0.5,
-}
+    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3],
+    "long_factor": [2.0, 3.0, 4.0, 5.0], "original_max_position_embeddings": 128, "partial_rotary_factor": 0.5,
+}  # fmt: skip
 _MOE = {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "mlp_only_layers": [1]}
 _GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "initializer_range": 0.15} | {
     "rope_parameters": _YARN
@@ -42,11 +34,9 @@ _GEMMA4 = {
     "vocab_size_per_layer_input": 320, "final_logit_softcapping": 30.0, "tie_word_embeddings": True,
 }  # fmt: skip
 _DENSE = {
-    "num_kv_shared_layers": 0,
-    "hidden_size_per_layer_input": 0,
-    "attention_k_eq_v": True,
+    "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
     "num_global_key_value_heads": 1,
-}
+}  # fmt: skip
 _DELTA = {
     "initializer_range": 0.1,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],

@@ -28,13 +28,10 @@ _DELTA: dict[str, Any] = {
     "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
     "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 10000.0,
-        "partial_rotary_factor": 0.5,
-        "mrope_section": [2, 1, 1],
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
         "mrope_interleaved": True,
     },
-}
+}  # fmt: skip
 _GPT_OSS = FAMILIES["gpt-oss"][1] | {"initializer_range": 0.2}
 _YARN = _GPT_OSS["rope_parameters"] | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
 _UNSCALED = {"rope_type": "default", "rope_theta": 150000.0}
@@ -135,11 +132,8 @@ def write_gguf(
 
 def _add(writer: GGUFWriter, key: str, value: Any) -> None:
     kinds = {
-        bool: GGUFValueType.BOOL,
-        int: GGUFValueType.UINT32,
-        float: GGUFValueType.FLOAT32,
-        str: GGUFValueType.STRING,
-    }
+        bool: GGUFValueType.BOOL, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32, str: GGUFValueType.STRING,
+    }  # fmt: skip
     if isinstance(value, list):
         writer.add_array(key, value)
     else:

@@ -16,20 +16,13 @@ _MOST = SIZES | {
 _LINEAR = ["linear_attention", "full_attention"] * 2
 _CONV = ["conv", "full_attention"] * 2
 _DELTA = {
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "layer_types": _LINEAR,
-}
+}  # fmt: skip
 _EXPERTS = {
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-}
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+}  # fmt: skip
 _MAMBA = {
     "mamba_d_state": 8, "mamba_d_head": 16, "mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_ssm": 64,
     "mamba_expand": 2, "mamba_chunk_size": 8,

@@ -113,11 +113,7 @@ def medusa() -> tuple[dict[str, Any], Tensors]:
 
 
 def scores_of_eagle_1(
-    tensors: Tensors,
-    config: Mapping[str, Any],  # noqa: ARG001
-    target: LoadedModel,
-    text: Sequence[int],
-    drafted: Sequence[int],
+    tensors: Tensors, _: Mapping[str, Any], target: LoadedModel, text: Sequence[int], drafted: Sequence[int]
 ) -> Tensor:
     """cnets1.py: the target's last hidden states, its embedding, its output layer."""
     embedding, output = target.model.get_input_embeddings().weight, target.model.get_output_embeddings().weight
@@ -173,11 +169,7 @@ def medusa_of_ours() -> tuple[dict[str, Any], Tensors]:
 
 
 def scores_of_medusa(
-    tensors: Tensors,
-    config: Mapping[str, Any],  # noqa: ARG001
-    target: LoadedModel,
-    text: Sequence[int],
-    drafted: Sequence[int],
+    tensors: Tensors, _: Mapping[str, Any], target: LoadedModel, text: Sequence[int], drafted: Sequence[int]
 ) -> Tensor:
     """medusa_model.py: what was drafted before does not matter, only how much."""
     x, head = hidden_states(target, text[:-1])[-1][-1], len(drafted)
@@ -190,12 +182,10 @@ def scores_of_medusa(
 
 
 KINDS: dict[str, tuple[Callable[[], tuple[dict[str, Any], Tensors]], Pass]] = {
-    "eagle-1": (eagle_1, scores_of_eagle_1),
-    "eagle-3": (eagle_3, scores_of_eagle_3),
-    "speculators": (speculators, scores_of_eagle_3),
-    "medusa": (medusa, scores_of_medusa),
+    "eagle-1": (eagle_1, scores_of_eagle_1), "eagle-3": (eagle_3, scores_of_eagle_3),
+    "speculators": (speculators, scores_of_eagle_3), "medusa": (medusa, scores_of_medusa),
     "medusa of ours": (medusa_of_ours, scores_of_medusa),
-}
+}  # fmt: skip
 
 
 def hidden_states(target: LoadedModel, tokens: Sequence[int]) -> list[Tensor]:
@@ -250,14 +240,11 @@ def _sizes() -> dict[str, Any]:
 
 def _layer(prefix: str, width: int, size: int) -> Tensors:
     shapes = {
-        "self_attn.q_proj": (HEADS * size, width),
-        "self_attn.k_proj": (KEY_HEADS * size, width),
-        "self_attn.v_proj": (KEY_HEADS * size, width),
-        "self_attn.o_proj": (HIDDEN, HEADS * size),
-        "mlp.gate_proj": (INTERMEDIATE, HIDDEN),
-        "mlp.up_proj": (INTERMEDIATE, HIDDEN),
+        "self_attn.q_proj": (HEADS * size, width), "self_attn.k_proj": (KEY_HEADS * size, width),
+        "self_attn.v_proj": (KEY_HEADS * size, width), "self_attn.o_proj": (HIDDEN, HEADS * size),
+        "mlp.gate_proj": (INTERMEDIATE, HIDDEN), "mlp.up_proj": (INTERMEDIATE, HIDDEN),
         "mlp.down_proj": (HIDDEN, INTERMEDIATE),
-    }
+    }  # fmt: skip
     matrices = {f"{prefix}{name}.weight": _matrix(*shape) for name, shape in shapes.items()}
     return matrices | {f"{prefix}post_attention_layernorm.weight": _norm(HIDDEN)}
 

@@ -114,13 +114,10 @@ samplings = st.builds(
 )
 messages = st.builds(Message, st.sampled_from(["system", "user", "assistant"]), texts)
 limits = {
-    "sampling": samplings,
-    "drafter": texts,
-    "gamma": st.none() | st.integers(0, 16),
-    "max_tokens": st.integers(1, 1 << 20),
-    "stop": st.lists(texts.filter(bool), max_size=2).map(tuple),
+    "sampling": samplings, "drafter": texts, "gamma": st.none() | st.integers(0, 16),
+    "max_tokens": st.integers(1, 1 << 20), "stop": st.lists(texts.filter(bool), max_size=2).map(tuple),
     "detail": counts,
-}
+}  # fmt: skip
 requests = (
     st.builds(Request, texts, st.lists(messages, min_size=1, max_size=3).map(tuple), **limits)
     | st.builds(Request, texts, prompt=texts, **limits)

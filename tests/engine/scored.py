@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -22,3 +25,15 @@ def scored(
     ]
     draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))
     return backend.score(rows, merge([(list(range(len(rows))), draft)], len(rows), backend.device))
+
+
+def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]:
+    """All nodes but the root, each in a column of its own.
+
+    Args:
+        tree: of the nodes.
+        tokens: [nodes], the root's first.
+        slot: of the cache.
+        first: column of the root.
+    """
+    return [TreePlace(slot, first, int(tokens[node]), node, tree.path(node)[:-1]) for node in range(1, len(tree) + 1)]

@@ -1,14 +1,15 @@
 """The engine thread on tiny models: replies, limits, prefixes, cancelling, sampling."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Outbox
-from specchat.engine.events import Admitted, Event, Finished, FinishReason, Prefilled
-from specchat.engine.request import Request, Sampling
-from specchat.engine.round import Fate, Round
-from tests.engine.tiny import EOS, ask, ended, ids_of, run_together, text_of, tiny_engine, tiny_model
+from specchat.engine import Engine, EngineError, Fate, Message, Outbox, Request, Round, Sampling
+from specchat.engine.events import Admitted, Counted, Event, Finished, FinishReason, Prefilled
+from tests.engine.tiny import EOS, ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from tests.stress import TRIES
+from tests.stress.requests import Stress
 
 PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]
 
@@ -26,7 +27,7 @@ def test_a_reply_has_its_events_in_order_and_adds_up(engine: Engine, sampling: S
     assert kinds[0] is Admitted
     assert kinds[-1] is Finished
     assert kinds.index(Prefilled) < kinds.index(Round)
-    rounds = [event for event in events if isinstance(event, Round)]
+    rounds = rounds_of(events)
     assert [r.number for r in rounds] == list(range(len(rounds)))
     position = events[0].prompt_tokens
     for r in rounds:
@@ -62,11 +63,10 @@ def test_a_follow_up_prefills_only_what_is_new(engine: Engine) -> None:
     more = (*prompt, *reply, 100, 101, 102, 103, 104)
     follow = list(engine.stream(Request("two", prompt_ids=more, max_tokens=4)))
     admitted = follow[0]
-    assert isinstance(admitted, Admitted)
     assert admitted.reused_tokens >= len(prompt) + len(reply) - 1
     # The cache must give what a fresh engine gives.
     with tiny_engine() as fresh:
-        assert ids_of(list(fresh.stream(Request("two", prompt_ids=more, max_tokens=4)))) == ids_of(follow)
+        assert ids_of(fresh.stream(Request("two", prompt_ids=more, max_tokens=4))) == ids_of(follow)
 
 
 def test_stop_strings_end_the_reply_before_themselves_even_across_rounds(engine: Engine) -> None:
@@ -97,14 +97,14 @@ def test_a_reply_fills_the_context_to_the_last_token(drafter: str) -> None:
 def test_eos_inside_an_accepted_run_drops_what_follows() -> None:
     target = tiny_model()
     with tiny_engine(target, draft=target) as engine:
-        ids = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=20))))
+        ids = ids_of(engine.stream(ask("hello", drafter="none", max_tokens=20)))
         end = ids[6]
         first = ids.index(end)
     ending = tiny_model()
     object.__setattr__(ending, "eos_ids", frozenset({end}))
     with tiny_engine(ending, draft=ending) as engine:
         events = list(engine.stream(ask("hello", drafter="model", gamma=8, max_tokens=20)))
-        last_round = [event for event in events if isinstance(event, Round)][-1]
+        last_round = rounds_of(events)[-1]
         assert ids_of(events) == ids[: first + 1]
         assert events[-1].reason is FinishReason.EOS
         if (first + 1) % 9:
@@ -131,8 +131,8 @@ def test_cancelling_keeps_what_was_said_and_frees_the_slot(engine: Engine) -> No
     engine.submit(ask("go on and on", max_tokens=200, name="long"), box)
     seen = ended(box)
     assert seen[-1].reason is FinishReason.CANCELLED
-    assert 4 <= len([e for e in seen if isinstance(e, Round)]) <= 5
-    assert ids_of(list(engine.stream(ask("next", max_tokens=3))))
+    assert 4 <= len(rounds_of(seen)) <= 5
+    assert ids_of(engine.stream(ask("next", max_tokens=3)))
 
 
 def test_hundreds_of_queued_requests_drain_in_order_without_loss() -> None:
@@ -142,18 +142,6 @@ def test_hundreds_of_queued_requests_drain_in_order_without_loss() -> None:
     assert [len(ids_of(events)) for events in results] == [1 + i % 7 for i in range(300)]
     starts = [events[0].at for events in results]
     assert starts == sorted(starts)
-
-
-def test_a_long_prompt_does_not_stall_a_running_row_for_longer_than_a_chunk() -> None:
-    with tiny_engine(chunk=16) as engine:
-        results = run_together(
-            engine, [ask("short", name="a", max_tokens=60), Request("b", prompt_ids=(98,) * 160, max_tokens=2)]
-        )
-    rounds = [e for e in results[0] if isinstance(e, Round)]
-    chunks = [e for e in results[1] if isinstance(e, Prefilled)]
-    assert len(chunks) == 10
-    between = [r for r in rounds if chunks[0].at < r.at < chunks[-1].at]
-    assert len(between) >= 9
 
 
 ADJUSTED = {
@@ -170,11 +158,11 @@ def test_penalties_and_bias_are_those_of_decoding_one_by_one(sampling: Sampling)
     target = tiny_model()
     with tiny_engine(target, draft=target) as engine:
         events = list(engine.stream(ask("abcabc", drafter="model", gamma=4, max_tokens=40, sampling=sampling)))
-        rounds = [event for event in events if isinstance(event, Round)]
+        rounds = rounds_of(events)
         assert all(r.accepted == r.tested for r in rounds)
         if sampling.greedy:
-            plain = ids_of(list(engine.stream(ask("abcabc", drafter="none", max_tokens=40, sampling=sampling))))
-            untouched = ids_of(list(engine.stream(ask("abcabc", drafter="none", max_tokens=40))))
+            plain = ids_of(engine.stream(ask("abcabc", drafter="none", max_tokens=40, sampling=sampling)))
+            untouched = ids_of(engine.stream(ask("abcabc", drafter="none", max_tokens=40)))
             assert ids_of(events) == plain != untouched
 
 
@@ -189,6 +177,30 @@ def test_lenience_accepts_more_and_none_of_it_is_free() -> None:
         for lenience in (1.0, 0.1, 0.001):
             sampling = Sampling(temperature=1.0, seed=2, lenience=lenience)
             events = list(engine.stream(ask("abc", drafter="model", gamma=4, max_tokens=80, sampling=sampling)))
-            rounds = [event for event in events if isinstance(event, Round)]
+            rounds = rounds_of(events)
             accepted.append(sum(r.accepted for r in rounds) / sum(r.tested for r in rounds))
         assert accepted[0] < accepted[1] < accepted[2]
+
+
+def test_the_count_is_that_of_the_prompt_when_it_is_read() -> None:
+    messages = (Message("user", "hello"), Message("assistant", "ho"), Message("user", "what else?"))
+    with tiny_engine(tiny_model()) as engine:
+        engine.wait_ready()
+        engine.count(messages)
+        counted: list[Counted] = []
+        while not counted:
+            time.sleep(0.01)
+            counted = [event for event in engine.drain() if isinstance(event, Counted)]
+        events = list(engine.stream(Request("r", messages, max_tokens=2)))
+    assert counted[0].tokens == next(e.prompt_tokens for e in events if isinstance(e, Admitted))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_of_many_requests_ends_once_and_the_right_ones_with_the_right_text(seed: int) -> None:
+    stress = Stress(150 * TRIES, seed)
+    stress.run()
+    assert stress.faults == []
+    assert stress.counts["ended"] >= stress.counts["submitted"]
+    assert stress.counts["tokens as the reference"] > 500
+    assert stress.counts["bad"] > 0

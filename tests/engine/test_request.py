@@ -97,13 +97,10 @@ def test_limits_out_of_range_are_refused_by_name(values: dict[str, int]) -> None
 @pytest.mark.parametrize(
     "kinds",
     [
-        {},
-        {"messages": HELLO, "prompt": "x"},
-        {"messages": HELLO, "prompt_ids": (1,)},
-        {"prompt": "", "prompt_ids": (1,)},
-        {"messages": HELLO, "prompt": "x", "prompt_ids": (1,)},
+        {}, {"messages": HELLO, "prompt": "x"}, {"messages": HELLO, "prompt_ids": (1,)},
+        {"prompt": "", "prompt_ids": (1,)}, {"messages": HELLO, "prompt": "x", "prompt_ids": (1,)},
     ],
-)
+)  # fmt: skip
 def test_a_request_has_exactly_one_kind_of_prompt(kinds: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match="only one of them"):
         Request("r", **kinds)

@@ -137,16 +137,10 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"hello\n",
-        b"\x00\xff\xfe\n",
-        b"{}\n",
-        b"[1]\n",
-        b'{"record": "trace", "version": 5}\n',
-        HEADER.rstrip().encode(),
-        b"[" * 100_000 + b"\n",
+        b"", b"hello\n", b"\x00\xff\xfe\n", b"{}\n", b"[1]\n", b'{"record": "trace", "version": 5}\n',
+        HEADER.rstrip().encode(), b"[" * 100_000 + b"\n",
     ],
-)
+)  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)

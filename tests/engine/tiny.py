@@ -1,7 +1,7 @@
 """A random-weight model with a byte tokenizer, small enough to run hundreds of rounds in a second."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": EOS,
 }  # fmt: skip
 """What networks in memory have in common."""
+REPETITIVE = ("one two one two one", "a b a b a b a b", "speculative decoding")
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
 
 
@@ -114,16 +115,18 @@ def last_words(engine: Engine) -> str:
     return event.message
 
 
-def ids_of(events: list[Event]) -> list[int]:
+def rounds_of(events: Iterable[object]) -> list[Round]:
+    return [event for event in events if isinstance(event, Round)]
+
+
+def ids_of(events: Iterable[object]) -> list[int]:
     """The reply's tokens."""
-    return [token for event in events if isinstance(event, Round) for token in event.emitted]
+    return [token for event in rounds_of(events) for token in event.emitted]
 
 
 def text_of(events: list[Event]) -> str:
     """The reply's text."""
-    last = events[-1]
-    assert isinstance(last, Finished)
-    return "".join(event.text for event in events if isinstance(event, Round)) + last.tail
+    return "".join(event.text for event in rounds_of(events)) + events[-1].tail
 
 
 def ended(box: Outbox) -> list[Event]:
@@ -144,9 +147,20 @@ def run_together(engine: Engine, requests: list[Request]) -> list[list[Event]]:
     return [ended(box) for box in boxes]
 
 
+def assert_drafters_agree(
+    engine: Engine, drafters: Iterable[str], texts: Sequence[str] = REPETITIVE, gamma: int | None = 4
+) -> list[list[int]]:
+    """Greedy replies, several at once, are with each drafter those without drafts, one after the other: these."""
+    plain = [ids_of(engine.stream(ask(text, drafter="none", max_tokens=40))) for text in texts]
+    for drafter in drafters:
+        requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=gamma, max_tokens=40) for i, t in enumerate(texts)]
+        assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
+    return plain
+
+
 def assert_the_same_in_a_batch(engine: Engine, requests: list[Request]) -> None:
     """Each reply has the same tokens alone and together with the others, in whatever order they come."""
-    alone = [ids_of(list(engine.stream(request))) for request in requests]
+    alone = [ids_of(engine.stream(request)) for request in requests]
     order = list(range(len(requests)))
     random.Random(1).shuffle(order)
     together = run_together(engine, [requests[i] for i in order])

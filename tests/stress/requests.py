@@ -21,7 +21,7 @@ from tests.engine.tiny import EOS, VOCABULARY, tiny_head, tiny_model
 
 DRAFTERS = ("auto", "none", "ngram", "model", "head", "combined")
 CONTEXT = 192
-PROMPTS = 120
+PROMPTS = 60
 LONGEST = 40
 """Tokens of a reply."""
 OUTSTANDING = 24
@@ -138,13 +138,10 @@ class Stress:
         """Something that cannot be served: it is refused at once, or ends with a sentence."""
         self.counts["bad"] += 1
         bad = (
-            Request(name, prompt="a\udcff"),
-            Request(name, prompt_ids=(1, -1)),
-            Request(name, prompt_ids=(1, VOCABULARY)),
-            Request(name, prompt_ids=(1,) * CONTEXT),
-            Request(name, prompt_ids=(1,), drafter="oracle"),
-            Request(name, prompt=""),
-        )
+            Request(name, prompt="a\udcff"), Request(name, prompt_ids=(1, -1)),
+            Request(name, prompt_ids=(1, VOCABULARY)), Request(name, prompt_ids=(1,) * CONTEXT),
+            Request(name, prompt_ids=(1,), drafter="oracle"), Request(name, prompt=""),
+        )  # fmt: skip
         self._open[name] = Expected(bad=True)
         try:
             self._engine.submit(self._chance.choice(bad), self._outbox)

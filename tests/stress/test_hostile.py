@@ -70,12 +70,13 @@ def test_a_reply(home: Path, where: Path) -> None:
     with _app(home, where, "--pieces", pieces, "--rate", 100, "--rounds", len(PIECES)) as terminal:
         _say(terminal, "go on")
         terminal.wait_for("copy", 60)
-        for key in ("\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 30, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x1bp"):
+        for key in ("\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 15, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x1bp"):
             _press(terminal, key)
         terminal.type("/export md" + ENTER)
         terminal.wait_for("exported as")
-        for page in range(30):
-            _press(terminal, "\x1b[5~" if page < 15 else "\x1b[6~")
+        for key in ("\x1b[5~", "\x1b[6~"):
+            for _ in range(6):
+                _press(terminal, key)
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []
 
@@ -99,10 +100,13 @@ def test_settings_and_notices(home: Path, where: Path) -> None:
     name = json.dumps(TITLE).replace("\x7f", "\\u007f")
     file.write_text(f"target = {name}\ntheme = {name}\n{name} = 1\n")
     with _app(home, where) as terminal:
-        for command in ("/theme [/red]", "/export [red]", "/preset [/x]", "/gamma [/x]", "/candidates 3 [/x]"):
+        for command in ("/theme [/red]", "/export [red]", "/preset [/x]", "/gamma [/x]"):
             _say(terminal, command)
             terminal.wait_quiet()
             _press(terminal, ESCAPE + "\x15")
+        _say(terminal, "/candidates 3 [/x]")
+        terminal.wait_for("several replies")
+        _press(terminal, ESCAPE)
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []
 
@@ -112,7 +116,7 @@ def test_a_replay(home: Path, where: Path) -> None:
     with _specchat(home, where, "replay", _trace(where)) as terminal:
         terminal.wait_for("replay")
         terminal.wait_for("✗", 60)
-        for key in ("\x1b[17~", *("\x1b[D",) * 40, "\x1b", "\x0c", "\x06"):
+        for key in ("\x1b[17~", *("\x1b[D",) * 20, "\x1b", "\x0c", "\x06"):
             _press(terminal, key)
         assert terminal.leave(QUIT) == 0
     assert found_in(terminal.written) == []

@@ -63,13 +63,11 @@ def test_help_has_every_option_in_a_section_and_names_research_drafters_at_the_e
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("specchat.app.cli.main", HEAVY),
-        ("specchat.app.cli.command_line", HEAVY[:-1]),
-        ("specchat.app.cli.commands.ask", HEAVY),
-        ("specchat.app.cli.commands.models", HEAVY[:-1]),
+        ("specchat.app.cli.main", HEAVY), ("specchat.app.cli.command_line", HEAVY[:-1]),
+        ("specchat.app.cli.commands.ask", HEAVY), ("specchat.app.cli.commands.models", HEAVY[:-1]),
         ("specchat.app.storage.store", HEAVY),
     ],
-)
+)  # fmt: skip
 def test_importing_a_command_loads_nothing_heavy(module: str, unwanted: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print([m for m in {unwanted!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -11,8 +11,7 @@ from specchat.app.cli.commands import models
 from specchat.app.cli.main import run
 from specchat.app.cli.progress import pull_progress
 from specchat.engine.kernels.library import missing
-from specchat.engine.models import Machine
-from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS
+from specchat.engine.models import DEFAULT_PRESET, PRESETS, Machine
 from tests.app.cli.commands.command import Output
 from tests.tiny_model import write_tiny_gguf
 

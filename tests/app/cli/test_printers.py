@@ -78,12 +78,9 @@ def test_every_emitted_token_has_the_style_of_its_fate(colours: pytest.MonkeyPat
         colours.setenv("NO_COLOR", "1")
     seen = looks(printed(ColourPrinter, *one_of_each(), END))
     expected = {
-        "kept": ("009e73", False, False),
-        "corrected": ("e69f00", False, True),
-        "fine": ("009e73", False, False),
-        "extra": ("56b4e9", True, False),
-        "plain": ("default", False, False),
-    }
+        "kept": ("009e73", False, False), "corrected": ("e69f00", False, True), "fine": ("009e73", False, False),
+        "extra": ("56b4e9", True, False), "plain": ("default", False, False),
+    }  # fmt: skip
     assert seen == {word: ("default", *look[1:]) if without else look for word, look in expected.items()}
 
 

@@ -87,24 +87,12 @@ def test_wrong_ones_are_refused(
 @pytest.mark.parametrize(
     "content",
     [
-        b"gamma = \n",
-        b"gamma = -4\n",
-        b"gamma = 'four'\n",
-        b"gamma = true\n",
-        b"gamma = 4.0\n",
-        b"rejected = 1\n",
-        b"temperature = 1" + b"0" * 400 + b"\n",
-        b"drafter = 'oracle'\n",
-        b"theme = ['a']\n",
-        b"\x00\x01\xff",
-        b"SQLite format 3\x00",
-        b"x = " + b"[" * 5000,
-        b"models = 3\n",
-        b"models.mine = 3\n",
-        b"[models.mine]\nmax_tokens = 3\n",
-        b"[models.mine]\ndrafter = 'model'\n",
+        b"gamma = \n", b"gamma = -4\n", b"gamma = 'four'\n", b"gamma = true\n", b"gamma = 4.0\n", b"rejected = 1\n",
+        b"temperature = 1" + b"0" * 400 + b"\n", b"drafter = 'oracle'\n", b"theme = ['a']\n", b"\x00\x01\xff",
+        b"SQLite format 3\x00", b"x = " + b"[" * 5000, b"models = 3\n", b"models.mine = 3\n",
+        b"[models.mine]\nmax_tokens = 3\n", b"[models.mine]\ndrafter = 'model'\n",
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)

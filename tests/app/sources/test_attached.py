@@ -10,7 +10,7 @@ import pytest
 
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round, read_trace
-from specchat.engine.events import Admitted, Counted, Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.request import Message, Request, Sampling
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
@@ -57,7 +57,6 @@ def test_a_server_gives_the_records_that_an_engine_here_gives(attached: Attached
     ]
     there = run_together(attached, requests)
     ready = first(attached)
-    assert isinstance(ready, Ready)
     assert (ready.slots, ready.device) == (2, "cpu")
     engine = Engine(EngineConfig(str(model), dtype="float32"))
     engine.start()
@@ -71,7 +70,6 @@ def test_a_server_gives_the_records_that_an_engine_here_gives(attached: Attached
     for ours, theirs in zip(here, there, strict=True):
         assert decisions(theirs) == decisions(ours)
         assert isinstance(theirs[0], Admitted)
-        assert isinstance(theirs[-1], Finished)
         assert theirs[-1].reason is ours[-1].reason  # type: ignore[union-attr]
 
 
@@ -84,7 +82,6 @@ def test_a_cancelled_reply_frees_its_slot(attached: AttachedEngine, served: Serv
         attached.submit(Request("long", ASKED), box)
     attached.cancel("long")
     last = ended(box)[-1]
-    assert isinstance(last, Finished)
     assert last.reason is FinishReason.CANCELLED
     served.wait_until_idle()
 
@@ -101,7 +98,6 @@ def test_a_reply_that_waits_at_the_server_is_cancelled_at_once() -> None:
             server.asked.clear()
             attached.cancel("waits")
             (last,) = ended(box)
-            assert isinstance(last, Finished)
             assert (last.reason, last.message) == (FinishReason.CANCELLED, "")
             assert server.left.get(timeout=60) == CHAT
         attached.close()
@@ -112,7 +108,6 @@ def test_it_counts_the_tokens_of_a_prompt(attached: AttachedEngine, served: Serv
     counted = attached.outbox.get(60)
     with served.http() as http:
         made = http.post("/v1/chat/completions", json=chat(ASKED[0].content, max_tokens=1)).json()
-    assert isinstance(counted, Counted)
     assert counted.tokens == made["usage"]["prompt_tokens"]
 
 
@@ -125,7 +120,6 @@ def test_turns_that_do_not_fit_are_left_out_and_said(attached: AttachedEngine) -
     box = Outbox()
     attached.submit(Request("full", messages, max_tokens=4, when_full="drop-oldest"), box)
     admitted = ended(box)[0]
-    assert isinstance(admitted, Admitted)
     assert admitted.left_out == tuple(range(len(admitted.left_out)))
     assert 0 < len(admitted.left_out) < len(messages)
     assert admitted.prompt_tokens <= ready.context - 4
@@ -163,7 +157,6 @@ def test_what_the_protocol_cannot_carry_is_refused(attached: AttachedEngine, req
 
 def test_the_message_of_the_server_is_shown(attached: AttachedEngine) -> None:
     ((last,),) = run_together(attached, [Request("r", (Message("user", "fox " * 400),))])
-    assert isinstance(last, Finished)
     assert last.reason is FinishReason.ERROR
     assert "and the context holds 256" in last.message
 

@@ -12,8 +12,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings, save_settings
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.storage.store import Store
-from specchat.engine import TraceWriter
-from specchat.engine.files import make_folder, make_private
+from specchat.engine import TraceWriter, make_folder, make_private
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,5 @@
 """One file in several hands: threads, programs, and programs that are killed."""
 
-import os
-import signal
 import sqlite3
 import subprocess
 import threading
@@ -79,33 +77,6 @@ def test_a_file_that_another_program_locks_is_said(store: Store, path: Path, mon
     assert store.chats() == []  # reading goes on
     holder.close()
     store.create_chat()
-
-
-def test_a_killed_program_leaves_all_it_had_written(path: Path) -> None:
-    code = (
-        "store = Store(path)\nchat = store.create_chat('killed')\n"
-        "store.add_message(chat.id, 'user', 'go')\nreply = store.add_message(chat.id, 'assistant', '')\n"
-        "for i in range(10**9):\n"
-        "    store.append_rounds(reply, f'{i} ', [str(i)])\n    print(i, flush=True)\n"
-    )
-    writer = subprocess.Popen(child(code, path), stdout=subprocess.PIPE, text=True)
-    said = -1
-    while said < 40:
-        said = int(writer.stdout.readline())
-    os.kill(writer.pid, signal.SIGKILL)
-    said = int((writer.stdout.read().split() or [said])[-1])
-    writer.wait()
-    with Store(path) as store:
-        assert store.notice is None
-        prompt, reply = store.messages(store.chats()[0].id)
-        assert prompt.content == "go"
-        assert reply.finish_reason is None
-        numbers = [int(number) for number in reply.content.split()]
-        assert numbers == list(range(len(numbers)))
-        assert said < len(numbers) <= said + 2
-        assert reply.events == tuple(map(str, numbers))
-        store.append_rounds(reply.id, "more", [])
-        store.finish_message(reply.id, "cancelled")
 
 
 def test_what_two_programs_type_in_one_chat_is_kept_and_joined_at_the_next_start(path: Path) -> None:

@@ -1,7 +1,5 @@
 """Comparing two drafters on a reply, and the sentences shown if that is not possible."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -86,7 +84,6 @@ async def test_letters_go_from_one_to_the_next(opened: Opened) -> None:
         assert opened.place == 0
         await opened.give(pilot)
         aligned = opened.screen.aligned
-        assert aligned is not None
         only_a, only_b = ([place for place, had in enumerate(aligned.had) if had is each] for each in list(Had)[1:3])
         assert aligned.counts == {Had.BOTH: 44, Had.ONLY_A: 46, Had.ONLY_B: 10, Had.NEITHER: 60}
         for key, place in (("a", only_a[0]), ("a", only_a[1]), ("A", only_a[0]), ("end", 159), ("B", only_b[-1])):

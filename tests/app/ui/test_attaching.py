@@ -1,7 +1,5 @@
 """Attached files and long pastes: completion, counting, sending, opening, removing, storing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +12,9 @@ from textual.widgets import OptionList, TextArea
 from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
 from specchat.app.ui.widgets.prompt_frame import Chips, CommandHint
-from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage, lines_of, run
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
-WIDE, NARROW = (140, 40), (80, 24)
 LONG = "\n".join(f"line {number} of a log" for number in range(10_000)) + "\n"
 SIGN = "[pasted 10,000 lines · 189 kB]"
 CODE = "def tea():\n    return 'hot'\n"
@@ -81,7 +77,7 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
         assert asked(stage) == f"src/tea.py:\n```\n{CODE}```\n\nWhat is in @src/tea.py"
         await stage.give(pilot)
         assert "  ▌ ▤ src/tea.py · 7 tokens" in lines_of(stage)
-        transcript = stage.app.screen.query_one(Transcript)
+        transcript = stage.app.chat_screen.transcript
         transcript.action_request("attachment", id(screen_of(stage).conversation.turns[0]), (0,))
         await stage.settle(pilot)
         assert stage.app.screen.query_one(TextArea).text == CODE

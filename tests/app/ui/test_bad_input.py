@@ -1,18 +1,14 @@
 """Unusual input gets a clear sentence or a sensible display, and nothing is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specchat.app.ui.screens.dialogs import SystemScreen
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import WIDE, Stage, lines_of
 
 pytestmark = pytest.mark.slow
-
-WIDE = (140, 40)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +16,8 @@ WIDE = (140, 40)
     [
         (b"", "primary is missing: give it a colour"),
         (b"primary = 3\n", "primary is 3, which is no colour"),
+        (b"primary = 'reddish'", "primary is 'reddish'"),
+        (b"name =", ""),
         (b"\xff\x00", "it is not text in UTF-8"),
         (None, "Is a directory"),
         (b'primary = "red"\n[fates]\nlost = "red"\n', "fates.lost is no fate"),

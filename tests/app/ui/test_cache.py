@@ -1,7 +1,5 @@
 """The picture of the cache: chats, shared blocks, room; and sources that have none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -32,13 +30,11 @@ async def two_chats(stage: Stage, pilot: Pilot[None]) -> None:
         800_000,
         4096,
         (
-            CachedText(first, 300, 120, running=False),
-            CachedText("a question", 3, 0, running=False),
-            CachedText(second, 100, 0, running=False),
-            CachedText(third, 409, 0, running=True),
+            CachedText(first, 300, 120, running=False), CachedText("a question", 3, 0, running=False),
+            CachedText(second, 100, 0, running=False), CachedText(third, 409, 0, running=True),
         ),
         0.0,
-    )
+    )  # fmt: skip
 
 
 def text_of(stage: Stage) -> str:

@@ -1,7 +1,5 @@
 """Several replies to one prompt: requested together, shown next to each other, picked, stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,10 @@ from specchat.app.ui.screens.candidates import CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.reply_frames import CandidateFrame
-from specchat.app.ui.widgets.transcript import Transcript
-from tests.app.stage import QUESTION, Stage, lines_of
+from tests.app.stage import QUESTION, WIDE, Stage, lines_of
 
 pytestmark = pytest.mark.slow
 
-SIZE = (140, 40)
 ASK = f"/candidates 3 {QUESTION}"
 
 
@@ -36,7 +32,7 @@ def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
 
 
 async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, 5, text=ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
         assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
@@ -48,7 +44,7 @@ async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage)
 
 @pytest.mark.parametrize("how", ["key", "enter", "click"])
 async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, text=ASK)
         if how == "key":
             await stage.press(pilot, "2")
@@ -68,7 +64,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
 
 
 async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, 8, text=ASK)
         await stage.press(pilot, "3")
         ids = [request.request_id for request in stage.engine.submitted]
@@ -83,7 +79,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
 
 
 async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "escape")
         assert isinstance(stage.app.screen, ChatScreen)
@@ -117,10 +113,10 @@ async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, widt
 
 
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, text=ASK)
         await stage.press(pilot, "2")
-        transcript = stage.app.screen.query_one(Transcript)
+        transcript = stage.app.chat_screen.transcript
         await stage.press(pilot, "home")
         transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
@@ -132,7 +128,7 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
 
 
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, 20, text=ASK)
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
@@ -143,7 +139,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
         for file in tmp_path.glob("specchat.db*"):
             (copy / file.name).write_bytes(file.read_bytes())
     again = Stage(copy, name="sampled", temperature=0.8)
-    async with again.started(SIZE) as pilot:
+    async with again.started(WIDE) as pilot:
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert [reply.text for reply in turn(again).replies] == texts
         assert turn(again).place == 2
@@ -153,7 +149,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
 
 async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
@@ -170,14 +166,14 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
 
 async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.5, top_k=1)
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, ASK)
         await stage.press(pilot, "1")
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
 
 
 async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "ctrl+x")
         assert len(stage.engine.cancelled) == 3
@@ -185,7 +181,7 @@ async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
 
 
 async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> None:
-    async with stage.started(SIZE, events=5) as pilot:
+    async with stage.started(WIDE, events=5) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
         await stage.press(pilot, "1")
@@ -195,7 +191,7 @@ async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> Non
 
 
 async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.settle(pilot)
         await stage.send(pilot, ASK)
         stage.engine.die("no room on the device")
@@ -209,13 +205,10 @@ async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
 
 
 LOOKS = {
-    "two": (2, 80, SIZE, "specchat-dark"),
-    "four": (4, 60, SIZE, "specchat-dark"),
-    "four_narrow": (4, 60, (80, 24), "specchat-dark"),
-    "four_light": (4, None, SIZE, "specchat-light"),
-    "eight": (8, 60, SIZE, "specchat-dark"),
-    "three_medium": (3, None, (110, 30), "specchat-dark"),
-}
+    "two": (2, 80, WIDE, "specchat-dark"), "four": (4, 60, WIDE, "specchat-dark"),
+    "four_narrow": (4, 60, (80, 24), "specchat-dark"), "four_light": (4, None, WIDE, "specchat-light"),
+    "eight": (8, 60, WIDE, "specchat-dark"), "three_medium": (3, None, (110, 30), "specchat-dark"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOOKS)
@@ -245,7 +238,7 @@ def test_looks_around(snap_compare: Any, tmp_path: Path, name: str) -> None:
         if name == "picked":
             await stage.press(pilot, "2")
 
-    assert snap_compare(stage.app, terminal_size=SIZE, run_before=before)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)
 
 
 async def test_the_footer_shows_as_many_keys_as_replies(stage: Stage) -> None:

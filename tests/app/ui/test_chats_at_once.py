@@ -1,13 +1,6 @@
 """Concurrent replies in several chats: marks in the list, unsent text, kills."""
 
-from __future__ import annotations
-
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +12,10 @@ from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.storage.store import Store
 from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.composer import Composer
 from specchat.engine import Finished, FinishReason
-from tests.app.stage import FOLLOW_UP, QUESTION, Stage
+from tests.app.stage import FOLLOW_UP, QUESTION, WIDE, Stage
 
 pytestmark = pytest.mark.slow
-
-SIZE = (140, 40)
 
 
 @pytest.fixture
@@ -50,7 +40,7 @@ async def two_at_once(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def test_both_go_on(stage: Stage) -> None:
-    async with stage.after(two_at_once, SIZE) as pilot:
+    async with stage.after(two_at_once, WIDE) as pilot:
         assert not stage.engine.cancelled
         assert [len(request.messages) for request in stage.engine.submitted] == [1, 1]
         assert ["●" in line for line in listed(stage)] == [True, True, False]
@@ -61,7 +51,7 @@ async def test_both_go_on(stage: Stage) -> None:
 
 
 async def test_the_list_says_how_each_stands(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.settle(pilot)
         await stage.send(pilot, "before the models are loaded")
         assert listed(stage)[0].startswith("◌ ")
@@ -77,13 +67,13 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
 
 
 async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE, events=5) as pilot:
+    async with stage.started(WIDE, events=5) as pilot:
         await stage.press(pilot, "ctrl+n")
         await stage.give(pilot)
         assert listed(stage)[0].startswith("◆ ")
     for signs in (("◆ ", "  "), ("  ", "  ")):
         again = Stage(tmp_path)
-        async with again.started(SIZE) as pilot:
+        async with again.started(WIDE) as pilot:
             assert listed(again)[0].startswith(signs[0])
             await again.press(pilot, "ctrl+b", "enter")
             assert listed(again)[0].startswith(signs[1])
@@ -91,16 +81,16 @@ async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage:
 
 async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tmp_path: Path) -> None:
     stage.store.change_chat(1, pinned=True)
-    async with stage.started(SIZE):
+    async with stage.started(WIDE):
         assert not stage.app.chat_screen.conversation.turns
         assert stage.app.chat_screen.conversation.chat is None
     again = Stage(tmp_path, reopen="on")
-    async with again.started(SIZE):
+    async with again.started(WIDE):
         assert again.app.chat_screen.conversation.title == "Regex for dates"
 
 
 async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
-    async with stage.started(SIZE, events=None) as pilot:
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.send(pilot, "/tag of two")
         assert stage.said[-1] == "/tag of two is not understood: it takes one word, as in /tag work"
         await stage.send(pilot, "/tag lisbon")
@@ -142,7 +132,7 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
 ) -> None:
     monkeypatch.setattr(chats, "IDLE_S", 0.001)
     stage = Stage(tmp_path, target="qwen3-0.6b")
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         for given in ("cancelled", '"Two days in Lisbon"\n', "X" * 99):
             before = len(stage.engine.examined)
             await stage.press(pilot, "ctrl+n")
@@ -163,18 +153,18 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
 
 
 async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "enter")
         assert stage.app.chat_screen.conversation.title == "Regex for dates"
 
 
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
-    async with stage.started(SIZE, events=None):
+    async with stage.started(WIDE, events=None):
         assert not any(line.startswith("◆") for line in listed(stage))
 
 
 async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+n")
         await stage.give(pilot)
@@ -185,7 +175,7 @@ async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -
 
 
 async def test_stopping_one_leaves_the_other(stage: Stage) -> None:
-    async with stage.after(two_at_once, SIZE) as pilot:
+    async with stage.after(two_at_once, WIDE) as pilot:
         await stage.press(pilot, "escape")
         assert stage.engine.cancelled == [stage.engine.submitted[1].request_id]
         await stage.give(pilot)
@@ -194,38 +184,56 @@ async def test_stopping_one_leaves_the_other(stage: Stage) -> None:
 
 
 async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> None:
-    async with stage.started(SIZE, events=20) as pilot:
+    async with stage.started(WIDE, events=20) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+b", "home", "d", "u")
         await stage.press(pilot, "home", "enter")
         first, second = stage.app.chat_screen.conversation.turns
-        assert first.reply is not None
         assert first.reply.text
         assert second.prompt == FOLLOW_UP
-        assert second.reply is not None
         assert second.reply.stage is ReplyStage.INTERRUPTED
+
+
+def what_a_kill_leaves(folder: Path) -> Path:
+    """The store as its files are now."""
+    (folder / "killed").mkdir()
+    for file in folder.glob("specchat.db*"):
+        shutil.copy(file, folder / "killed")
+    return folder / "killed" / "specchat.db"
 
 
 async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
-    killed = tmp_path / "killed"
-    killed.mkdir()
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.settle(pilot)
         await stage.send(pilot, "too early")
         await stage.press(pilot, *"typed", "escape")
-        for file in tmp_path.glob("specchat.db*"):  # what a kill would leave
-            shutil.copy(file, killed)
-    with Store(killed / "specchat.db") as store:
+        killed = what_a_kill_leaves(tmp_path)
+    with Store(killed) as store:
         assert [chat.title for chat in store.chats()] == ["Regex for dates"]
         assert store.unsent.texts() == {0: "too early\n\ntyped"}
 
 
+async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.settle(pilot)
+        await stage.send(pilot, "sent while the model loads")
+        await stage.press(pilot, *"typed")
+        while "typed" not in stage.store.unsent.texts().values():
+            await pilot.pause(0.05)
+        killed = what_a_kill_leaves(tmp_path)
+    with Store(killed) as store:
+        (chat,) = store.chats()
+        assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
+        assert store.unsent.texts() == {chat.id: "typed"}
+
+
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
-        composer = stage.app.chat_screen.query_one(Composer)
+        composer = stage.composer
         assert composer.text == ""
         await stage.press(pilot, *"old", "ctrl+n")
         assert composer.text == "new"
@@ -233,47 +241,13 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert composer.text == "old"
         stage.app.actions.chats.write()
     again = Stage(tmp_path)
-    async with again.started(SIZE) as pilot:
-        assert again.app.chat_screen.query_one(Composer).text == "new"
+    async with again.started(WIDE) as pilot:
+        assert again.composer.text == "new"
         await again.press(pilot, "ctrl+b", "home", "enter")
-        assert again.app.chat_screen.query_one(Composer).text == "old"
+        assert again.composer.text == "old"
 
 
-KILLED = """
-    import asyncio, sys
-    from pathlib import Path
-    from specchat.app.storage.store import Store
-    from tests.app.stage import Stage
-
-    async def main():
-        stage = Stage(Path(sys.argv[1]))
-        async with stage.app.run_test(size=(100, 30)) as pilot:
-            await stage.settle(pilot)
-            await stage.send(pilot, "sent while the model loads")
-            await stage.press(pilot, *"and typed")
-            with Store(stage.database) as store:
-                while "and typed" not in store.unsent.texts().values():
-                    await asyncio.sleep(0.05)
-            print("ready", flush=True)
-            await asyncio.sleep(60)
-
-    asyncio.run(main())
-"""
-
-
-def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
-    script = textwrap.dedent(KILLED)
-    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        os.kill(process.pid, signal.SIGKILL)
-    with Store(tmp_path / "specchat.db") as store:
-        (chat,) = store.chats()
-        assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
-        assert store.unsent.texts() == {chat.id: "and typed"}
-
-
-@pytest.mark.parametrize("size", [SIZE, (80, 24)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("size", [WIDE, (80, 24)], ids=["wide", "narrow"])
 def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
     """One chat with news, one that answers, one that waits for the models no more, the open one empty."""
 

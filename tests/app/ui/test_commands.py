@@ -1,7 +1,5 @@
 """Slash commands: each command, errors, completion by tab."""
 
-from __future__ import annotations
-
 import json
 from operator import attrgetter
 from pathlib import Path
@@ -18,9 +16,7 @@ from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.slash import completed, matches, menu
 from specchat.app.ui.widgets.prompt_frame import CommandHint
-from tests.app.stage import QUESTION, Stage
-
-SIZE = (140, 40)
+from tests.app.stage import QUESTION, WIDE, Stage
 
 
 @pytest.fixture
@@ -57,7 +53,7 @@ CONTROLS = [
 
 
 async def test_every_control_is_confirmed_and_reaches_the_next_request(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         for number, lines in enumerate(CONTROLS):
             for line, _, _, sentence in lines:
                 await stage.send(pilot, line)
@@ -92,7 +88,7 @@ WRONG = {
 
 
 async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         for number, (line, sentence) in enumerate(WRONG.items(), 1):
             await stage.send(pilot, line)
             assert len(stage.said) == number
@@ -101,7 +97,7 @@ async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage) -> None:
 
 
 async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         hint = stage.app.screen.query_one(CommandHint)
         for keys, shown in (((), False), (("slash",), True), (("slash",), False)):
             await stage.press(pilot, *keys)
@@ -111,7 +107,7 @@ async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
 
 
 async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         (request,) = stage.engine.submitted
         await stage.send(pilot, "/gamma 6")
         assert stage.engine.adjusted == [(request.request_id, "auto", 6)]
@@ -128,7 +124,7 @@ async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling
 async def test_what_is_set_is_kept_in_the_file_for_the_model_and_nothing_else_is_touched(
     stage: Stage, tmp_path: Path
 ) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         for line in ("/gamma 6", "/temp 0.7", "/seed 3", "/seed off", "/theme nord", "/min-p auto"):
             await stage.send(pilot, line)
     text = (tmp_path / "config" / "settings.toml").read_text()
@@ -138,7 +134,7 @@ async def test_what_is_set_is_kept_in_the_file_for_the_model_and_nothing_else_is
 
 async def test_a_settings_file_that_broke_meanwhile_is_left_alone(stage: Stage, tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         file.write_text("gamma = = 1\n")
         await stage.send(pilot, "/gamma 6")
         stage.app.actions.preferences.close()  # type: ignore[union-attr]
@@ -149,7 +145,7 @@ async def test_a_settings_file_that_broke_meanwhile_is_left_alone(stage: Stage, 
 
 
 async def test_presets(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/temp 0.7")
         await stage.send(pilot, "/save warm")
         file = tmp_path / "config" / "presets" / "warm.toml"
@@ -162,7 +158,6 @@ async def test_presets(stage: Stage, tmp_path: Path) -> None:
         await stage.send(pilot, "/preset warm")
         assert stage.said[-1] == "preset warm"
         settings = stage.app.requests.settings
-        assert settings is not None
         assert (settings.temperature, settings.top_k, settings.gamma) == (0.7, None, 3)
         file.write_text("temperature = 'hot'\n")
         await stage.send(pilot, "/preset warm")
@@ -171,7 +166,7 @@ async def test_presets(stage: Stage, tmp_path: Path) -> None:
 
 
 async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/export md")
         assert stage.said[-1] == "there is nothing to export yet"
         await stage.answer(pilot)
@@ -201,7 +196,7 @@ async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
 
 
 async def test_a_command_before_the_app_is_ready(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.settle(pilot)
         stage.app.requests.settings = None
         await stage.send(pilot, "/gamma 4")
@@ -210,7 +205,7 @@ async def test_a_command_before_the_app_is_ready(stage: Stage) -> None:
 
 
 async def test_tab_completes(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "slash", "g", "tab")
         assert stage.composer.text == "/gamma "
         await stage.press(pilot, "a", "tab")
@@ -229,14 +224,14 @@ async def test_tab_completes(stage: Stage) -> None:
 
 
 async def test_tab_begins_anew_with_another_text(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "slash", "t", "h", "tab", "tab", "ctrl+u")
         await stage.press(pilot, "slash", *"theme", "space", "tab")
         assert stage.composer.text.startswith("/theme ")
 
 
 async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         hint = stage.app.screen.query_one(CommandHint)
         await stage.press(pilot, "slash")
         assert hint.render().plain.splitlines()[0].startswith("▸ /new")
@@ -259,14 +254,14 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
 
 
 async def test_a_text_becomes_the_system_prompt(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/system Answer like a pirate, in rhymes.")
         await stage.answer(pilot)
         assert stage.engine.submitted[-1].messages[0].content == "Answer like a pirate, in rhymes."
 
 
 async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
-    async with stage.started(SIZE):
+    async with stage.started(WIDE):
         for action in ACTIONS.values():
             assert callable(attrgetter(action.run)(stage.app.actions)), action.name
             assert stage.app.actions.available(action.name) in (True, False)
@@ -280,11 +275,7 @@ def test_every_command_is_completed_from_its_beginning() -> None:
     assert completed("/nothing", {}) == "/nothing"
 
 
-LOOKS = {
-    "hint_all": ("/", SIZE),
-    "hint_some": ("/t", (80, 24)),
-    "hint_values": ("/theme ", (80, 24)),
-}
+LOOKS = {"hint_all": ("/", WIDE), "hint_some": ("/t", (80, 24)), "hint_values": ("/theme ", (80, 24))}
 
 
 @pytest.mark.parametrize("name", LOOKS)
@@ -306,4 +297,4 @@ def test_looks_wrong(snap_compare: Any, stage: Stage) -> None:
         await stage.answer(pilot, 60)
         await stage.send(pilot, "/gamma six")
 
-    assert snap_compare(stage.app, terminal_size=SIZE, run_before=before)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)

@@ -1,7 +1,5 @@
 """How full the context is, what happens when it is full, and messages that were left out."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,16 +11,12 @@ from textual.pilot import Pilot
 from specchat.app.chat.exchange import as_json
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.screens.dialogs import ContextScreen
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted
 from tests.app.stage import QUESTION, Stage, lines_of, run
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = (140, 40), (80, 24)
 
 
 def frame(stage: Stage) -> PromptFrame:
@@ -71,12 +65,11 @@ async def test_the_bar_has_what_was_said_what_is_typed_and_what_is_attached(
         await stage.press(pilot, *"what is in @list.txt")
         await stage.counted(pilot)
         usage = frame(stage).usage
-        assert usage is not None
         assert (usage.history, usage.prompt, usage.attached) == (history, 4, 6)  # with its name and fences
         assert usage.room == 1000 - usage.total
         assert f"▮▯▯▯▯ {usage.total:,} / 1,000" in str(frame(stage).border_subtitle)
         assert f"history {history} · prompt 4 · attached 6 · room for the reply" in str(frame(stage).tooltip)
-        stage.app.chat_screen.query_one(Composer).clear()
+        stage.composer.clear()
         await stage.settle(pilot)
         assert frame(stage).usage is None
 
@@ -85,7 +78,7 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await begin(stage, pilot, 12)
         text = " ".join(["word"] * 12)
-        stage.app.chat_screen.query_one(Composer).put(text)
+        stage.composer.put(text)
         await stage.counted(pilot)
         assert "▮▮▮▮▮ 12 / 12 · no room for a reply" in str(frame(stage).border_subtitle)
         await stage.press(pilot, "enter")
@@ -93,9 +86,9 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         assert stage.said[-1].startswith(sentence)
         assert stage.app.chat_screen.typed == text
         assert not stage.engine.submitted
-        stage.app.chat_screen.query_one(Composer).put("/context drop-oldest")
+        stage.composer.put("/context drop-oldest")
         await stage.press(pilot, "enter")
-        stage.app.chat_screen.query_one(Composer).put(text)
+        stage.composer.put(text)
         await stage.counted(pilot)
         assert "the oldest turns are left out" in str(frame(stage).border_subtitle)
         await stage.press(pilot, "enter")
@@ -129,8 +122,8 @@ async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(sta
         seen = lines_of(stage)
         mark = next(y for y, line in enumerate(seen) if "the model was not told the 2 messages above" in line)
         assert "And in one word?" in seen[mark + 1]
-        grey = stage.app.screen.query_one(Transcript).painter.styles["untold"].color
-        strips = [stage.app.screen.query_one(Transcript).render_line(y) for y in (mark - 2, mark + 1)]
+        grey = stage.app.chat_screen.transcript.painter.styles["untold"].color
+        strips = [stage.app.chat_screen.transcript.render_line(y) for y in (mark - 2, mark + 1)]
         told = [any(segment.style and segment.style.color == grey for segment in strip) for strip in strips]
         assert told == [True, False]
         assert '"left_out"' in as_json(conversation, "")

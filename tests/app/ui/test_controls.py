@@ -1,14 +1,11 @@
 """The panel of controls, by key and by mouse, also while a reply is written."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Input
 
 from specchat.app.chat.exchange import as_json, read_chats
@@ -24,11 +21,10 @@ from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
 from tests.app.recorded import RecordedEngine, trace
-from tests.app.stage import Stage
+from tests.app.stage import Stage, run
 from tests.app.thinking import thinking_trace
-from tests.app.views import Replay
+from tests.app.views import WIDE, Replay, answered
 
-SIZE = (140, 40)
 NAMES = [control.name for control in CONTROLS if not control.by_template]
 
 
@@ -52,7 +48,7 @@ def shown(stage: Stage) -> list[str]:
 
 
 async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         await stage.press(pilot, "ctrl+o")
         bar = stage.app.screen.query_one(KeyBar)
         assert [key.description for key in bar.keys] == ["less", "more", "type a value", "save as preset", "close"]
@@ -64,7 +60,7 @@ async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage
 
 
 async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         for key in ("ctrl+o", "f9"):
             await stage.press(pilot, key)
             assert isinstance(stage.app.screen, ControlsScreen)
@@ -83,7 +79,7 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
 
 
 async def test_the_mouse_steps(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+o")
         controls = stage.app.screen.query_one(ControlList)
         y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
@@ -97,7 +93,7 @@ async def test_the_mouse_steps(stage: Stage) -> None:
 
 
 async def test_values_are_typed(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+o", "down", "down", "enter")
         field = stage.app.screen.query_one(Input)
         assert field.has_focus
@@ -119,7 +115,7 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
     changes = {Ready: own, Admitted: own}
     records = [replace(r, sampling=changes[type(r)]) if type(r) in changes else r for r in trace()]
     stage.engine = RecordedEngine(records)
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         header = stage.app.chat_screen.query_one(Masthead).query_one("#models")
         for key, said, title, expected in (
             ("", "", "T 0.6", own),
@@ -142,12 +138,11 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
         assert json.loads(exported)["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
         ((chat, messages),), _ = read_chats(exported)
         imported = stored_conversation(chat, messages).turns[0].reply
-        assert imported is not None
         assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.turns[0].reply.rounds)
 
 
 async def test_the_system_prompt_has_a_row_that_opens_its_form(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/system Be brief.")
         await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("system"))
         assert any("system prompt Be brief." in line for line in shown(stage))
@@ -165,7 +160,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
         return RecordedEngine(trace())
 
     stage.app.actions.make_source = make
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("context"), "enter", *"800", "enter")
         assert [each.context for each in made] == [800]
         assert any(line.split() == ["▸", "context", "800"] for line in shown(stage))
@@ -175,7 +170,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
 
 
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter")
         assert any(line.strip() == "plain" for line in shown(stage))
         await stage.press(pilot, "right", "right")
@@ -192,7 +187,7 @@ async def test_not_in_a_replay() -> None:
 
 async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:
     stage = kept(tmp_path, draft="smollm2-135m", drafter="ngram")
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/drafter model")
         assert stage.said[-1].startswith("the loaded models have no drafter 'model': choose one of auto, ")
         assert settings(stage).drafter == "ngram"
@@ -220,27 +215,18 @@ def test_every_step_of_every_control_is_a_value_and_reads_back() -> None:
 
 
 LOOKS = {
-    "open": (SIZE, "", ()),
-    "open_narrow": ((80, 24), "", ("down", "down", "down")),
-    "open_light": (SIZE, "specchat-light", ("down", "right")),
-    "typing": (SIZE, "", ("down", "down", "enter")),
-    "wrong": (SIZE, "", ("enter", "6", "0", "enter")),
-    "small": ((60, 16), "", ("up", "up")),
-}
+    "open": (WIDE, "", ()), "open_narrow": ((80, 24), "", ("down", "down", "down")),
+    "open_light": (WIDE, "specchat-light", ("down", "right")), "typing": (WIDE, "", ("down", "down", "enter")),
+    "wrong": (WIDE, "", ("enter", "6", "0", "enter")), "small": ((60, 16), "", ("up", "up")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOOKS)
 def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
     size, theme, keys = LOOKS[name]
     stage = kept(tmp_path, theme=theme, temperature=0.7)
-
-    async def before(pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 70)
-        Presets(tmp_path / "presets").save("fast", Settings())
-        await stage.press(pilot, "ctrl+o", *keys)
-
-    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+    Presets(tmp_path / "presets").save("fast", Settings())
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, "ctrl+o", *keys))
 
 
 @pytest.mark.slow
@@ -249,7 +235,7 @@ async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -
         stage = kept(tmp_path / str(able))
         if able:
             stage.engine = RecordedEngine(thinking_trace())
-        async with stage.started(SIZE) as pilot:
+        async with stage.started(WIDE) as pilot:
             await stage.press(pilot, "ctrl+o")
             assert any(line.split()[:1] == ["thinking"] for line in shown(stage)) is able
             if not able:

@@ -1,7 +1,5 @@
 """Copying replies, code and selections to the clipboard and to a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,12 @@ from specchat.app.chat.reply import Reply
 from specchat.app.paths import state_folder
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import WIDE, Stage, lines_of
 from tests.app.ui.test_transcript import round_of
 
 pytestmark = pytest.mark.slow
 
-SIZE = (140, 40)
 CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 
@@ -37,7 +33,7 @@ def plain(text: str, number: int = 0) -> Round:
 
 
 async def drag(stage: Stage, pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]) -> None:
-    left, top = stage.app.screen.query_one(Transcript).content_region.offset
+    left, top = stage.app.chat_screen.transcript.content_region.offset
     await pilot.mouse_down(offset=(left + start[0], top + start[1]))
     await pilot.hover(offset=(left + end[0], top + end[1]))
     await pilot.mouse_up(offset=(left + end[0], top + end[1]))
@@ -50,7 +46,7 @@ def line_with(stage: Stage, text: str) -> tuple[int, int]:
 
 
 async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, round_of(" yes", " no", " never", accepted=1, tested=2, last=" indeed", fate=Fate.CORRECTION))
         await stage.settle(pilot)
         x, y = line_with(stage, "yes")
@@ -74,7 +70,7 @@ async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: St
 
 
 async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("東京は日本の首都です"))
         await stage.settle(pilot)
         _, y = line_with(stage, "東京")
@@ -83,10 +79,10 @@ async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> Non
 
 
 async def test_lines_are_selected_by_key(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("one\ntwo\nthree"), prompt="numbers")
         await stage.settle(pilot)
-        stage.app.screen.query_one(Transcript).focus()
+        stage.app.chat_screen.transcript.focus()
         await stage.press(pilot, *["shift+down"] * 5)
         assert stage.app.screen.get_selected_text() == "numbers\n\none\ntwo"
         await stage.press(pilot, "shift+up", "ctrl+c")
@@ -103,11 +99,11 @@ def test_wrapping_can_be_undone(width: int) -> None:
 
 
 async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("the whole reply\nin two lines"))
         await stage.settle(pilot)
         x, y = line_with(stage, "copy")
-        left, top = stage.app.screen.query_one(Transcript).content_region.offset
+        left, top = stage.app.chat_screen.transcript.content_region.offset
         await pilot.click(offset=(left + x + 1, top + y))
         await stage.settle(pilot)
         assert stage.app.clipboard == "the whole reply\nin two lines"
@@ -116,7 +112,7 @@ async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("keys", "copied"), [("1", CODE.strip()), ("2", "print(1)"), ("3", "echo 1"), ("4", "# ?")])
 async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain(CODE))
         await stage.press(pilot, "f8")
         assert isinstance(stage.app.screen, ChoiceScreen)
@@ -127,7 +123,7 @@ async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -
 
 
 async def test_commands_copy(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/copy")
         assert any("no reply to copy yet" in notice for notice in stage.said)
         say(stage, plain("words alone"))
@@ -148,7 +144,7 @@ async def test_commands_copy(stage: Stage) -> None:
 
 async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file in its place")
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         say(stage, plain("words"))
         await stage.send(pilot, "/copy")
         assert stage.app.clipboard == "words"
@@ -164,4 +160,4 @@ def test_looks(snap_compare: Any, stage: Stage, what: str) -> None:
         if what == "menu":
             await stage.press(pilot, "f8")
 
-    assert snap_compare(stage.app, terminal_size=SIZE if what == "menu" else (80, 24), run_before=before)
+    assert snap_compare(stage.app, terminal_size=WIDE if what == "menu" else (80, 24), run_before=before)

@@ -1,7 +1,5 @@
 """The prompt in an external editor; it is not changed if anything goes wrong."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import nullcontext
 from pathlib import Path

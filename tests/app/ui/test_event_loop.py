@@ -1,7 +1,5 @@
 """The app's event loop: a core is reserved for it while it is busy, and only then."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

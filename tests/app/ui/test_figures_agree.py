@@ -1,7 +1,5 @@
 """All figures of one frame come from one snapshot of the records."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ from textual.pilot import Pilot
 
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Captured, Event, Prefilled, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
@@ -22,7 +19,7 @@ from tests.engine.records import make_round
 
 def line_figures(stage: Stage) -> tuple[float | None, str] | None:
     """The measured speedup (None where it is none worth a number) and the acceptance as the line has them."""
-    transcript = stage.app.screen.query_one(Transcript)
+    transcript = stage.app.chat_screen.transcript
     text = "\n".join(transcript.render_line(y).text for y in range(transcript.size.height))
     found = re.search(r"(?:([\d.]+)× (faster|slower)|as fast as without drafts) · (\d+ %) accepted", text)
     if found is None:

@@ -1,7 +1,5 @@
 """How often the screen is drawn while a reply runs: by what frames cost, on a clock of our own."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.app.chat.reply import Stage

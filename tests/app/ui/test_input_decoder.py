@@ -1,7 +1,5 @@
 """Bytes as a terminal sends them, in pieces of every size."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

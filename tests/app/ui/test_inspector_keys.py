@@ -1,7 +1,5 @@
 """Every key and mouse action of the inspector, on recorded engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +12,13 @@ from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishReason
 from tests.app.stage import Stage
-from tests.app.views import WIDE, answered, reply_of, screen_of, spot_of, text_of
+from tests.app.views import WIDE, answered, answering, reply_of, screen_of, spot_of, text_of
 
 pytestmark = pytest.mark.slow
 
 
 async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         await stage.press(pilot, "f6")
         assert screen.query_one(Inspector).display
         assert not screen.query_one(Panel).display
@@ -30,7 +27,7 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> Non
             await stage.press(pilot, *keys)
             assert not screen.query_one(Inspector).display
             assert screen.query_one(Panel).display
-            assert screen.query_one(Transcript).spot is None
+            assert screen.transcript.spot is None
             assert isinstance(screen.focused, Composer)
         assert not stage.engine.cancelled
         await stage.press(pilot, "escape")
@@ -38,11 +35,9 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> Non
 
 
 async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, None)
-        transcript, reply = screen.query_one(Transcript), reply_of(screen)
+    async with answering(stage, None) as (pilot, screen):
+        transcript, reply = screen.transcript, reply_of(screen)
         await stage.press(pilot, "f6")
-        assert transcript.spot is not None
         last = transcript.spot.token
         await stage.press(pilot, "left", "left")
         assert transcript.spot.token == last - 2
@@ -58,8 +53,7 @@ async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> N
 
 
 async def test_tokens_that_are_hidden_are_passed_over(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         await stage.press(pilot, "ctrl+r", "f6", *["left"] * 30)
         await stage.press(pilot, "left")
         assert spot_of(screen)[1] not in (Fate.REJECTED, Fate.DISCARDED)
@@ -69,24 +63,21 @@ async def test_from_one_reply_to_the_one_before(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await answered(stage, pilot, None)
         await stage.answer(pilot, 8, text="again")
-        screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
+        screen, transcript = screen_of(stage), screen_of(stage).transcript
         await stage.press(pilot, "f6", *["up"] * 6)
-        assert transcript.spot is not None
         assert transcript.spot.reply is reply_of(screen, 0)
 
 
 @pytest.mark.parametrize("detail", ["code", "chat"])
 async def test_a_click_looks_at_the_token_under_it(tmp_path: Path, detail: str) -> None:
     stage = Stage(tmp_path, name=detail)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
-        transcript = screen.query_one(Transcript)
+    async with answering(stage) as (pilot, screen):
+        transcript = screen.transcript
         lines = [transcript.render_line(y).text for y in range(transcript.size.height)]
         line = next(y for y, text in enumerate(lines) if text[:4].isspace() and text[4:5].strip())
         await pilot.click(Transcript, offset=(5, line))
         await stage.settle(pilot)
         assert screen.query_one(Inspector).display
-        assert transcript.spot is not None
         assert transcript.spot.token == 0
         await pilot.click(Transcript, offset=(1, line))  # the margin: nothing is there
         await stage.settle(pilot)
@@ -104,7 +95,7 @@ async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> 
         assert stage.engine.details[1:] == [(running, 0)]
         await stage.give(pilot)
         await stage.press(pilot, "f6", "tab")
-        screen_of(stage).query_one(Composer).focus()
+        stage.composer.focus()
         await stage.send(pilot, "more")
         assert stage.engine.submitted[1].detail == DETAIL
 
@@ -116,12 +107,11 @@ async def test_inspector_before_the_first_token(stage: Stage) -> None:
         screen = screen_of(stage)
         assert "no token" in text_of(screen.query_one(VerdictCard))
         await stage.give(pilot, 10)
-        assert screen.query_one(Transcript).spot is not None
+        assert screen.transcript.spot is not None
 
 
 async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         await stage.press(pilot, "f6", "ctrl+left")
         assert "not recorded for this round" in text_of(screen.query_one(ChancesCard)).replace("\n", " ")
         await stage.give(pilot)
@@ -131,11 +121,9 @@ async def test_what_is_not_recorded_is_said_to_be_so(stage: Stage) -> None:
 
 async def test_what_was_not_recorded_is_computed_when_the_reply_has_ended(stage: Stage) -> None:
     """The inspector opens on the last tested token; its lists come from a pass of their own, and are marked."""
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, None)
+    async with answering(stage, None) as (pilot, screen):
         await stage.press(pilot, "f6")
-        spot = screen.query_one(Transcript).spot
-        assert spot is not None
+        spot = screen.transcript.spot
         record, token = spot.reply.token(spot.token)
         assert token.fate in (Fate.ACCEPTED, Fate.REJECTED)
         assert all(not r.tested for r in spot.reply.rounds[record.number + 1 :])
@@ -159,6 +147,6 @@ async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await answered(stage, pilot, None)
         await stage.press(pilot, "f6", "ctrl+n")
-        assert screen_of(stage).query_one(Transcript).spot is None
+        assert screen_of(stage).transcript.spot is None
         await stage.press(pilot, "ctrl+b", "home", "enter", "f6", "left")
         assert spot_of(screen_of(stage))[0] > 0

@@ -1,7 +1,5 @@
 """Every key and every mouse action, on a recorded engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +17,7 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import FinishReason
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import screen_of
-
-SIZE = (140, 40)
+from tests.app.views import NARROW, WIDE, answered, screen_of
 
 
 @pytest.fixture
@@ -45,7 +41,7 @@ def messages(stage: Stage) -> list[tuple[str, str | None]]:
 
 
 async def test_typing_works_while_the_model_loads(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "h", "i", "enter")
         assert [turn.prompt for turn in conversation(stage).waiting] == ["hi"]
         assert any("queued" in line for line in lines_of(stage))
@@ -57,7 +53,7 @@ async def test_typing_works_while_the_model_loads(stage: Stage) -> None:
 
 
 async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> None:
-    async with stage.started(SIZE, events=None) as pilot:
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.answer(pilot, text=FOLLOW_UP)
         first, second = stage.engine.submitted
         assert [m.content for m in first.messages] == [QUESTION]
@@ -67,17 +63,17 @@ async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> 
 
 
 async def test_new_line(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "a", "ctrl+j", "b", "shift+enter", "c")
-        assert widget(stage, Composer).text == "a\nb\nc"
-        assert widget(stage, Composer).size.height == 3
+        assert stage.composer.text == "a\nb\nc"
+        assert stage.composer.size.height == 3
 
 
 async def test_prompt_history(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         for prompt in ("first", "second"):
             await stage.answer(pilot, text=prompt)
-        composer = widget(stage, Composer)
+        composer = stage.composer
         await stage.press(pilot, "x", "up")
         assert composer.text == "second"
         await stage.press(pilot, "up")
@@ -87,10 +83,9 @@ async def test_prompt_history(stage: Stage) -> None:
 
 
 async def test_stop_keeps_the_text(stage: Stage) -> None:
-    async with stage.started(SIZE, events=40) as pilot:
+    async with stage.started(WIDE, events=40) as pilot:
         await stage.press(pilot, "escape")
         reply = conversation(stage).turns[0].reply
-        assert reply is not None
         assert (reply.stage, reply.reason) == (ReplyStage.ENDED, FinishReason.CANCELLED)
         assert messages(stage) == [("user", None), ("assistant", "cancelled")]
         stored = stage.store.messages(stage.store.chats()[0].id)[1]
@@ -98,43 +93,42 @@ async def test_stop_keeps_the_text(stage: Stage) -> None:
 
 
 async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         await stage.send(pilot, "second")
         assert len(stage.engine.submitted) == 1
         await stage.give(pilot)
         assert stage.engine.submitted[1].messages[-1].content == "second"
         await stage.send(pilot, "third")
         await stage.press(pilot, "escape")
-        assert widget(stage, Composer).text == "third"
+        assert stage.composer.text == "third"
         assert len(stage.engine.submitted) == 2
         assert not conversation(stage).waiting
 
 
 async def test_help(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         for key, opened in (("f1", HelpScreen), ("question_mark", KeysScreen)):
             await stage.press(pilot, key)
             assert isinstance(stage.app.screen, opened)
             await stage.press(pilot, key)
             assert isinstance(stage.app.screen, ChatScreen)
-            assert widget(stage, Composer).text == ""
+            assert stage.composer.text == ""
 
 
 async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         old = conversation(stage)
         await stage.press(pilot, "ctrl+n")
         assert not conversation(stage).turns
         await stage.press(pilot, "ctrl+b", "home", "enter")
         assert conversation(stage) is old
         await stage.give(pilot)
-        assert old.turns[0].reply is not None
         assert old.turns[0].reply.reason is FinishReason.LENGTH
         assert messages(stage)[1] == ("assistant", "length")
 
 
 async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "down", "enter")
         assert conversation(stage).title == "Regex for dates"
         await pilot.click(ChatList, offset=(4, 1))
@@ -144,7 +138,7 @@ async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
 
 
 async def test_rename_delete_and_undo(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "r")
         assert isinstance(stage.app.screen, RenameScreen)
         widget(stage, Input).value = "Sorting"
@@ -159,7 +153,7 @@ async def test_rename_delete_and_undo(stage: Stage) -> None:
 
 
 async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         await stage.press(pilot, "ctrl+b", "d")
         assert stage.engine.cancelled
         assert not conversation(stage).turns
@@ -167,11 +161,11 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
         assert len(stage.store.chats()) == 2
         await stage.press(pilot, "u")
         assert len(stage.store.chats()) == 3
-        assert widget(stage, Composer).text == ""
+        assert stage.composer.text == ""
 
 
 async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sent(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "enter", "space", "enter", "backspace")
         assert not conversation(stage).turns
         for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
@@ -181,7 +175,7 @@ async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sen
 
 
 async def test_chats_and_panel_fold(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "ctrl+b")
         assert widget(stage, ChatList).has_focus
         await stage.press(pilot, "ctrl+b")
@@ -206,7 +200,7 @@ async def test_panes_on_a_narrow_screen(stage: Stage) -> None:
 
 
 async def test_rejected_tokens_and_markdown_are_switched_and_back(stage: Stage) -> None:
-    async with stage.started(SIZE, events=30) as pilot:
+    async with stage.started(WIDE, events=30) as pilot:
         shown = lines_of(stage)
         await stage.press(pilot, "ctrl+r", "ctrl+r")
         assert lines_of(stage) != shown
@@ -240,14 +234,14 @@ async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:
 
 async def test_pictures_are_never_overwritten(stage: Stage, tmp_path: Path) -> None:
     (tmp_path / "specchat-1.svg").write_text("mine")
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "alt+p")
         assert (tmp_path / "specchat-1.svg").read_text() == "mine"
         assert (tmp_path / "specchat-2.svg").read_text().startswith("<svg")
 
 
 async def test_quit_stores_what_was_said(stage: Stage) -> None:
-    async with stage.started(SIZE, events=20) as pilot:
+    async with stage.started(WIDE, events=20) as pilot:
         await pilot.press("ctrl+q")
     assert stage.engine.closed
     from specchat.app.storage.store import Store
@@ -260,10 +254,18 @@ async def test_quit_stores_what_was_said(stage: Stage) -> None:
 
 
 async def test_palette_offers_our_commands(stage: Stage) -> None:
-    async with stage.started(SIZE, events=10) as pilot:
+    async with stage.started(WIDE, events=10) as pilot:
         names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
         assert {"New chat", "Rename chat", "Delete chat", "Stop", "Markdown", "Theme", "Save picture", "Quit"} <= names
         await pilot.press("ctrl+p")
         await pilot.pause()
         assert stage.app.screen is not stage.app.chat_screen
         await pilot.press("escape")
+
+
+async def test_after_a_dialog_over_the_panel_no_key_reaches_the_hidden_chats(stage: Stage) -> None:
+    async with stage.after(answered, NARROW) as pilot:
+        await stage.press(pilot, "ctrl+g", "ctrl+o", "escape")
+        assert not isinstance(stage.app.focused, ChatList)
+        await stage.press(pilot, "ctrl+g", "h", "i")
+        assert stage.composer.text == "hi"

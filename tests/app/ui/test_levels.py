@@ -1,7 +1,5 @@
 """The two levels of detail: the chat view, and the instruments on request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -73,7 +71,7 @@ async def test_the_column_of_the_chat_view_is_centred(tmp_path: Path, columns: i
 async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path) -> None:
     stage = Stage(tmp_path, view="chat")
     async with stage.started(NARROW, events=30) as pilot:
-        screen, transcript = screen_of(stage), screen_of(stage).query_one(Transcript)
+        screen, transcript = screen_of(stage), screen_of(stage).transcript
         await stage.press(pilot, *"slt")
         assert screen.query_one(Composer).text == "slt"
         assert not transcript.by_round
@@ -94,7 +92,6 @@ async def test_a_line_below_the_reply_has_the_panel_s_figures(tmp_path: Path) ->
     async with stage.started(WIDE, events=None):
         figures = reply_of(screen_of(stage)).figures
         gain = figures.gain
-        assert gain is not None
         line = f"{gain.measured:.1f}× faster · {figures.metrics.acceptance or 0:.0%} accepted · ".replace("%", " %")
         assert any(line in shown for shown in lines_of(stage))
 

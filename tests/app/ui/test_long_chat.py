@@ -1,7 +1,5 @@
 """A long chat is opened with its end; the rest is read and laid out when one goes there, and nothing jumps."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -36,7 +34,7 @@ async def opened(stage: Stage, pilot: Pilot[None]) -> Transcript:
     fill(stage)
     await stage.ready(pilot)
     await stage.press(pilot, "ctrl+b", "home", "enter")
-    return screen_of(stage).query_one(Transcript)
+    return screen_of(stage).transcript
 
 
 def loaded(stage: Stage) -> list[int]:

@@ -1,7 +1,5 @@
 """Models in the app: choosing, loading, unloading, and which reply came from what."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +22,10 @@ from specchat.engine import Counted, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
 
-WIDE, NARROW = (140, 40), (80, 24)
 GB = 10**9
 HERE = Path("/models")
 KNOWN = [
@@ -149,8 +146,6 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
         engine.become_ready()
         await stage.settle(pilot)
         usage = stage.app.chat_screen.writing.gauge.usage
-        assert before is not None
-        assert usage is not None
         assert before.history != usage.history == 77
 
 
@@ -187,9 +182,7 @@ async def test_unloaded_models_are_loaded_by_the_next_prompt(models: Models) -> 
         assert len(engine.submitted) == 1
 
 
-async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(
-    models: Models,
-) -> None:
+async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(models: Models) -> None:
     stage = models.stage
     async with stage.started(WIDE, events=None) as pilot:
         before = len(screen_of(stage).conversation.turns)

@@ -1,7 +1,5 @@
 """Which draft model proposed a token, for drafters with several: panel and inspector."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +9,10 @@ from rich.cells import cell_len
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import AcceptanceCard, Panel
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Proposer, Record, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
-from tests.app.views import WIDE, answered, reply_of
+from tests.app.views import WIDE, answering, reply_of
 from tests.engine.records import make_round
 
 LONG, SHORT = "a-draft-model-with-a-long-name-135M-Instruct", "small"
@@ -64,8 +61,7 @@ async def test_the_panel_of_a_chat_as_it_comes_fits_the_screen(tmp_path: Path) -
 async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.engine = RecordedEngine(records_of_two_drafts())
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         reply, card = reply_of(screen), screen.query_one(AcceptanceCard)
         for name, (tested, kept) in reply.metrics.by_draft.items():
             (line,) = [row.plain for row in card.rows() if row.plain.startswith(name[:8])]
@@ -73,10 +69,9 @@ async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> N
             assert cell_len(line) <= card.inner
         assert list(reply.metrics.by_draft) == [LONG, SHORT]
         await stage.press(pilot, "f6")
-        transcript, place = screen.query_one(Transcript), screen.query_one(PlaceCard)
+        transcript, place = screen.transcript, screen.query_one(PlaceCard)
         seen = set()
         for _ in range(4):
-            assert transcript.spot is not None
             record, token = reply.token(transcript.spot.token)
             named = [row.plain.split()[-1] for row in place.rows() if row.plain.startswith("proposed by")]
             count = len(record.drafted)

@@ -1,7 +1,5 @@
 """Notices and the lines around the conversation: nothing covers, moves or is cut."""
 
-from __future__ import annotations
-
 import pytest
 from textual.widgets import Static
 
@@ -10,7 +8,6 @@ from specchat.app.ui.notices import say
 from specchat.app.ui.screens import writing
 from specchat.app.ui.screens.writing import COUNT_S
 from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
@@ -96,9 +93,9 @@ async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
         assert "48 × 12" in text
         assert said in text
         await stage.press(pilot, *"hello")
-        assert stage.app.screen.query_one(Composer).text == "hello"
-        assert stage.app.screen.query_one(Composer).region.height == 1
-        assert stage.app.screen.region.contains_region(stage.app.screen.query_one(Composer).region)
+        assert stage.composer.text == "hello"
+        assert stage.composer.region.height == 1
+        assert stage.app.screen.region.contains_region(stage.composer.region)
 
 
 @pytest.mark.parametrize("size", [(140, 40), (100, 30), (80, 24), (60, 16), (48, 12)])

@@ -3,8 +3,6 @@
 The trace comes from a llama.cpp server: specchat ask --attach URL --trace.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +54,6 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
         assert any("unknown" in line for line in _screen(stage))
         await stage.give(pilot)
         (reply,) = [turn.reply for turn in stage.app.chat_screen.conversation.turns]
-        assert reply is not None
         assert [(len(r.drafted), r.accepted) for r in reply.rounds] == [(0, 0), (3, 2), (3, 0)]
         await stage.press(pilot, "escape")
         assert "50 % accepted / tested" in said(stage, AcceptanceCard)

@@ -1,7 +1,5 @@
 """Reading replies: thinking that folds, Markdown while it streams, code blocks and links."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,7 +80,6 @@ async def test_thinking_is_folded_while_it_streams_and_opens_by_key_and_by_click
         assert not any("In Lisbon" in line for line in body(stage))
         await stage.give(pilot)
         figures = reply_of(screen_of(stage)).figures.thought
-        assert figures is not None
         assert title_of(stage) == f"▸ thought · {figures.tokens} tokens · {figures.seconds:.1f} s"
         assert not any("In Lisbon" in line for line in body(stage))
         stage.app.post_message(Key("alt+t", "t"))  # as a terminal sends it: the composer could take it for a letter
@@ -120,7 +117,6 @@ async def test_acceptance_is_told_inside_and_outside_of_thinking_and_only_then(t
             assert any(row.startswith("thinking") for row in rows) is told
             figures = reply_of(screen_of(stage)).figures.thought
             if told:
-                assert figures is not None
                 share = f"{figures.accepted[0] / figures.tested[0] * 100:.0f} % of {figures.tested[0]}"
                 assert any(row.startswith("thinking") and row.endswith(share) for row in rows)
 

@@ -1,7 +1,5 @@
 """Search over all chats, by key, palette and command."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,13 +11,10 @@ from textual.widgets import Input, OptionList
 
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.app.ui.widgets.composer import Composer
 from tests.app.stage import QUESTION, Stage, lines_of
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = (140, 40), (80, 24)
 
 
 def fill(stage: Stage) -> None:
@@ -106,7 +101,7 @@ async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> 
         fill(stage)
         await stage.ready(pilot)
         await stage.answer(pilot)
-        composer = stage.app.screen.query_one(Composer)
+        composer = stage.composer
         for text in (QUESTION, "Where is the Baixa?", "In Rust?"):
             await stage.press(pilot, "up")
             assert composer.text == text

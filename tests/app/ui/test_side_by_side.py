@@ -1,7 +1,5 @@
 """The side-by-side mode: keys, turns, what is stored, and what the figures count, on recorded lanes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

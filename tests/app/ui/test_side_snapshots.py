@@ -1,7 +1,5 @@
 """What the side-by-side mode looks like, from recorded lanes."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the app looks like, from recorded traces: every state, at the sizes where it differs."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ from specchat.app.ui.app import SpecChat
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
 from tests.app.recorded import trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
-from tests.app.views import MEDIUM, NARROW, WIDE, Replay
+from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
 
 Compare = Callable[..., bool]
 CHATS = ("Regex for dates", "Sort a list in place", "日本語の挨拶")
@@ -42,13 +40,8 @@ async def queued(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.send(pilot)
 
 
-async def ready(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-
-
 async def mid_round(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-    await stage.answer(pilot, 70)
+    await answered(stage, pilot)
 
 
 async def finished(stage: Stage, pilot: Pilot[None]) -> None:
@@ -75,7 +68,7 @@ async def died(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("step", [loading, queued, ready, mid_round, finished, stopped, failed, died])
+@pytest.mark.parametrize("step", [loading, queued, Stage.ready, mid_round, finished, stopped, failed, died])
 def test_state(
     snap_compare: Compare, stage: Stage, step: Callable[..., Awaitable[None]], size: tuple[int, int]
 ) -> None:
@@ -120,15 +113,10 @@ def test_no_color(snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 KEYS = {
-    "markdown": (finished, "ctrl+t"),
-    "rejected_hidden": (finished, "ctrl+r"),
-    "help": (mid_round, "f1"),
-    "chats_focused": (finished, "ctrl+b"),
-    "chats_folded": (finished, "ctrl+b", "ctrl+b"),
-    "watched": (finished, "ctrl+g"),
-    "rename": (finished, "ctrl+b", "r"),
-    "deleted": (finished, "ctrl+b", "down", "d"),
-}
+    "markdown": (finished, "ctrl+t"), "rejected_hidden": (finished, "ctrl+r"), "help": (mid_round, "f1"),
+    "chats_focused": (finished, "ctrl+b"), "chats_folded": (finished, "ctrl+b", "ctrl+b"),
+    "watched": (finished, "ctrl+g"), "rename": (finished, "ctrl+b", "r"), "deleted": (finished, "ctrl+b", "down", "d"),
+}  # fmt: skip
 NARROW_TOO = ("markdown", "help", "chats_focused", "watched")
 
 

@@ -1,23 +1,19 @@
 """Stepping through rounds, in a chat and in a replay."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.app.sources.source import Part
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.bars import ReplayBar, StepBar
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
 from tests.app.stage import Stage
-from tests.app.views import WIDE, Replay, answered, reply_of, spot_of, to_draft
+from tests.app.views import WIDE, Replay, answering, reply_of, spot_of, to_draft
 
 pytestmark = pytest.mark.slow
 
 
 async def test_a_live_round_in_three_steps(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         reply, bar = reply_of(screen), screen.query_one(StepBar)
         await stage.press(pilot, "ctrl+l", "s")
         assert stage.engine.paused
@@ -44,10 +40,9 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
 
 async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
     """After steps the transcript is the same as without them."""
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "p", *["s"] * 30, "p")
-        transcript = screen.query_one(Transcript)
+        transcript = screen.transcript
         stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
         await stage.press(pilot, "ctrl+r", "ctrl+r", "ctrl+r")
         again = [transcript.render_line(y).text for y in range(transcript.size.height)]
@@ -55,8 +50,7 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
 
 
 async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "p")
         await to_draft(stage, pilot)
         await stage.press(pilot, "escape")
@@ -69,8 +63,7 @@ async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
 
 
 async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 7)
+    async with answering(stage, 7) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "p")
         await to_draft(stage, pilot)
         held = reply_of(screen).stepping
@@ -93,7 +86,6 @@ async def test_a_replay_steps_forth_and_back() -> None:
         assert len(reply_of(replay.screen).rounds) == done - 1
         await replay.press(pilot, "full_stop")
         stepping = reply_of(replay.screen).stepping
-        assert stepping is not None
         assert stepping[0].number == done - 1
 
 

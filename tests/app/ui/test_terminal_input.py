@@ -1,7 +1,5 @@
 """The app in a real pseudo-terminal: input that no keyboard gives, and a terminal that goes away."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

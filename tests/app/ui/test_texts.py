@@ -1,7 +1,5 @@
 """System prompts and templates in the app: written, saved, used, sent, exported."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,12 @@ from textual.widgets import Input, TextArea
 from specchat.app.chat.exchange import as_markdown
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.engine import Message
 from tests.app.stage import QUESTION, Stage
-from tests.app.views import screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = (140, 40), (80, 24)
 
 
 @pytest.fixture
@@ -105,7 +100,7 @@ async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
         for field, value in zip(stage.app.screen.query(Input), ("French", "a cat"), strict=True):
             field.value = value
         await stage.press(pilot, "enter")
-        assert stage.app.screen.query_one(Composer).text == "Translate into French: a cat"
+        assert stage.composer.text == "Translate into French: a cat"
 
 
 @pytest.mark.parametrize("line", ["/template unknown", "/system-save x/y", "/system-save x"])
@@ -113,7 +108,7 @@ async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
     async with stage.started(NARROW) as pilot:
         await stage.send(pilot, line)
         assert len(stage.said) == 1
-        assert stage.app.screen.query_one(Composer).text == line
+        assert stage.composer.text == line
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

@@ -1,7 +1,5 @@
 """A theme that is chosen while a chat is open looks as if the app had started with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +11,9 @@ from tests.app.stage import Stage
 
 KEYS = {"tokens": (), "markdown": ("ctrl+t",)}
 SCREENS = {
-    "inspector": ("f6",),
-    "help": ("f1",),
-    "figures": ("f6", "d"),
-    "theory": ("f6", "h"),
-    "controls": ("f9",),
-    "drafts": ("f6", "c"),
-    "models": ("ctrl+backslash",),
-    "messages": ("ctrl+e",),
-    "context": ("alt+c",),
-}
+    "inspector": ("f6",), "help": ("f1",), "figures": ("f6", "d"), "theory": ("f6", "h"), "controls": ("f9",),
+    "drafts": ("f6", "c"), "models": ("ctrl+backslash",), "messages": ("ctrl+e",), "context": ("alt+c",),
+}  # fmt: skip
 THEMES = [themes.LIGHT.name, *BUILTIN_THEMES]
 
 

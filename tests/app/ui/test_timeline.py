@@ -1,7 +1,5 @@
 """The same time stands at the same column in every lane."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from specchat.app.chat.reply import Reply

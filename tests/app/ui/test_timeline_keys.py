@@ -1,7 +1,5 @@
 """Every key and mouse action of the timeline, on recorded engines and traces."""
 
-from __future__ import annotations
-
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
@@ -9,14 +7,13 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage
-from tests.app.views import NARROW, WIDE, Replay, answered, reply_of, screen_of, spot_of
+from tests.app.views import NARROW, WIDE, Replay, answered, answering, reply_of, screen_of, spot_of
 
 pytestmark = pytest.mark.slow
 
 
 async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         timeline, rounds = screen.query_one(Timeline), reply_of(screen).rounds
         await stage.press(pilot, "ctrl+l", "t")
         assert timeline.has_focus
@@ -32,8 +29,7 @@ async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: St
 
 
 async def test_the_timeline_belongs_to_the_details_in_the_chat_view(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         timeline = screen.query_one(Timeline)
         await stage.press(pilot, "ctrl+g")
         assert not timeline.display
@@ -47,8 +43,7 @@ async def test_the_timeline_belongs_to_the_details_in_the_chat_view(stage: Stage
 
 
 async def test_a_click_picks_a_round(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "t", "home")
         await pilot.click(Timeline, offset=(14, 1))
         await stage.settle(pilot)
@@ -56,8 +51,7 @@ async def test_a_click_picks_a_round(stage: Stage) -> None:
 
 
 async def test_zoom_keeps_the_round(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage) as (pilot, screen):
         timeline = screen.query_one(Timeline)
         await stage.press(pilot, "ctrl+l", "t", "left", "left")
         before, width = timeline.border_subtitle, timeline.virtual_size.width
@@ -73,16 +67,14 @@ async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
         timeline = replay.screen.query_one(Timeline)
         assert timeline.virtual_size.height == 6
         await replay.press(pilot, "i", "t", "left", "up")
-        transcript = replay.screen.query_one(Transcript)
-        assert transcript.spot is not None
+        transcript = replay.screen.transcript
         assert transcript.spot.reply is reply_of(replay.screen, 1)
         await replay.press(pilot, "up")
         assert transcript.spot.reply is reply_of(replay.screen, 0)
 
 
 async def test_rounds_are_a_tab_on_a_narrow_screen(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        screen = await answered(stage, pilot)
+    async with answering(stage, size=NARROW) as (pilot, screen):
         assert not screen.query_one(Timeline).display
         await stage.press(pilot, "ctrl+l", "t")
         assert screen.query_one(Timeline).display

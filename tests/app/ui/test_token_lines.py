@@ -1,7 +1,5 @@
 """Wrapping: every character shown once, lines no wider than asked, and nothing wrapped twice."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,14 +52,10 @@ def test_what_was_not_said_does_not_break_the_line(token: str, shown: str, fate:
 @pytest.mark.parametrize(
     ("token", "shown"),
     [
-        ("<|im_end|>", "⊣"),
-        ("<|im_start|>", "⊢"),
-        ("</s>", "⊣"),
-        ("<|fim_middle|>", "◇"),
-        ("a<|im_end|>\n", "a⊣↵"),
+        ("<|im_end|>", "⊣"), ("<|im_start|>", "⊢"), ("</s>", "⊣"), ("<|fim_middle|>", "◇"), ("a<|im_end|>\n", "a⊣↵"),
         ("<b>", "<b>"),
     ],
-)
+)  # fmt: skip
 def test_special_tokens_of_drafts_are_short_signs(token: str, shown: str) -> None:
     assert wrapped(token, fate=Fate.REJECTED) == [shown]
     assert wrapped(token, fate=Fate.ACCEPTED, width=20) == [token.rstrip("\n"), *[""] * token.count("\n")]

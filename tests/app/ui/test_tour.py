@@ -1,7 +1,5 @@
 """The tour shows the parts of a recorded round; keys, command and welcome screen open it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from specchat.app.paths import TOUR
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.tour import TourScreen
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.masthead import Welcome
 from specchat.engine import Engine, EngineConfig, Fate, Finished, FinishReason, Message, Outbox, Request, read_trace
 from tests.app.stage import Stage, run
@@ -59,7 +56,7 @@ async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> 
 
 async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
     async with stage.started(NARROW) as pilot:
-        composer = stage.app.screen.query_one(Composer)
+        composer = stage.composer
         seen = []
         for _ in range(4):
             await stage.press(pilot, "tab")

@@ -1,7 +1,5 @@
 """The token view draws what has changed and nothing else, and every character in it is harmless."""
 
-from __future__ import annotations
-
 import pytest
 from rich.style import Style
 
@@ -24,7 +22,7 @@ def round_of(*pieces: str, accepted: int, tested: int, last: str, fate: Fate, nu
 
 def shown(stage: Stage, *rounds: Round, prompt: str = "?") -> tuple[Transcript, Reply]:
     """The transcript of one reply that is being written."""
-    transcript = stage.app.screen.query_one(Transcript)
+    transcript = stage.app.chat_screen.transcript
     reply = Reply("r")
     for record in rounds:
         reply.add(record)
@@ -135,8 +133,6 @@ async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> N
         reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
         await stage.settle(pilot)
         again = transcript._cursor.at(transcript.scroll_offset.y, 0, nearest=True)
-        assert first is not None
-        assert again is not None
         assert again.token <= first.token < again.token + 40  # its line begins with the words before it
 
 

@@ -1,7 +1,5 @@
 """A chat as a tree: edit, regenerate, continue, fork, other versions, by key, command and mouse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +21,8 @@ from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import reply_of, screen_of
+from tests.app.views import NARROW, WIDE, reply_of, screen_of
 
-WIDE, NARROW = (140, 40), (80, 24)
 EDITED = "What should I see in Porto?"
 
 
@@ -58,13 +55,13 @@ async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> 
         screen = screen_of(stage)
         before = [reply_of(screen, 0).text, reply_of(screen, 1).text]
         await stage.press(pilot, "x", "ctrl+e", "up", "e")
-        assert stage.app.screen.query_one(Composer).text == QUESTION
+        assert stage.composer.text == QUESTION
         assert screen.query_one(PromptFrame).border_title == "another version of message 1"
         await stage.answer(pilot, text=EDITED)
         assert stage.engine.submitted[-1].messages == (Message("user", EDITED),)
         assert path(screen.conversation) == [("2/2", EDITED, 1, 1)]
-        assert stage.app.screen.query_one(Composer).text == "x"
-        screen.query_one(Transcript).scroll_home(animate=False)
+        assert stage.composer.text == "x"
+        screen.transcript.scroll_home(animate=False)
         assert "prompt ‹ 2 / 2 ›" in "\n".join(lines_of(stage))
         assert path(stored(stage)) == path(screen.conversation)
         await stage.press(pilot, "ctrl+e", "shift+left", "escape")
@@ -78,7 +75,7 @@ async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> 
 async def editing_over_a_thought(stage: Stage, pilot: Pilot[None]) -> Composer:
     """The composer with the newest prompt in it to be edited, of a chat in which something else was being written."""
     await two_turns(stage, pilot)
-    composer = stage.app.screen.query_one(Composer)
+    composer = stage.composer
     composer.load_text("half a thought")
     await stage.press(pilot, "ctrl+e", "e")
     return composer
@@ -129,7 +126,6 @@ async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stag
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "1")
         assert stage.engine.submitted[-1].sampling.temperature == 0.8
-        assert stage.app.requests.settings is not None
         assert stage.app.requests.settings.temperature is None
         await stage.press(pilot, "escape")
         await stage.send(pilot, "/regenerate")
@@ -152,7 +148,6 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
         assert len(reply.own_rounds) == reply.metrics.rounds < len(reply.rounds)
         kept = stored(stage).turns[0]
         assert [other.text for other in kept.replies] == [first.text, reply.text]
-        assert kept.reply is not None
         assert kept.reply.metrics.rounds == reply.metrics.rounds
 
 
@@ -272,12 +267,12 @@ async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
         for line in ("/edit 9", "/fork x", "/continue 0"):
             await stage.send(pilot, line)
             assert "takes the number of a message, 1 to 1" in stage.said[-1]
-            assert stage.app.screen.query_one(Composer).text == line
+            assert stage.composer.text == line
 
 
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
     async with stage.after(edited, WIDE) as pilot:
-        screen_of(stage).query_one(Transcript).scroll_home(animate=False)
+        screen_of(stage).transcript.scroll_home(animate=False)
         await stage.settle(pilot)
         lines = lines_of(stage)
         y = next(y for y, line in enumerate(lines) if "‹ 2 / 2 ›" in line)
@@ -297,7 +292,7 @@ async def test_an_edit_that_waits_is_taken_back_with_escape(stage: Stage) -> Non
         assert path(conversation) == [("2/2", "two", 1, 0)]
         await stage.press(pilot, "escape")
         assert path(conversation) == [("1/1", "one", 1, 0)]
-        assert stage.app.screen.query_one(Composer).text == "two"
+        assert stage.composer.text == "two"
         await stage.press(pilot, "escape")
         assert conversation.turns == []
         assert stage.store.chats() == []
@@ -314,7 +309,7 @@ async def other_versions(stage: Stage, pilot: Pilot[None]) -> None:
     await message_list(stage, pilot)
     await stage.press(pilot, "escape")
     await stage.give(pilot, 60)
-    screen_of(stage).query_one(Transcript).scroll_home(animate=False)
+    screen_of(stage).transcript.scroll_home(animate=False)
     await stage.settle(pilot)
 
 

@@ -1,7 +1,5 @@
 """Failures are shown in one sentence; the app continues and nothing stored is lost."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,19 +10,16 @@ from specchat.app.chat.request_manager import Session
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
 from specchat.engine import FinishReason, Ready, Round, to_json
 from tests.app.recorded import RecordedEngine, trace
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import WIDE, Stage, lines_of
 
 pytestmark = pytest.mark.slow
 
-SIZE = (140, 40)
-
 
 async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         stage.engine.refuse = "the prompt has 9000 tokens and the context 4096: begin a new chat"
         await stage.send(pilot)
         assert any("✗ the prompt has 9000 tokens" in line for line in lines_of(stage))
@@ -34,7 +29,7 @@ async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
 
 
 async def test_a_failed_reply_keeps_its_text(stage: Stage) -> None:
-    async with stage.started(SIZE, events=20) as pilot:
+    async with stage.started(WIDE, events=20) as pilot:
         stage.engine.fail("out of memory")
         await stage.settle(pilot)
         assert any("✗ out of memory" in line for line in lines_of(stage))
@@ -44,7 +39,7 @@ async def test_a_failed_reply_keeps_its_text(stage: Stage) -> None:
 
 
 async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot, "one")
         stage.engine.die("no room on the device")
         await stage.settle(pilot)
@@ -54,7 +49,7 @@ async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stag
 
 
 async def test_a_target_that_holds_no_conversation_says_so_before_anything_is_asked(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         ready = next(record for record in trace() if isinstance(record, Ready))
         stage.engine.tell(replace(ready, target="t5-small", conversations=False))
         await stage.settle(pilot)
@@ -70,7 +65,7 @@ async def test_no_session(error: Exception) -> None:
         raise error
 
     app = SpecChat(prepare)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=WIDE) as pilot:
         await app.prepared.wait()
         await pilot.press("h", "i", "enter")
         await pilot.pause()
@@ -80,9 +75,9 @@ async def test_no_session(error: Exception) -> None:
 
 
 async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: Stage) -> None:
-    async with stage.started(SIZE, events=None) as pilot:
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.send(pilot, "far too long")
-        stage.app.chat_screen.query_one(Composer).put("typed ahead")
+        stage.composer.put("typed ahead")
         stage.engine.fail("the prompt has 9 tokens and the context holds 4: shorten it")
         await stage.settle(pilot)
         assert stage.app.chat_screen.typed == "far too long\n\ntyped ahead"
@@ -90,10 +85,14 @@ async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: S
         assert len(stage.app.chat_screen.conversation.turns) == 1
         assert [m.role for m in stage.store.messages(1)] == ["user", "assistant"]
         assert stage.store.unsent.texts()[1] == "far too long\n\ntyped ahead"
+        await stage.answer(pilot, 30)
+        stage.engine.fail("out of memory")
+        await stage.settle(pilot)
+        assert stage.composer.text == "", "a reply with text has been begun"
 
 
 async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         stage.store.close()
         await stage.answer(pilot)
         assert any("… token limit" in line for line in lines_of(stage))
@@ -105,7 +104,7 @@ async def test_without_a_store(tmp_path: Path) -> None:
     engine = RecordedEngine(trace())
     stage.engine = engine
     stage.app = SpecChat(lambda: Session(engine, Settings(), None, ("chats cannot be stored here",)))
-    async with stage.started(SIZE) as pilot:
+    async with stage.started(WIDE) as pilot:
         assert stage.said == ["chats cannot be stored here"]
         await stage.answer(pilot)
         await stage.press(pilot, "ctrl+b", "d", "r", "u", "escape")
@@ -115,7 +114,7 @@ async def test_without_a_store(tmp_path: Path) -> None:
 async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "nowhere").write_text("a file, no folder")
     stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
-    async with stage.app.run_test(size=SIZE) as pilot:
+    async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "alt+p")
         assert "no picture" in stage.said[0]
 
@@ -134,19 +133,6 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     damaged = Reply.stored(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds
-
-
-async def test_a_prompt_that_is_refused_is_in_the_composer_again(stage: Stage) -> None:
-    async with stage.started() as pilot:
-        await stage.send(pilot, "much too long")
-        stage.engine.fail("the prompt has 9000 tokens and the context holds 4096: shorten it")
-        await stage.settle(pilot)
-        assert stage.composer.text == "much too long"
-        await stage.answer(pilot, 30)
-        assert stage.composer.text == ""
-        stage.engine.fail("out of memory")
-        await stage.settle(pilot)
-        assert stage.composer.text == "", "a reply with text has been begun"
 
 
 async def test_a_paused_reply_says_so(stage: Stage) -> None:

@@ -1,18 +1,14 @@
 """Figure 1, the definitions, and their keys."""
 
-from __future__ import annotations
-
 from specchat.app.ui.screens.help import DefinitionsScreen
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage
-from tests.app.views import WIDE, Replay, answered, reply_of
+from tests.app.views import WIDE, Replay, answered, answering, reply_of
 
 
 async def test_figure_1_has_a_line_for_each_round(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        screen = await answered(stage, pilot, 20)
-        transcript, reply = screen.query_one(Transcript), reply_of(screen)
+    async with answering(stage, 20) as (pilot, screen):
+        transcript, reply = screen.transcript, reply_of(screen)
         await stage.press(pilot, "ctrl+l", "l")
         numbers = [
             line.split()[0]
@@ -38,5 +34,5 @@ async def test_a_replay_offers_no_fork() -> None:
     async with Replay().started(0.6) as (replay, pilot):
         await replay.press(pilot, "f6")
         shown = replay.screen.query_one(KeyBar).keys
-        assert replay.screen.query_one(Transcript).spot is not None
+        assert replay.screen.transcript.spot is not None
         assert "fork here" not in {key.description for key in shown}

@@ -1,15 +1,14 @@
 """What the views look like: inspector, timeline, steps, Figure 1, panel and definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
 from tests.app.stage import Stage, run
-from tests.app.views import MEDIUM, NARROW, WIDE, Replay
+from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
 
 pytestmark = pytest.mark.slow
 
@@ -67,13 +66,8 @@ def test_look(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, view: str)
 def test_inspector_without_detail(snap_compare: Compare, tmp_path: Path, size: tuple[int, int]) -> None:
     """A chat, while it answers: the rounds so far were run without the inspector."""
     stage = Stage(tmp_path, name="code")
-
-    async def answering(stage: Stage, pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 90)
-
-    keys = ("f6", "left", "up", "up")
-    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answering, *keys))
+    before = run(stage, partial(answered, count=90), "f6", "left", "up", "up")
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
 
 
 @SIZES

@@ -1,7 +1,5 @@
 """Single widgets: the header, text areas, scrollbars, and a timeline that grows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Figures in plain words: below a reply and in the panel."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Drafters, sampling settings and tiny models that the tests of GPU paths go through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,19 +13,7 @@ from specchat.engine.research.tables import LoadedTables
 from specchat.engine.tools.distill.tables import TokenCounter
 from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
 
-DRAFTERS = [
-    "none",
-    "suffix",
-    "ngram",
-    "copy",
-    "random",
-    "model",
-    "model-tree",
-    "head",
-    "combined",
-    "bigram",
-    "unigram",
-]
+DRAFTERS = ["none", "suffix", "ngram", "copy", "random", "model", "model-tree", "head", "combined", "bigram", "unigram"]
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
     "sampled": Sampling(temperature=1.0, seed=5),

@@ -1,7 +1,5 @@
 """Models with two sets of rotary factors: a row's logits depend on nothing beside it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,13 +31,10 @@ def phi3() -> Phi3ForCausalLM:
         original_max_position_embeddings=ORIGINAL,
         pad_token_id=0,
         rope_parameters={
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "short_factor": [1.0, 1.0, 1.0, 1.0],
-            "long_factor": [1.0, 2.0, 6.0, 20.0],
-            "original_max_position_embeddings": ORIGINAL,
+            "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.0, 1.0, 1.0],
+            "long_factor": [1.0, 2.0, 6.0, 20.0], "original_max_position_embeddings": ORIGINAL,
         },
-    )
+    )  # fmt: skip
     network = Phi3ForCausalLM(config).eval().requires_grad_(False)
     network.lm_head.weight.mul_(12)
     return network

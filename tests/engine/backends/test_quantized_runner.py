@@ -1,7 +1,5 @@
 """Passes on packed weights: close to float32 for every family, and the same bits wherever a token stands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -12,30 +10,21 @@ from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.models.load import load_model
-from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
-from specchat.engine.models.store import ModelStore
+from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.progress import ignore_progress
+from tests.engine.drafters.models import pack, packed_family
 from tests.engine.families import FAMILIES, write_family, write_with_images
-from tests.engine.scored import scored
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine
-from tests.engine.tree_places import places
+from tests.engine.scored import places, scored
+from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 CPU = torch.device("cpu")
 TOKENS = torch.arange(3, 43) * 7 % 317 + 3
 
 
-def packed(folder: Path, tmp_path: Path, quantize: str = "q8") -> PackedModel:
-    made = packed_folder(str(folder), quantize, ModelStore(tmp_path / "store"), ignore_progress)
-    assert made is not None
-    return load_packed(made, ignore_progress)
-
-
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
-    folder = tmp_path_factory.mktemp("qwen")
-    return packed(write_family("qwen3", folder / "qwen3"), folder)
+    return packed_family("qwen3", tmp_path_factory.mktemp("qwen"))
 
 
 def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -> PackedBackend:
@@ -46,12 +35,11 @@ def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_states_are_those_of_the_dequantised_network(family: str, quantize: str, tmp_path: Path) -> None:
     folder = write_family(family, tmp_path / family)
-    model = packed(folder, tmp_path, quantize)
+    model = pack(folder, tmp_path, quantize)
     reference = load_dequantized(model, folder, ignore_progress)
     with torch.inference_mode():
         expected = reference.model(TOKENS[None], output_hidden_states=True)
     logits, tapped = runner(model, taps=(0, 1, 3)).forward_with_states(TOKENS[None], [2], [0])
-    assert tapped is not None
     for depth, states in zip((0, 1, 3), tapped.chunk(3, dim=-1), strict=True):
         error = (states - expected.hidden_states[depth]).norm() / expected.hidden_states[depth].norm()
         assert error < (1e-6 if depth == 0 else 0.1), f"depth {depth}: {error}"
@@ -64,7 +52,7 @@ def test_logits_and_states_are_those_of_the_dequantised_network(family: str, qua
 def test_the_text_part_of_a_model_that_reads_images_is_packed(tmp_path: Path) -> None:
     text = write_family("gemma4", tmp_path / "text")
     whole = write_with_images(text, tmp_path / "whole")
-    models = [packed(folder, tmp_path) for folder in (text, whole)]
+    models = [pack(folder, tmp_path) for folder in (text, whole)]
     loaded = [load_model(folder, CPU, torch.float32, ignore_progress) for folder in (text, whole)]
     assert len({model.fingerprint for model in (*models, *loaded)}) == 1
     assert torch.equal(*(runner(model).forward(TOKENS[None], [2], [0]) for model in models))
@@ -77,7 +65,7 @@ def test_the_text_part_of_a_model_that_reads_images_is_packed(tmp_path: Path) ->
 @pytest.mark.parametrize("context", [100, 200])
 def test_a_context_has_one_set_of_longrope_factors(context: int, tmp_path: Path) -> None:
     folder = write_family("phi3-long", tmp_path / "phi")
-    model = packed(folder, tmp_path)
+    model = pack(folder, tmp_path)
     reference = load_dequantized(model, folder, ignore_progress)
     mine = runner(model, context)
     positions = mine.cache.columns
@@ -129,7 +117,6 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     for token in range(len(tree) + 1):
         path = [0, *tree.path(token)] if token else [0]
         alone, states = mine.forward_with_states(fed[path][None], [1], [start])
-        assert states is not None
         assert torch.equal(alone[0, -1], logits[0][token])
         assert torch.equal(states[0, -1], tapped[token])
     assert torch.equal(mine.forward(TOKENS[None, : beside + 3], [3], [0])[0, -3:], logits[1])
@@ -153,13 +140,9 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     ],
 )
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, cache_type: str, tmp_path: Path) -> None:
-    model = packed(write_family(family, tmp_path / family), tmp_path)
-    texts = ("one two one two one", "a b a b a b a b", "speculative decoding")
+    model = packed_family(family, tmp_path)
     with tiny_engine(model, model, slots=3, chunk=8, cache_type=cache_type) as engine:  # type: ignore[arg-type]
-        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30)))) for text in texts]
-        for drafter in ("suffix", "random", "model", "model-tree"):
-            requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=4, max_tokens=30) for i, t in enumerate(texts)]
-            assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
+        assert_drafters_agree(engine, ("suffix", "random", "model", "model-tree"))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +150,7 @@ def test_greedy_replies_are_the_same_for_all_drafters_and_batches(family: str, c
     [("gemma4", "model.embed_tokens_per_layer.weight", 0.0), ("qwen3-moe", "experts", 0.5), ("qwen3", "", 1.0)],
 )
 def test_a_pass_reads_few_rows_of_tables_and_few_experts(family: str, name: str, share: float, tmp_path: Path) -> None:
-    model = packed(write_family(family, tmp_path / family, tie_word_embeddings=True), tmp_path)
+    model = pack(write_family(family, tmp_path / family, tie_word_embeddings=True), tmp_path)
     seldom = [each for each in model.weights.index["matrices"] if name and name in each]
     size = sum(model.weights.matrix(each).data.nbytes for each in seldom)
     assert bool(seldom) == bool(name)

@@ -1,7 +1,5 @@
 """Passes of fixed shape, as on a GPU: padded, by blocks, compiled; they give what passes as they come give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +22,9 @@ from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SIZES = {
-    "vocab_size": 260,
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "sliding_window": 12,
-}
+    "vocab_size": 260, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 12,
+}  # fmt: skip
 MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
 NETWORKS = {
     "full": lambda: tiny_model(hidden=64).model,
@@ -64,14 +56,11 @@ def make_static(runner: TransformersBackend, *, capture: bool = False, compiled:
 @pytest.mark.parametrize(
     ("slots", "starts", "length"),
     [
-        ([0], [30], 1),
-        ([3], [25], 4),
-        ([1, 4], [30, 12], 5),
-        ([0, 1, 2, 3, 4], [30, 29, 28, 27, 30], 7),
+        ([0], [30], 1), ([3], [25], 4), ([1, 4], [30, 12], 5), ([0, 1, 2, 3, 4], [30, 29, 28, 27, 30], 7),
         ([2], [399], 17),
     ],
     ids=["one row", "not the first", "scattered and ragged", "all rows", "the end of the context"],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("device", DEVICES)
 def test_padded_passes_touch_nobody_elses_cache(slots: list[int], starts: list[int], length: int, device: str) -> None:
     tokens = drawn(len(slots), length, seed=2).to(device)
@@ -119,9 +108,9 @@ def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: p
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-@pytest.mark.parametrize("ratio", [3, 8])
+@pytest.mark.parametrize(("ratio", "shapes"), [(3, ((1, 17), (3, 5), (2, 1))), (8, ((1, 17),))])
 @torch.inference_mode()
-def test_layers_get_the_kernel_for_decoding(ratio: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_get_the_kernel_for_decoding(ratio: int, shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any number of rows and tokens: torch's compiler is asked where it would choose for a GPU."""
     chosen: list[bool] = []
 
@@ -140,7 +129,7 @@ def test_layers_get_the_kernel_for_decoding(ratio: int, monkeypatch: pytest.Monk
     sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
     runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
     assert compile_layers(runner.model)
-    for rows, length in ((1, 17), (3, 5), (2, 1)):
+    for rows, length in shapes:
         passes = make_static(runner, compiled=True)
         passes.step = by_blocks
         passes.forward(drawn(rows, length), range(rows), [30] * rows)

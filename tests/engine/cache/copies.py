@@ -1,7 +1,5 @@
 """A text in another slot, as prompts get it from the blocks of the cache."""
 
-from __future__ import annotations
-
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.paged_cache import PagedCache
 

@@ -1,7 +1,5 @@
 """Cache blocks: what a slot reads is its own text, whatever was shared, evicted and copied; no block is ever lost."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

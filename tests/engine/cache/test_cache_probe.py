@@ -1,7 +1,5 @@
 """Networks that compute with the cache's keys and values outside attention are found, and get those of their rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

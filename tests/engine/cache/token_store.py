@@ -1,7 +1,5 @@
 """A cache that holds tokens instead of keys and values, for tests of its blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """The acceptance rule: exact tables, χ² of the output against the target, lenience, and numerical edge cases."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -20,7 +18,7 @@ from specchat.engine.research.merged import PrefixTree
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from tests.engine.chi_square import z_score
+from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
 V = 8
@@ -62,13 +60,10 @@ def random_batch(count: int, gamma: int, size: int = V, seed: int = 1) -> tuple[
 
 # what the target wants, what was drafted, accepted, last
 TABLE = {
-    "perfect": ([1, 2, 3, 4], [1, 2, 3], 3, 4),
-    "first wrong": ([1, 2, 3, 4], [7, 2, 3], 0, 1),
-    "middle wrong": ([1, 2, 3, 4], [1, 7, 3], 1, 2),
-    "last wrong": ([1, 2, 3, 4], [1, 2, 7], 2, 3),
-    "empty draft": ([5, 0, 0, 0], [], 0, 5),
-    "short draft, all right": ([1, 2, 3, 4], [1], 1, 2),
-}
+    "perfect": ([1, 2, 3, 4], [1, 2, 3], 3, 4), "first wrong": ([1, 2, 3, 4], [7, 2, 3], 0, 1),
+    "middle wrong": ([1, 2, 3, 4], [1, 7, 3], 1, 2), "last wrong": ([1, 2, 3, 4], [1, 2, 7], 2, 3),
+    "empty draft": ([5, 0, 0, 0], [], 0, 5), "short draft, all right": ([1, 2, 3, 4], [1], 1, 2),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=TABLE.keys())
@@ -291,15 +286,10 @@ def test_beta_is_the_lenient_acceptance_rate_and_strict_rows_are_unaffected() ->
 @pytest.mark.parametrize(
     ("tokens", "lenience", "count", "last"),
     [
-        ([0, 1], 0.5, 2, 0),
-        ([1, 2], 0.49, 1, 0),
-        ([1, 2], 0.48, 2, 0),
-        ([2, 0], 0.5, 0, 0),
-        ([3, 0], 0.02, 2, 0),
-        ([3, 0], 0.021, 0, 0),
-        ([0, 1], 1.0, 1, 0),
+        ([0, 1], 0.5, 2, 0), ([1, 2], 0.49, 1, 0), ([1, 2], 0.48, 2, 0), ([2, 0], 0.5, 0, 0), ([3, 0], 0.02, 2, 0),
+        ([3, 0], 0.021, 0, 0), ([0, 1], 1.0, 1, 0),
     ],
-)
+)  # fmt: skip
 def test_lenient_greedy_accepts_what_is_nearly_the_best(
     tokens: list[int], lenience: float, count: int, last: int, other: Sampling | None
 ) -> None:

@@ -1,7 +1,5 @@
 """What the planner asks of a drafter that knows before it drafts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,26 +1,23 @@
 """The top-k view of a round agrees with the numbers of its record."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 
-from specchat.engine import Fate, Request, Round, Sampling
-from specchat.engine.trace import from_json, to_json
-from tests.engine.tiny import VOCABULARY, ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
+from specchat.engine import Fate, Request, Round, Sampling, from_json, to_json
+from tests.engine.tiny import VOCABULARY, ask, ids_of, rounds_of, run_together, tiny_engine, tiny_head, tiny_model
 
 SAMPLED = Sampling(temperature=1.0, top_k=20, seed=4)
 
 
-def rounds_of(request: Request) -> list[Round]:
+def answer(request: Request) -> list[Round]:
     with tiny_engine(draft=tiny_model(seed=9, hidden=16)) as engine:
-        return [event for event in engine.stream(request) if isinstance(event, Round)]
+        return rounds_of(engine.stream(request))
 
 
 @pytest.mark.parametrize("drafter", ["none", "ngram", "model"])
 def test_every_judged_position_has_one(drafter: str) -> None:
-    for r in rounds_of(ask("abcabcabc", drafter=drafter, max_tokens=40, sampling=SAMPLED, detail=20)):
+    for r in answer(ask("abcabcabc", drafter=drafter, max_tokens=40, sampling=SAMPLED, detail=20)):
         assert len(r.detail) == r.tested + (r.last is not None)
         for i in range(r.tested):
             shown = {c.id: c.probability for c in r.detail[i].target}
@@ -43,7 +40,7 @@ def test_each_has_the_probability_of_its_own_token(drafter: str, sampling: Sampl
         target = tiny_model()
         with tiny_engine(target, tiny_model(seed=9, hidden=16), tiny_head(target)) as engine:
             request = ask("abcabcabc", drafter=drafter, gamma=3, max_tokens=40, sampling=sampling, detail=k)
-            rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+            rounds = rounds_of(engine.stream(request))
         if k > 1:
             whole = [each.probability for r in rounds for each in r.detail]
             for r in rounds:
@@ -60,7 +57,7 @@ def test_each_has_the_probability_of_its_own_token(drafter: str, sampling: Sampl
 def test_a_correction_shows_the_residual_it_was_drawn_from() -> None:
     corrections = [
         r
-        for r in rounds_of(ask("abcabcabc", drafter="model", max_tokens=60, sampling=SAMPLED, detail=20))
+        for r in answer(ask("abcabcabc", drafter="model", max_tokens=60, sampling=SAMPLED, detail=20))
         if r.last_fate is Fate.CORRECTION
     ]
     assert corrections
@@ -74,7 +71,7 @@ def test_a_correction_shows_the_residual_it_was_drawn_from() -> None:
 
 
 def test_a_greedy_row_is_shown_its_softmax() -> None:
-    for r in rounds_of(ask("abcabcabc", max_tokens=20, detail=3)):
+    for r in answer(ask("abcabcabc", max_tokens=20, detail=3)):
         for i, each in enumerate(r.detail):
             assert len(each.target) == 3
             assert each.target_entropy > 0
@@ -88,5 +85,5 @@ def test_only_who_asks_gets_details_and_nobody_else_changes() -> None:
             engine, [ask("abcabc", "a", sampling=SAMPLED), ask("abcabc", "b", sampling=SAMPLED, detail=5)]
         )
     assert ids_of(plain) == ids_of(detailed)
-    assert not any(r.detail for r in plain if isinstance(r, Round))
-    assert all(from_json(to_json(r)) == r for r in detailed if isinstance(r, Round))
+    assert not any(r.detail for r in rounds_of(plain))
+    assert all(from_json(to_json(r)) == r for r in rounds_of(detailed))

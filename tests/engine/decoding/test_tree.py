@@ -1,7 +1,5 @@
 """Trees of drafts: their shape, what a pass over one sees, and that it gives what passes over its branches give."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -10,8 +8,8 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
 from specchat.engine.device.graph_pool import GraphPool
+from tests.engine.scored import places
 from tests.engine.tiny import tiny_model
-from tests.engine.tree_places import places
 
 CPU = torch.device("cpu")
 
@@ -106,7 +104,6 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
             other = prompted(place)
             other.captured = None
             alone, states = other._forward(fed[row : row + 1, branch], [slots[row]], [starts[row]])
-            assert states is not None
             torch.testing.assert_close(logits[row, end], alone[0, -1], rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(tapped[row, end], states[0, -1], rtol=1e-4, atol=1e-4)
 

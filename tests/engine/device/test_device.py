@@ -11,13 +11,7 @@ import psutil
 import pytest
 import torch
 
-from specchat.engine.device.device import (
-    available_memory,
-    held_memory,
-    pick_device,
-    require_memory,
-    unused_gpu,
-)
+from specchat.engine.device.device import available_memory, held_memory, pick_device, require_memory, unused_gpu
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_dtype
 from tests.engine.pretend_cuda import GPU, pretended_gpu

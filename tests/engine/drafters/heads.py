@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine import Engine
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import Tree, chain
@@ -15,7 +14,6 @@ from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.tiny import ask, ids_of, run_together
 
 CPU = torch.device("cpu")
 
@@ -56,12 +54,3 @@ def reading(backend: Backend, layer: HeadLayer, text: list[int]) -> Iterator[tup
         memory.absorb([row], tapped)
         row.cached = end
         yield memory, row
-
-
-def assert_replies_are_the_same(engine: Engine) -> None:
-    """With the head and the combined drafter, three replies at once, as without drafts."""
-    texts = ("one two one two", "a b a b a b", "rivers")
-    plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
-    for drafter in ("head", "combined"):
-        requests = [ask(text, f"{drafter}{i}", drafter=drafter, max_tokens=40) for i, text in enumerate(texts)]
-        assert [ids_of(events) for events in run_together(engine, requests)] == plain

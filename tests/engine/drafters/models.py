@@ -28,5 +28,10 @@ def packed_family(family: str, folder: Path) -> PackedModel:
     """A model of a family, packed to 8 bits."""
     if missing():
         pytest.skip(str(missing()))
-    made = packed_folder(str(write_family(family, folder / family)), "q8", ModelStore(folder), ignore_progress)
+    return pack(write_family(family, folder / family), folder)
+
+
+def pack(model: Path, folder: Path, quantize: str = "q8") -> PackedModel:
+    """What a folder of safetensors holds, packed into a store in the other folder."""
+    made = packed_folder(str(model), quantize, ModelStore(folder / "store"), ignore_progress)
     return load_packed(made, ignore_progress)

@@ -15,12 +15,12 @@ from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
+from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
-from tests.engine.drafters.heads import assert_replies_are_the_same, reading, row_in, scores_along
-from tests.engine.tiny import SIZES, VOCABULARY, in_memory, tiny_engine, tiny_tokenizer
+from tests.engine.drafters.heads import reading, row_in, scores_along
+from tests.engine.drafters.models import pack
+from tests.engine.tiny import SIZES, VOCABULARY, assert_drafters_agree, in_memory, tiny_engine, tiny_tokenizer
 
 _SIZES = SIZES | {
     "head_dim": 16, "global_head_dim": 32, "sliding_window": 12, "num_hidden_layers": 4,
@@ -57,8 +57,7 @@ def packed_model(folder: Path) -> PackedModel:
     """The target, quantised to 8 bits."""
     target_model().model.save_pretrained(folder / "target")
     tiny_tokenizer().save_pretrained(folder / "target")
-    made = packed_folder(str(folder / "target"), "q8", ModelStore(folder / "store"), ignore_progress)
-    return load_packed(made, ignore_progress)
+    return pack(folder / "target", folder)
 
 
 def write_assistant(folder: Path, **more: Any) -> Path:
@@ -131,7 +130,7 @@ def test_replies_are_the_same_with_an_assistant(packed: bool, tmp_path: Path) ->
     target = packed_model(tmp_path) if packed else target_model()
     head = load_published(write_assistant(tmp_path / "a", **ORDERED), target)
     with tiny_engine(target, head=head) as engine:
-        assert_replies_are_the_same(engine)
+        assert_drafters_agree(engine, ("head", "combined"), gamma=None)
 
 
 def test_an_assistant_of_another_target_is_refused(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.sampling.plainly import mixed, names, penalised
-from tests.engine.tiny import VOCABULARY, assert_the_same_in_a_batch, ids_of, tiny_head, tiny_model
+from tests.engine.tiny import VOCABULARY, assert_the_same_in_a_batch, ids_of, rounds_of, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -109,13 +109,10 @@ def packed(folder: Path, drafter: str) -> Setup:
 
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head,
-    "packed head": lambda folder: packed(folder, "head"),
-    "draft models": with_models,
-    "look-ahead": with_look_ahead,
-    "packed look-ahead": lambda folder: packed(folder, "pass"),
+    "head": with_head, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
+    "look-ahead": with_look_ahead, "packed look-ahead": lambda folder: packed(folder, "pass"),
     "tables and text": with_tables,
-}
+}  # fmt: skip
 PUBLISHED = ("eagle-3", "medusa")
 
 
@@ -138,9 +135,9 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 )
 def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sampling: Sampling) -> None:
     for number in range(2):
-        plain = ids_of(list(setup.engine.stream(setup.ask(number, "none", None, sampling))))
+        plain = ids_of(setup.engine.stream(setup.ask(number, "none", None, sampling)))
         for drafter in setup.drafters:
-            assert ids_of(list(setup.engine.stream(setup.ask(number, drafter, gamma, sampling)))) == plain
+            assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain
 
 
 def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
@@ -168,7 +165,7 @@ def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
 def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Sampling) -> None:
     for drafter in setup.drafters:
         events = setup.engine.stream(setup.ask(0, drafter, 3, sampling))
-        rounds = [event for event in events if isinstance(event, Round)]
+        rounds = rounds_of(events)
         assert any(each.drafted for each in rounds)
         for each in rounds:
             assert len(each.refused) in (0, each.tested)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import Engine, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
@@ -61,7 +61,7 @@ def test_a_follow_up_drafts_as_a_fresh_engine_would(drafter: str, before: str) -
         return [(each.drafted, each.accepted, each.last) for each in rounds]
 
     with tiny_engine(target, draft, head) as engine:
-        reply = ids_of(list(engine.stream(Request("one", prompt_ids=prompt, drafter=before, max_tokens=20))))
+        reply = ids_of(engine.stream(Request("one", prompt_ids=prompt, drafter=before, max_tokens=20)))
         follow_up = (*prompt, *reply, 100, 101, 102)
         found = rounds_of(engine, follow_up)
     with tiny_engine(target, draft, head) as fresh:
@@ -71,15 +71,14 @@ def test_a_follow_up_drafts_as_a_fresh_engine_would(drafter: str, before: str) -
 def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> None:
     with tiny_engine(tiny_model(sharpness=25.0), draft=related(), slots=1) as engine:
         request = ask("hello", drafter="model-tree", gamma=4, max_tokens=60)
-        plain = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=60))))
+        plain = ids_of(engine.stream(ask("hello", drafter="none", max_tokens=60)))
         events = []
         for event in engine.stream(request):
             events.append(event)
             if isinstance(event, Round) and event.number == 2:
                 engine.cancel("r")
-        assert isinstance(events[-1], Finished)
         assert events[-1].reason is FinishReason.CANCELLED
-        assert ids_of(list(engine.stream(request))) == plain
+        assert ids_of(engine.stream(request)) == plain
         drafters = iter(["model", "model-tree", "none", "model-tree"])
         for event in engine.stream(request):
             events.append(event)

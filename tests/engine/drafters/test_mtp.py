@@ -17,9 +17,9 @@ from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.published.mtp import load_mtp
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.tools.runner import running
-from tests.engine.drafters.heads import assert_replies_are_the_same, reading, scores_along
+from tests.engine.drafters.heads import reading, scores_along
 from tests.engine.hybrids import hybrid
-from tests.engine.tiny import ask, ids_of
+from tests.engine.tiny import ask, assert_drafters_agree, ids_of
 
 Tensors = dict[str, Tensor]
 HIDDEN, HEADS, KEYS, SIZE, INNER, EXPERTS = 32, 4, 2, 16, 64, 4
@@ -121,7 +121,7 @@ def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: 
     sizes = {"linear_key_head_dim": 16, "linear_value_head_dim": 16}
     write_target("qwen3_5_text", tmp_path / "m", mtp_tensors(experts=False), **sizes)
     with running(config_of(tmp_path / "m", tmp_path, quantize)) as (engine, *_):
-        assert_replies_are_the_same(engine)
+        assert_drafters_agree(engine, ("head", "combined"), gamma=None)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_an_incomplete_layer_is_named_and_left_out(
     tensors = mtp_tensors(experts=False) | change
     write_target("qwen3_5_text", tmp_path / "m", {name: x for name, x in tensors.items() if x is not None})
     with running(config_of(tmp_path / "m", tmp_path)) as (engine, *_):
-        assert ids_of(list(engine.stream(ask("rivers", max_tokens=5))))
+        assert ids_of(engine.stream(ask("rivers", max_tokens=5)))
         notices = " ".join(event.text for event in engine.drain() if isinstance(event, Notice))
         assert re.search(sentence, notices), notices

@@ -1,7 +1,5 @@
 """Tests of the kernels need them compiled, which needs a C++ compiler."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Random weights in every format of the kernels, and what they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

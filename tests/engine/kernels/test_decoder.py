@@ -1,7 +1,5 @@
 """Forward passes: equal to transformers' modelling code, and bit-identical for all batches, chunks and trees."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -19,14 +17,7 @@ from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
 from tests.engine.kernels.conftest import variants
-from tests.engine.kernels.tiny_decoders import (
-    CONTEXT,
-    FAMILIES,
-    RECURRENT,
-    RoundingCache,
-    tiny_decoder,
-    tiny_network,
-)
+from tests.engine.kernels.tiny_decoders import CONTEXT, FAMILIES, RECURRENT, RoundingCache, tiny_decoder, tiny_network
 
 LENGTH = 150  # more than a block of keys
 PARENTS = [-1, 0, 0, 1, 1, 2, 3, 3, 5, 8]  # of each token of a tree, which the first one starts

@@ -1,7 +1,5 @@
 """Packed matrices and linear layers: right, and the same bits whatever instruction set, width or threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The bits of this processor's kernels and of those for another family of processors, which runs under emulation."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

@@ -1,32 +1,23 @@
 """Recurrent layers (LFM2, Qwen3.5): the same bits after every rollback, in any chunks and batches, on any processor."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
 
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.kernels.library import Library, Variant
-from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import PackedModel, load_packed
-from specchat.engine.models.store import ModelStore
-from specchat.engine.progress import ignore_progress
+from specchat.engine.models.packed.load import PackedModel
 from tests.engine.cache.copies import copy_text
-from tests.engine.families import write_family
+from tests.engine.drafters.models import packed_family
 from tests.engine.kernels.conftest import variants
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine
+from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
 TOKENS = torch.arange(3, 123) * 7 % 317 + 3
 
 
 @pytest.fixture(scope="module", params=["lfm2", "qwen3.5"])
 def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> PackedModel:
-    folder = tmp_path_factory.mktemp("recurrent")
-    written = write_family(request.param, folder / request.param)
-    made = packed_folder(str(written), "q8", ModelStore(folder / "s"), ignore_progress)
-    assert made is not None
-    return load_packed(made, ignore_progress)
+    return packed_family(request.param, tmp_path_factory.mktemp("recurrent"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +74,6 @@ def test_a_text_goes_on_from_a_snapshot_or_a_copy(model: PackedModel, whole: Ten
     has_state = model.shape.delta_value_heads > 0  # which has read the whole prompt
     recent = (40, 105, 105) if has_state else (104, 105, 115)
     states = cache.states
-    assert states is not None
     assert [states.reusable(0, n) for n in (30, 50, 104, 105, 115, 130)] == [0, 40, *recent, 120]
     copy_text(cache, 0, 1, 105)
     assert [states.reusable(1, n) for n in (30, 50, 104, 120)] == [0, 40, 40, 105]
@@ -98,9 +88,5 @@ def test_a_text_goes_on_from_a_snapshot_or_a_copy(model: PackedModel, whole: Ten
 
 
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(model: PackedModel) -> None:
-    texts = ("one two one two one", "a b a b a b a b", "speculative decoding")
     with tiny_engine(model, model, slots=3, chunk=8) as engine:
-        plain = [ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=40)))) for text in texts]
-        for drafter in ("suffix", "ngram", "random", "model", "hierarchical"):
-            requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=4, max_tokens=40) for i, t in enumerate(texts)]
-            assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
+        assert_drafters_agree(engine, ("suffix", "ngram", "random", "model", "hierarchical"))

@@ -1,7 +1,5 @@
 """The threads of the kernels: who is not asked takes no part, and what fails on one of them fails the call."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Small models of every family with random weights: as transformers runs them, and as the kernels do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

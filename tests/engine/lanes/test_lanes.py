@@ -16,7 +16,7 @@ from specchat.engine.lanes.order import Order, next_lane
 from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.records import Commit, Times
-from tests.engine.tiny import ask, ended, ids_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
 
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
 PROMPT = "ababababab " * 8
@@ -28,7 +28,7 @@ def recorded_costs(name: str) -> tuple[list[float], list[float]]:
     The work of a prompt's chunks begins both.
     """
     records = list(read_trace(TRACES / f"{name}.jsonl"))
-    rounds = [record for record in records if isinstance(record, Round)]
+    rounds = rounds_of(records)
     chunks = [record.seconds for record in records if isinstance(record, Prefilled)]
     plain = [record.verify_s + record.rest_s for record in rounds for _ in record.emitted]
     return [*chunks, *plain], [*chunks, *(record.seconds for record in rounds)]
@@ -125,9 +125,7 @@ def test_lanes_say_what_an_engine_alone_says(order: Order) -> None:
     with tiny_engine() as alone:
         expected = [list(alone.stream(request)) for request in pair()]
     assert [ids_of(events) for events in lanes] == [ids_of(events) for events in expected]
-    assert [e.rows for events in lanes for e in events if isinstance(e, Round)] == [1] * sum(
-        isinstance(e, Round) for events in lanes for e in events
-    )
+    assert {e.rows for events in lanes for e in rounds_of(events)} == {1}
 
 
 def test_the_engine_gives_the_turn_to_the_lane_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:

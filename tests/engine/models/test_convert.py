@@ -71,13 +71,9 @@ def test_the_folder_loads_in_plain_transformers_and_names_no_gguf(gguf: Path, tm
 
 def test_llama_3_rope_is_recovered_from_its_table(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     rope = {
-        "rope_type": "llama3",
-        "rope_theta": 500000.0,
-        "factor": 32.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
-    }
+    }  # fmt: skip
     source = tiny_model(dtype=torch.bfloat16, rope_parameters=rope, max_position_embeddings=131072)
     before = load_model(source, CPU, torch.float32, ignore_progress)
     factors = llama3_factors(500000.0, 8, 32.0)

@@ -14,12 +14,11 @@ from huggingface_hub import errors
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
-from specchat.engine.models import downloads, is_installed, known_models, pull
+from specchat.engine.models import ModelStore, downloads, is_installed, known_models, pull
 from specchat.engine.models.catalog import PRESETS, HubFile, Preset
 from specchat.engine.models.hub import needed_files
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.resolve import resolve
-from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import assemble
 from specchat.engine.worker.obtain import obtain_model
@@ -29,10 +28,8 @@ from tests.tiny_model import write_tiny_gguf
 
 NAME = "someone/tiny"
 FILES_OF_PRESET = (
-    ("someone/tiny-GGUF", "tiny.gguf"),
-    ("someone/head", "config.json"),
-    ("someone/head", "model.safetensors"),
-)
+    ("someone/tiny-GGUF", "tiny.gguf"), ("someone/head", "config.json"), ("someone/head", "model.safetensors"),
+)  # fmt: skip
 needs_kernels = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 

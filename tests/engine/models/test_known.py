@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.models import Machine, ModelStore, known_models, recommended, vocabulary_misfit
-from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models import PRESETS, Machine, ModelStore, known_models, recommended, vocabulary_misfit
 from specchat.engine.models.packed.decoder_description import FAMILIES
 
 
@@ -39,16 +38,12 @@ def test_presets_stored_models_and_those_used_before(tiny_model: Callable[..., P
 @pytest.mark.parametrize(
     ("memory", "disk", "bandwidth", "shortage", "best"),
     [
-        (24, 90, 24, "", "gpt-oss-20b"),
-        (48, 90, 24, "", "qwen3-30b-a3b"),
-        (24, 9, 24, "lacks 3.3 GB disk", "qwen3.5-4b"),
-        (24, 90, 6, "", "qwen3.5-0.8b"),
-        (24, 90, 0.1, "", "smollm2-135m"),
-        (4, 90, 24, "lacks 2.5 GB memory", "lfm2.5-2.6b"),
-        (8, 9, 24, "lacks 3.3 GB disk", "qwen3.5-4b"),
-        (0.01, 90, 24, "lacks 6.4 GB memory", "smollm2-135m"),
+        (24, 90, 24, "", "gpt-oss-20b"), (48, 90, 24, "", "qwen3-30b-a3b"),
+        (24, 9, 24, "lacks 3.3 GB disk", "qwen3.5-4b"), (24, 90, 6, "", "qwen3.5-0.8b"),
+        (24, 90, 0.1, "", "smollm2-135m"), (4, 90, 24, "lacks 2.5 GB memory", "lfm2.5-2.6b"),
+        (8, 9, 24, "lacks 3.3 GB disk", "qwen3.5-4b"), (0.01, 90, 24, "lacks 6.4 GB memory", "smollm2-135m"),
     ],
-)
+)  # fmt: skip
 def test_what_fits_here(tmp_path: Path, memory: float, disk: float, bandwidth: float, shortage: str, best: str) -> None:
     models = known_models(ModelStore(tmp_path))
     machine = Machine(int(memory * 1e9), int(disk * 1e9), bandwidth * 1e9)

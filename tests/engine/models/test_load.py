@@ -82,12 +82,10 @@ def test_weights_in_several_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        ("models/smollm2-135m", "smollm2-135m"),
-        ("models/Qwen--Qwen3-8B", "Qwen3-8B"),
-        ("models/tiny-0123456789abcdef", "tiny"),
-        ("hub/models--Qwen--Qwen3-8B/snapshots/0f3a", "Qwen3-8B"),
+        ("models/smollm2-135m", "smollm2-135m"), ("models/Qwen--Qwen3-8B", "Qwen3-8B"),
+        ("models/tiny-0123456789abcdef", "tiny"), ("hub/models--Qwen--Qwen3-8B/snapshots/0f3a", "Qwen3-8B"),
     ],
-)
+)  # fmt: skip
 def test_display_name(path: str, name: str) -> None:
     assert display_name(Path(path)) == name
 

@@ -12,13 +12,11 @@ import torch
 
 from specchat.engine import Admitted, Engine, EngineConfig, Sampling
 from specchat.engine.kernels.library import missing
-from specchat.engine.models import catalog
-from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models import PRESETS, ModelStore, catalog
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
 from specchat.engine.models.recommendation import FILE, Recommendation, recommended_sampling
 from specchat.engine.models.resolve import resolve
-from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
 from tests.engine.tiny import ask, said_while_loading, tiny_engine, tiny_model

@@ -13,11 +13,9 @@ from tests.engine.tiny import ask, ids_of, said_while_loading, tiny_engine, tiny
 
 TEXTS = ("Hello  world 12 345\n\n", "<|im_start|>user\nümlaut 🦊<|im_end|>\n", " \t x", "")
 TALK = [
-    {"role": "system", "content": "Be <b>brief</b> & kind."},
-    {"role": "user", "content": "Hi "},
-    {"role": "assistant", "content": " Hello 'you'"},
-    {"role": "user", "content": "ü?"},
-]
+    {"role": "system", "content": "Be <b>brief</b> & kind."}, {"role": "user", "content": "Hi "},
+    {"role": "assistant", "content": " Hello 'you'"}, {"role": "user", "content": "ü?"},
+]  # fmt: skip
 TEMPLATES = {
     "own lines": "{% for m in messages %}\n  {% if loop.first %}\n  {{ m.role }}\n  {% endif %}\n{% endfor %}",
     "loop controls": "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}{{ m.content }}|{% endfor %}",

@@ -18,7 +18,7 @@ TEXTS = ("abcabcabcabc", "hello", "0123456789" * 6, "x")
 def test_its_greedy_draft_is_the_draft_models_own(sampling: Sampling) -> None:
     with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:
         for text in TEXTS[:3]:
-            plain = ids_of(list(engine.stream(ask(text, drafter="none", max_tokens=30, sampling=sampling))))
+            plain = ids_of(engine.stream(ask(text, drafter="none", max_tokens=30, sampling=sampling)))
             by_drafter = []
             for drafter in ("model", "hierarchical"):
                 request = ask(text, drafter=drafter, gamma=5, max_tokens=30, sampling=sampling)

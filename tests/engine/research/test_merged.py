@@ -1,19 +1,19 @@
 """Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import chain
 
 import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine import Event, Request, Round, Sampling
+from specchat.engine import MAX_GAMMA, Request, Sampling
 from specchat.engine.drafters.registry import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.request import MAX_GAMMA
 from specchat.engine.research.merged import PrefixTree, shares
 from tests.engine.drafters.models import related
 from tests.engine.sampled import check_distribution
-from tests.engine.tiny import ask, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import ask, rounds_of, run_together, tiny_engine, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -25,16 +25,12 @@ def others(count: int = 1, sharpness: float = 25.0) -> list[LoadedModel]:
     return [related(0.4, sharpness, seed=10 + number) for number in range(count)]
 
 
-def rounds_of(replies: Sequence[Sequence[Event]]) -> list[Round]:
-    return [event for events in replies for event in events if isinstance(event, Round)]
-
-
 def test_rounds_name_the_models_that_drafted_each_token() -> None:
     with tiny_engine(tiny_model(sharpness=25.0), related(), more=others(2)) as engine:
         assert engine.ready.drafters[0] == "merged"
         requests = [ask(text, drafter="merged", gamma=4, max_tokens=30, detail=1) for text in ("hello", "x", "hi")]
         replies = [list(engine.stream(request)) for request in requests]
-    rounds = rounds_of(replies)
+    rounds = rounds_of(chain(*replies))
     assert any(record.accepted for record in rounds)
     named = {record.proposed_by(token) for record in rounds for token in list(record.tokens())[: len(record.drafted)]}
     assert () not in named
@@ -76,7 +72,7 @@ def test_sampled_output_has_the_targets_distribution(count: int, models: int, sa
     draft = related(0.5, 60.0)
     with tiny_engine(target, draft, more=others(models - 1, 45.0), slots=16, queue=count) as engine:
         events = run_together(engine, requests)
-    rounds = rounds_of(events)
+    rounds = rounds_of(chain(*events))
     assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
     ends = [(r.drafted[r.accepted], r.refused[r.accepted]) for r in rounds if r.accepted < r.tested]
     assert any(token in [other.id for other in beside] for token, beside in ends), "one that two brought, refused twice"
@@ -90,7 +86,7 @@ def test_a_draft_of_the_target_itself_is_accepted_whatever_the_others_draft(plac
     models.insert(place, tiny_model(sharpness=25.0))
     with tiny_engine(tiny_model(sharpness=25.0), models[0], more=models[1:]) as engine:
         requests = [ask(text, text, drafter="merged", gamma=4, max_tokens=31) for text in ("hello", "x", "abcabc")]
-        rounds = rounds_of(run_together(engine, requests))
+        rounds = rounds_of(chain(*run_together(engine, requests)))
     assert all(record.accepted == min(4, record.steps) for record in rounds)
     assert {record.steps for record in rounds} >= {4}
 

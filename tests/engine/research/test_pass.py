@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, EngineError, Finished, Request, Round
+from specchat.engine import EngineConfig, EngineError, Finished, Request
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.research.pass_drafter import LookAhead, load_look_ahead, save_look_ahead
 from specchat.engine.worker.assembly import Assembly, assemble, put_together
 from tests.engine.drafters.models import packed_family
-from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
 
 
@@ -28,7 +28,7 @@ def test_a_draft_is_what_the_target_predicts_after_the_text_and_at_the_embedding
     prompt = (104, 105, 33, 104, 105, 33, 104)
     with tiny_engine(target, look_ahead=loaded) as engine:
         request = Request("r", prompt_ids=prompt, drafter="pass", gamma=3, max_tokens=60)
-        rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+        rounds = rounds_of(engine.stream(request))
     text = [*prompt]
     with torch.inference_mode():
         for record in rounds:
@@ -50,7 +50,7 @@ def test_on_the_kernels_a_draft_is_what_the_target_predicts_at_the_embeddings(tm
 
     with tiny_engine(assemble=together) as engine:
         request = Request("r", prompt_ids=tuple(text), drafter="pass", gamma=3, max_tokens=24)
-        rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+        rounds = rounds_of(engine.stream(request))
     target = PackedBackend(model, 1, 200, 17)
     for record in rounds:
         if record.drafted:
@@ -72,9 +72,9 @@ def test_drafts_near_the_end_of_the_context_fit() -> None:
     target = tiny_model()
     prompt = tuple(range(97, 117)) * 11
     with tiny_engine(target, look_ahead=look_ahead(target)) as engine:
-        plain = ids_of(list(engine.stream(Request("p", prompt_ids=prompt, drafter="none", max_tokens=100))))
+        plain = ids_of(engine.stream(Request("p", prompt_ids=prompt, drafter="none", max_tokens=100)))
         drafted = Request("r", prompt_ids=prompt, drafter="pass", gamma=3, max_tokens=100)
-        assert ids_of(list(engine.stream(drafted))) == plain
+        assert ids_of(engine.stream(drafted)) == plain
 
 
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:

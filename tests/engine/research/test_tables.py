@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, EngineError, Request, Round, Sampling
+from specchat.engine import Engine, EngineConfig, EngineError, Request, Sampling
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.research.tables import CARD, MOST, TABLES, BigramNetwork, Counts, LoadedTables, UnigramNetwork
 from specchat.engine.tools.distill import DistillOptions, distill
 from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import Assembly, assemble, put_together
-from tests.engine.tiny import VOCABULARY, ask, tiny_engine, tiny_model
+from tests.engine.tiny import VOCABULARY, ask, rounds_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
 
 TEXT = b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"
@@ -39,10 +39,6 @@ def engine_with_tables(target: LoadedModel, text: list[int] | None = None, slots
         yield engine
 
 
-def rounds_of(engine: Engine, request: Request) -> list[Round]:
-    return [event for event in engine.stream(request) if isinstance(event, Round)]
-
-
 def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
     """A row's q is what it says: the counts behind the token before, standardised; 1 / V at random."""
     counted = torch.zeros(VOCABULARY, VOCABULARY)
@@ -54,7 +50,7 @@ def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
         for drafter in ("bigram", "random"):
             request = Request("r", prompt_ids=tuple(text), drafter=drafter, gamma=3, max_tokens=30, sampling=sampling)
             tokens, seen = list(text), 0
-            for each in rounds_of(engine, request):
+            for each in rounds_of(engine.stream(request)):
                 before = [tokens[-1], *each.drafted]
                 for place, q in enumerate(each.q):
                     row = counted[before[place]] ** 2  # at temperature 0.5

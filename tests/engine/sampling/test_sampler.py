@@ -23,12 +23,9 @@ from tests.engine.sampling.plainly import without_top_choices
 
 CPU = torch.device("cpu")
 SETTINGS = [
-    Sampling(temperature=0.7),
-    Sampling(temperature=1.3, top_k=5),
-    Sampling(temperature=1.0, top_p=0.8),
-    Sampling(temperature=1.0, min_p=0.1),
-    Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02),
-]
+    Sampling(temperature=0.7), Sampling(temperature=1.3, top_k=5), Sampling(temperature=1.0, top_p=0.8),
+    Sampling(temperature=1.0, min_p=0.1), Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02),
+]  # fmt: skip
 
 
 def by_transformers(logits: torch.Tensor, settings: Sampling) -> torch.Tensor:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine import Admitted, Fate, Metrics, Proposer, Round, Step, Totals
-from specchat.engine.stats.metrics import WINDOW_S
+from specchat.engine import WINDOW_S, Admitted, Fate, Metrics, Proposer, Round, Step, Totals
 from tests.engine.records import make_round, observed_round, rounds
 
 

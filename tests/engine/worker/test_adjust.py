@@ -1,14 +1,12 @@
 """A reply whose drafting is changed while it runs: the same tokens, drafted otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import cycle
 
 import pytest
 
 from specchat.engine import Engine, EngineError, Event, FinishReason, Outbox, Request, Round, Sampling
-from tests.engine.tiny import ask, ended, ids_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
 
 WAYS = (("ngram", 3), ("model", 2), ("none", 0), ("model", None), ("ngram", None), ("model", 5), ("ngram", 0))
 
@@ -44,7 +42,7 @@ def test_a_greedy_reply_stays_the_same(seed: int) -> None:
         plain = list(engine.stream(ask(text, max_tokens=120, gamma=0)))
         events = adjusted(engine, ask(text, "again", max_tokens=120, gamma=4))
     assert ids_of(events) == ids_of(plain)
-    rounds = [event for event in events if isinstance(event, Round)]
+    rounds = rounds_of(events)
     assert {r.drafter for r in rounds} == {"ngram", "model", "none"}
     assert [(r.drafter, r.gamma) for r in rounds[1:4]] == [("ngram", 3), ("model", 2), ("none", 0)]
     assert any(r.accepted for r in rounds)
@@ -74,7 +72,7 @@ def test_a_waiting_request_is_adjusted_too() -> None:
         engine.submit(ask("b", "second", max_tokens=20, gamma=4), second)
         engine.adjust("second", "none", 0)
         ended(first)
-        rounds = [event for event in ended(second) if isinstance(event, Round)]
+        rounds = rounds_of(ended(second))
     assert {(r.drafter, r.gamma) for r in rounds} == {("none", 0)}
 
 

@@ -1,21 +1,11 @@
 """Requests that no engine can serve: each is refused in one sentence, and the others are served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from specchat.engine import (
-    Engine,
-    EngineConfig,
-    EngineError,
-    Finished,
-    FinishReason,
-    Outbox,
-    Request,
-)
+from specchat.engine import Engine, EngineConfig, EngineError, Finished, FinishReason, Outbox, Request
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tiny_model
 
@@ -39,10 +29,9 @@ def test_bad_requests_fail_with_a_sentence_and_the_engine_goes_on(
     engine: Engine, request_: Request, words: str
 ) -> None:
     (finished,) = list(engine.stream(request_))
-    assert isinstance(finished, Finished)
     assert finished.reason is FinishReason.ERROR
     assert words in finished.message
-    assert ids_of(list(engine.stream(ask("fine", max_tokens=2))))
+    assert ids_of(engine.stream(ask("fine", max_tokens=2)))
 
 
 def test_a_full_queue_refuses_by_name_and_serves_the_others() -> None:
@@ -69,7 +58,7 @@ BAD = {
 def test_what_no_model_can_read_is_refused_at_once(engine: Engine, request_: Request, words: str) -> None:
     with pytest.raises(EngineError, match=words):
         engine.submit(request_)
-    assert ids_of(list(engine.stream(ask("fine", "bad", max_tokens=2))))
+    assert ids_of(engine.stream(ask("fine", "bad", max_tokens=2)))
 
 
 def test_an_id_beyond_the_vocabulary_is_found_at_admission_where_the_models_were_not_loaded_yet() -> None:
@@ -85,7 +74,7 @@ def test_an_id_beyond_the_vocabulary_is_found_at_admission_where_the_models_were
 
 
 def test_an_id_is_refused_while_a_request_has_it_and_free_when_that_has_ended(engine: Engine) -> None:
-    alone = ids_of(list(engine.stream(ask("first", "alone", max_tokens=100, drafter="ngram"))))
+    alone = ids_of(engine.stream(ask("first", "alone", max_tokens=100, drafter="ngram")))
     stream = engine.stream(ask("first", "twice", max_tokens=100, drafter="ngram"))
     events = [next(stream)]
     with pytest.raises(EngineError, match="'twice' has not ended yet"):
@@ -95,7 +84,7 @@ def test_an_id_is_refused_while_a_request_has_it_and_free_when_that_has_ended(en
     events += stream
     assert ids_of(events) == alone
     assert sum(isinstance(event, Finished) for event in events) == 1
-    assert ids_of(list(engine.stream(ask("third", "twice", max_tokens=2))))
+    assert ids_of(engine.stream(ask("third", "twice", max_tokens=2)))
 
 
 def test_an_id_may_be_used_again_once_it_is_cancelled(engine: Engine) -> None:

@@ -18,10 +18,9 @@ from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts
+from tests.engine.backends.test_on_a_gpu import replies, replies_of
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
-from tests.engine.tiny import ask, ids_of
-
-CONFIG = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32)
+from tests.engine.tiny import ask
 
 
 class Served(Outbox):
@@ -73,9 +72,10 @@ class Served(Outbox):
         """Replies that have ended."""
         return sum(isinstance(event, Finished) for event in self.events)
 
-    def reply(self, name: str) -> list[int]:
-        """The tokens of a reply."""
-        return ids_of([event for event in self.events if getattr(event, "request_id", None) == name])
+    @property
+    def replies(self) -> list[list[int]]:
+        """The tokens of each."""
+        return replies_of(self.requests, self.events)
 
 
 def all_ended(_: Event, served: Served) -> bool:
@@ -84,21 +84,6 @@ def all_ended(_: Event, served: Served) -> bool:
 
 def all_captured(event: Event, _: Served) -> bool:
     return isinstance(event, Captured) and not event.left
-
-
-def on_cpu(drafter: str, requests: Sequence[Request]) -> list[list[int]]:
-    """The replies of an engine on the CPU."""
-    target, draft = parts(drafter)
-    box = Outbox()
-    lane = LaneWorker(CONFIG, box, [])
-    lane.load(lambda config, _: put_together(config, target, **draft))
-    for request in requests:
-        lane.take(Submit(request, box, 0.0))
-    while lane.busy:
-        lane.turn()
-    lane.end()
-    events = box.drain()
-    return [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +102,11 @@ def test_requests_are_answered_before_all_graphs_are_captured_and_with_the_same_
         ask(text, name=text, drafter=drafter, gamma=3, sampling=SAMPLINGS[sampling], max_tokens=12)
         for text in ("abababab", "the cat sat")
     ]
-    expected = on_cpu(drafter, requests)
+    expected = replies(requests, drafter)
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         served = Served(gpu, drafter, requests, all_ended, exact=exact)
     between = [event for event in served.events if isinstance(event, Captured)]
-    assert [served.reply(request.request_id) for request in requests] == expected
+    assert served.replies == expected
     assert between, "two rows are more than what is captured at start"
     assert between[-1].left > 0
     assert between[-1].graphs == gpu.graphs < 2 * served.at_start
@@ -159,7 +144,7 @@ def test_an_engine_is_closed_between_two_captures(monkeypatch: pytest.MonkeyPatc
 
 def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter="none", max_tokens=12) for text in ("abab", "cdcd")]
-    expected = on_cpu("none", requests)
+    expected = replies(requests, "none")
     tried = []
 
     def short(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
@@ -175,7 +160,7 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         served = Served(gpu, "none", requests, at_the_first_round)
     assert len(tried) == 1
-    assert [served.reply(request.request_id) for request in requests] == expected
+    assert served.replies == expected
     assert {event.reason for event in served.events if isinstance(event, Finished)} == {FinishReason.LENGTH}
     assert [event.text for event in served.events if isinstance(event, Notice)] == [
         "tiny: its passes cannot all be captured as CUDA graphs (CUDA out of memory): it runs slower than it could"
@@ -190,7 +175,7 @@ def test_captures_do_not_change_what_running_rows_have(
     drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = [ask("abcd" * 9, name, drafter=drafter, gamma=3, max_tokens=60) for name in "01"]
-    expected, plan = on_cpu(drafter, requests), Graphs.plan
+    expected, plan = replies(requests, drafter), Graphs.plan
     target, draft = parts(drafter)
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         target, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
@@ -215,8 +200,7 @@ def test_captures_do_not_change_what_running_rows_have(
             lane.turn()
         lane.end()
         events += box.drain()
-    found = [ids_of([e for e in events if getattr(e, "request_id", None) == r.request_id]) for r in requests]
-    assert found == expected
+    assert replies_of(requests, events) == expected
 
 
 def kept(made: Assembly) -> list[torch.Tensor]:

@@ -1,7 +1,5 @@
 """A long prompt is read in chunks, by the target and by drafters: other rows wait for one, or for two of a burst."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -107,7 +105,7 @@ def test_of_several_prompts_two_chunks_are_read_before_each_round(log: list[str]
 def read_together(passes: Passes, requests: Sequence[Request], **models: object) -> list[list[Event]]:
     """Events of requests that are admitted together; each has the tokens that it has alone."""
     with tiny_engine(**models, slots=8, chunk=64) as engine:  # type: ignore[arg-type]
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
+        alone = [ids_of(engine.stream(request)) for request in requests]
     passes.clear()
     with tiny_engine(**models, slots=8, chunk=64) as engine:  # type: ignore[arg-type]
         passes.clear()

@@ -1,7 +1,5 @@
 """How long a text may be: as long as the model allows, if memory can hold it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig, EngineError, Finished, FinishReason, Request
-from specchat.engine.models.packed.find import packed_folder
-from specchat.engine.models.packed.load import PackedModel, load_packed
-from specchat.engine.models.store import ModelStore
-from specchat.engine.progress import ignore_progress
+from specchat.engine import Engine, EngineConfig, EngineError, FinishReason, Request
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.worker.assembly import put_together
-from tests.engine.families import write_family
+from tests.engine.drafters.models import packed_family
 from tests.engine.tiny import ids_of, run_together, tiny_model
 
 MODEL_CONTEXT, COLUMN_BYTES = 3000, 3 * 2 * 2 * 16 * 2
@@ -23,11 +18,7 @@ MODEL_CONTEXT, COLUMN_BYTES = 3000, 3 * 2 * 2 * 16 * 2
 
 
 def packed_model(tmp_path: Path, family: str = "llama") -> PackedModel:
-    folder = packed_folder(
-        str(write_family(family, tmp_path / family)), "q8", ModelStore(tmp_path / "s"), ignore_progress
-    )
-    assert folder is not None
-    return replace(load_packed(folder, ignore_progress), context=MODEL_CONTEXT)
+    return replace(packed_family(family, tmp_path), context=MODEL_CONTEXT)
 
 
 @contextmanager
@@ -73,11 +64,10 @@ def test_a_context_for_which_memory_is_short_is_shorter_and_stated(
         assert most - 100 < ready.context < most < ready.model_context
         assert ready.kept_bytes == pytest.approx(bytes_held, rel=0.02)
         (end,) = engine.stream(Request("longer", prompt_ids=(5,) * ready.context, max_tokens=2))
-        assert isinstance(end, Finished)
         assert end.reason is FinishReason.ERROR
         assert f"{ready.context}" in end.message
         request = Request("fits", prompt_ids=(5,) * (ready.context - 2), max_tokens=50, drafter="none")
-        assert len(ids_of(list(engine.stream(request)))) == 2
+        assert len(ids_of(engine.stream(request))) == 2
 
 
 def test_a_cache_type_that_the_target_cannot_have_is_refused() -> None:
@@ -88,7 +78,7 @@ def test_a_cache_type_that_the_target_cannot_have_is_refused() -> None:
 def test_a_requested_context_has_room_however_little_memory_is_for_other_texts(tmp_path: Path) -> None:
     with engine_of(packed_model(tmp_path), context=2000, cache_memory=1e-6) as engine:
         assert engine.wait_ready().context == 2000
-        assert ids_of(list(engine.stream(Request("r", prompt_ids=(5,) * 1990, max_tokens=5, drafter="none"))))
+        assert ids_of(engine.stream(Request("r", prompt_ids=(5,) * 1990, max_tokens=5, drafter="none")))
 
 
 def test_a_requested_context_that_does_not_fit_is_refused_or_made_smaller(

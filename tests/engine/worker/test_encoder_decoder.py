@@ -1,7 +1,5 @@
 """T5 as a target: the target's own choices whatever drafts, one by one and together; sampled; what it cannot have."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from itertools import product
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 
 from specchat.engine import (
-    Admitted,
     Engine,
     EngineConfig,
     EngineError,
@@ -31,15 +28,12 @@ from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import put_together
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.sampled import check_distribution, sampled
-from tests.engine.tiny import ids_of, run_together, tiny_engine
+from tests.engine.tiny import ids_of, rounds_of, run_together, tiny_engine
 from tests.engine.tiny_t5 import CONTEXT, PAD, VOCABULARY, tiny_t5, tiny_t5_network, tiny_t5_tokenizer
 
 SOURCES = [
-    "translate English to German: the house is wonderful.",
-    "x",
-    "summarize: aaaa bbbb aaaa bbbb",
-    "q" * (CONTEXT - 1),
-]
+    "translate English to German: the house is wonderful.", "x", "summarize: aaaa bbbb aaaa bbbb", "q" * (CONTEXT - 1),
+]  # fmt: skip
 TOKENS = 24
 SLOW = pytest.mark.slow
 
@@ -113,7 +107,7 @@ def test_one_that_drafts_for_itself_has_read_the_same_source(gated: bool, drafte
                 for source in SOURCES
             ]
             for events in run_together(engine, requests):  # the fourth comes into a slot that has had another
-                rounds = [event for event in events if isinstance(event, Round)]
+                rounds = rounds_of(events)
                 assert all(each.accepted == each.tested for each in rounds)
                 assert any(each.accepted == 2 for each in rounds)
 
@@ -126,7 +120,6 @@ def test_a_reply_goes_on_behind_given_tokens(engine: Engine, generated: dict[str
         events = list(engine.stream(request))
         assert ids_of(events) == whole[5:]
         admitted = events[0]
-        assert isinstance(admitted, Admitted)
         assert admitted.prompt_tokens == len(source) + 1 + len(given)
 
 

@@ -3,8 +3,6 @@
 And bit by bit on logits: a token's do not depend on what is read with it, on its place, or on threads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +21,7 @@ from tests.engine.prompts import PROMPTS
 from tests.engine.scored import scored
 from tests.engine.tiny import ids_of, run_together
 
-pytestmark = [
-    pytest.mark.model,
-    pytest.mark.slow,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
-]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 
@@ -47,14 +41,6 @@ def plain(engine: Engine) -> list[list[int]]:
     return [replies for start in range(len(PROMPTS)) for replies in said(engine, "none", start, 1)]
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]]:
     asked = [
         Request(f"{drafter}{i}", (Message("user", PROMPTS[i]),), drafter=drafter, max_tokens=LENGTH)
@@ -63,7 +49,6 @@ def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]
     return [ids_of(events) for events in run_together(engine, asked)]
 
 
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:
@@ -76,7 +61,6 @@ def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
     engine: Engine, plain: list[list[int]], drafter: str
 ) -> None:
     """Every reply stands in another chat, then every reply with one wrong token in it."""
-    assert engine.other_chats is not None
     prompts = [engine.prompt_ids(Request("p", (Message("user", text),)))[-32:] for text in PROMPTS]
     for wrong, fewest in ((len(plain[0]) + 1, 0.9), (LENGTH // 2, 0.1)):
         texts = {

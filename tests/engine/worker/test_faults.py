@@ -1,18 +1,9 @@
 """What goes wrong in the engine: one request pays for it, the others go on, and every caller hears of it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
-from specchat.engine import (
-    EngineError,
-    Finished,
-    FinishReason,
-    Outbox,
-    Prefilled,
-    Request,
-)
+from specchat.engine import EngineError, Finished, FinishReason, Outbox, Prefilled, Request
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
 
@@ -22,7 +13,7 @@ def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> Non
     with tiny_engine(target) as engine:
         target.model.get_input_embeddings().weight[bang] = torch.nan
         good = Request("good", prompt_ids=(97, 98, 99), max_tokens=20)
-        alone = ids_of(list(engine.stream(good)))
+        alone = ids_of(engine.stream(good))
         results = run_together(engine, [good, Request("bad", prompt_ids=(97, bang), max_tokens=20)])
         assert ids_of(results[0]) == alone
         assert results[1][-1].reason is FinishReason.ERROR
@@ -48,7 +39,7 @@ def test_when_the_thread_dies_every_caller_hears_of_it() -> None:
 def test_out_of_memory_costs_the_youngest_request_only() -> None:
     target = tiny_model()
     with tiny_engine(target) as engine:
-        alone = ids_of(list(engine.stream(ask("first", max_tokens=40))))
+        alone = ids_of(engine.stream(ask("first", max_tokens=40)))
         forward = target.model.forward
 
         def short_of_memory(*args: object, **options: object) -> object:
@@ -78,7 +69,7 @@ def test_a_pass_that_fails_for_one_row_ends_that_row_alone(together: int) -> Non
     odd = 259  # no reply here has it
     with tiny_engine(target) as engine:
         good = [ask(f"good {i}", f"good {i}", max_tokens=30, gamma=0) for i in range(together - 1)]
-        alone = [ids_of(list(engine.stream(request))) for request in good]
+        alone = [ids_of(engine.stream(request)) for request in good]
         forward = target.model.forward
 
         def raising(*args: object, **options: object) -> object:
@@ -92,7 +83,7 @@ def test_a_pass_that_fails_for_one_row_ends_that_row_alone(together: int) -> Non
             assert [ids_of(events) for events in others] == alone
             assert bad[-1].reason is FinishReason.ERROR
             assert "ValueError: cannot read that" in bad[-1].message
-            assert ids_of(list(engine.stream(ask("fine", max_tokens=2))))
+            assert ids_of(engine.stream(ask("fine", max_tokens=2)))
 
 
 def test_the_last_words_are_said_whatever_else_fails() -> None:

@@ -1,7 +1,5 @@
 """A drafter is a plug: whatever it raises or gives costs the draft, not the reply."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, Event, Notice, Round, Sampling
+from specchat.engine import Engine, EngineConfig, Event, Notice, Progress, Round, Sampling, from_json, to_json
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.progress import Progress
 from specchat.engine.research.ngram import NGramDrafter
-from specchat.engine.trace import from_json, to_json
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
 

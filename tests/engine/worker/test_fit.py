@@ -1,7 +1,6 @@
 """A conversation that does not fit into the context is told without some of its turns, if the request allows that."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -26,6 +25,12 @@ MESSAGES = (
 )
 
 
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with tiny_engine(replace(tiny_model(), context=CONTEXT)) as running:
+        yield running
+
+
 def ask(engine: Engine, request: Request) -> tuple[Admitted | None, Finished]:
     events = list(engine.stream(request))
     finished = events[-1]
@@ -34,18 +39,15 @@ def ask(engine: Engine, request: Request) -> tuple[Admitted | None, Finished]:
 
 
 @pytest.mark.parametrize(("when_full", "first"), [("drop-oldest", 1), ("keep-ends", 3)])
-def test_as_few_turns_as_possible_are_left_out_and_said(when_full: str, first: int) -> None:
-    with tiny_engine(replace(tiny_model(), context=CONTEXT)) as engine:
-        engine.wait_ready()
-        admitted, finished = ask(engine, Request("r", MESSAGES, max_tokens=8, when_full=when_full))
-        assert admitted is not None
-        assert finished.reason is not FinishReason.ERROR
-        gone = admitted.left_out
-        assert gone == tuple(range(first, first + len(gone)))
-        assert 2 <= len(gone) == len(gone) // 2 * 2 < len(MESSAGES) - 3
-        lengths = [_length(engine, range(first, first + count)) for count in (len(gone), len(gone) - 2)]
-        assert lengths[0] == admitted.prompt_tokens <= CONTEXT - 8 < lengths[1]
-        assert from_json(to_json(admitted)) == admitted
+def test_as_few_turns_as_possible_are_left_out_and_said(engine: Engine, when_full: str, first: int) -> None:
+    admitted, finished = ask(engine, Request("r", MESSAGES, max_tokens=8, when_full=when_full))
+    assert finished.reason is not FinishReason.ERROR
+    gone = admitted.left_out
+    assert gone == tuple(range(first, first + len(gone)))
+    assert 2 <= len(gone) == len(gone) // 2 * 2 < len(MESSAGES) - 3
+    lengths = [_length(engine, range(first, first + count)) for count in (len(gone), len(gone) - 2)]
+    assert lengths[0] == admitted.prompt_tokens <= CONTEXT - 8 < lengths[1]
+    assert from_json(to_json(admitted)) == admitted
 
 
 def _length(engine: Engine, gone: range) -> int:
@@ -53,33 +55,26 @@ def _length(engine: Engine, gone: range) -> int:
     return len(engine.prompt_ids(Request("count", kept)))
 
 
-def test_stop_refuses_and_says_so() -> None:
-    with tiny_engine(replace(tiny_model(), context=CONTEXT)) as engine:
-        engine.wait_ready()
-        admitted, finished = ask(engine, Request("r", MESSAGES))
-        assert admitted is None
-        assert f"the context holds {CONTEXT}" in finished.message
+def test_stop_refuses_and_says_so(engine: Engine) -> None:
+    admitted, finished = ask(engine, Request("r", MESSAGES))
+    assert admitted is None
+    assert f"the context holds {CONTEXT}" in finished.message
 
 
-def test_a_last_turn_that_is_too_long_by_itself_is_refused() -> None:
+def test_a_last_turn_that_is_too_long_by_itself_is_refused(engine: Engine) -> None:
     messages = (*MESSAGES[:-1], Message("user", "many words " * CONTEXT))
-    with tiny_engine(replace(tiny_model(), context=CONTEXT)) as engine:
-        engine.wait_ready()
-        _, finished = ask(engine, Request("r", messages, when_full="drop-oldest"))
-        assert finished.reason is FinishReason.ERROR
+    _, finished = ask(engine, Request("r", messages, when_full="drop-oldest"))
+    assert finished.reason is FinishReason.ERROR
 
 
-def test_what_fits_is_told_whole_and_the_reply_gets_a_quarter_of_the_context_at_most() -> None:
-    with tiny_engine(replace(tiny_model(), context=CONTEXT)) as engine:
-        engine.wait_ready()
-        lengths = [len(engine.prompt_ids(Request("count", MESSAGES[-1 - 2 * turns :]))) for turns in range(TURNS)]
-        most = max(turns for turns, length in enumerate(lengths) if length <= CONTEXT - CONTEXT // 4)
-        for turns in (most, most + 1):
-            request = Request("r", MESSAGES[-1 - 2 * turns :], max_tokens=CONTEXT, when_full="drop-oldest")
-            admitted, _ = ask(engine, request)
-            assert admitted is not None
-            assert bool(admitted.left_out) is (turns > most)
-        assert all(shorter < longer for shorter, longer in pairwise(lengths))
+def test_what_fits_is_told_whole_and_the_reply_gets_a_quarter_of_the_context_at_most(engine: Engine) -> None:
+    lengths = [len(engine.prompt_ids(Request("count", MESSAGES[-1 - 2 * turns :]))) for turns in range(TURNS)]
+    most = max(turns for turns, length in enumerate(lengths) if length <= CONTEXT - CONTEXT // 4)
+    for turns in (most, most + 1):
+        request = Request("r", MESSAGES[-1 - 2 * turns :], max_tokens=CONTEXT, when_full="drop-oldest")
+        admitted, _ = ask(engine, request)
+        assert bool(admitted.left_out) is (turns > most)
+    assert all(shorter < longer for shorter, longer in pairwise(lengths))
 
 
 def test_an_unknown_word_is_refused() -> None:

@@ -1,13 +1,11 @@
 """A reply that begins with given tokens goes on as it would have by itself, from the cache where it can."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 
-from specchat.engine import Admitted, EngineError, Request, Round, Sampling
-from tests.engine.tiny import ask, ids_of, text_of, tiny_engine, tiny_head, tiny_model, tiny_tokenizer
+from specchat.engine import Admitted, EngineError, Request, Sampling
+from tests.engine.tiny import ask, ids_of, rounds_of, text_of, tiny_engine, tiny_head, tiny_model, tiny_tokenizer
 
 SIZE = {"max_tokens": 24}
 
@@ -23,7 +21,7 @@ def test_the_rest_is_the_same_token_for_token(drafter: str, sampling: Sampling) 
     heads = {"head": tiny_head(target)} if drafter == "head" else {}
     whole = ask("abcabcabc", drafter=drafter, gamma=3, sampling=sampling, max_tokens=24)
     with tiny_engine(target, **heads) as engine:  # type: ignore[arg-type]
-        ids = ids_of(list(engine.stream(whole)))
+        ids = ids_of(engine.stream(whole))
         for length in (1, 5, 23):
             rest = replace(whole, request_id=f"r{length}", reply_ids=tuple(ids[:length]), max_tokens=24 - length)
             events = list(engine.stream(rest))
@@ -48,7 +46,7 @@ def test_a_text_may_stand_behind_the_ids() -> None:
             engine.stream(ask("hello", reply_ids=tuple(tiny_tokenizer().encode("h")), reply_text="ey", **SIZE))
         )
         assert "".join(token.text for token in admitted(events).given) == "hey"
-        assert len([event for event in events if isinstance(event, Round)]) > 0
+        assert len(rounds_of(events)) > 0
 
 
 def test_stop_strings_are_looked_for_in_what_is_new_only() -> None:

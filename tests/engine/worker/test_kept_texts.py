@@ -1,7 +1,5 @@
 """Texts whose cache is kept between runs are not read again, and no reply changes, whatever the files are."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,11 +1,9 @@
 """Plain passes that are timed beside rounds that draft: there are some, they are rare, and change nothing."""
 
-from __future__ import annotations
-
 import pytest
 
 from specchat.engine import Round, Sampling
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_model
 
 SAMPLED = Sampling(temperature=1.0, seed=3)
 
@@ -13,10 +11,9 @@ SAMPLED = Sampling(temperature=1.0, seed=3)
 def test_the_plain_pass_is_measured_while_warming_up_and_beside_rounds_that_draft() -> None:
     """A draft model drafts in every round: without these passes nothing would be known of plain ones."""
     with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
-        assert engine.ready is not None
         assert len(engine.ready.plain_s) >= 3
         assert min(engine.ready.plain_s) > 0
-        rounds = [e for e in engine.stream(ask("abcabc", max_tokens=100, gamma=2)) if isinstance(e, Round)]
+        rounds = rounds_of(engine.stream(ask("abcabc", max_tokens=100, gamma=2)))
         timed = [r for r in rounds if r.plain_s]
         assert all(r.drafted for r in rounds[:-1])
         assert len(timed) >= 2

@@ -1,7 +1,5 @@
 """The default model on the quantised kernels: the same greedy text whatever drafts, rides along, or computes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from specchat.engine.request import Message, Request
 from specchat.engine.round import Round
 from specchat.engine.worker import obtain
 from specchat.engine.worker.assembly import Assembly, assemble
-from tests.engine.tiny import said_while_loading
+from tests.engine.tiny import rounds_of, said_while_loading
 from tests.tiny_model import write_tiny_gguf
 
 QUESTIONS = ("Name three colours.", "Repeat this twice: one two three four five.", "What is 12 times 12?", "Say hello.")
@@ -78,7 +76,7 @@ def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engin
 @needs_kernels
 def test_the_head_drafts_well_on_quantised_states(engine: Engine) -> None:
     request = Request("head", (Message("user", QUESTIONS[0]),), drafter="head", gamma=4, max_tokens=60)
-    rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+    rounds = rounds_of(engine.stream(request))
     assert sum(len(each.emitted) for each in rounds) / len(rounds) > 1.4
 
 

@@ -1,7 +1,5 @@
 """A greedy reply that may differ from run to run is said to; one that repeats is not."""
 
-from __future__ import annotations
-
 import torch
 
 from specchat.engine import Notice, Sampling

@@ -1,7 +1,5 @@
 """Several draft models by name: what is merged, and what cannot be, in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

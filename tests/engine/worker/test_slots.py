@@ -1,7 +1,5 @@
 """Rows stay in their slots, wherever they were placed and whichever ends first, and no reply changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -29,7 +27,7 @@ def test_replies_do_not_depend_on_their_slots(drafter: str, monkeypatch: pytest.
         for i in range(3)
     ]
     with tiny_engine(target, **models) as engine:  # type: ignore[arg-type]
-        alone = [ids_of(list(engine.stream(request))) for request in requests]
+        alone = [ids_of(engine.stream(request)) for request in requests]
     slots = iter((3, 0, 1, 1, 3, 0))
 
     def place(scheduler: Scheduler[Submit], prompt: Sequence[int]) -> tuple[int, int]:
@@ -56,10 +54,10 @@ def test_a_request_that_is_refused_late_leaves_what_slots_hold_as_it_was(monkeyp
     other, shared = tuple(range(40, 80)), tuple(range(97, 117))
     follow_up = Request("follow", prompt_ids=(*other, 33), max_tokens=12, drafter="none")
     with tiny_engine(target, slots=2) as engine:
-        alone = ids_of(list(engine.stream(follow_up)))
+        alone = ids_of(engine.stream(follow_up))
     with tiny_engine(target, slots=2) as engine:
         for name, prompt in (("other", other), ("long", (*shared, *range(150, 200)))):
-            assert ids_of(list(engine.stream(Request(name, prompt_ids=prompt, max_tokens=2, drafter="none"))))
+            assert ids_of(engine.stream(Request(name, prompt_ids=prompt, max_tokens=2, drafter="none")))
         refused = Request("refused", prompt_ids=(*shared, 5), reply_ids=(6,), drafter="none")
         (end,) = engine.stream(refused)
         assert isinstance(end, Finished)

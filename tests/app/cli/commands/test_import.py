@@ -51,16 +51,12 @@ OPEN_WEBUI = {
             "messages": {
                 "1": {"id": "1", "parentId": None, "role": "user", "content": "Sort a list"},
                 "2": {
-                    "id": "2",
-                    "parentId": "1",
-                    "role": "assistant",
-                    "content": "Use sorted().",
-                    "model": "llama3:8b",
+                    "id": "2", "parentId": "1", "role": "assistant", "content": "Use sorted().", "model": "llama3:8b",
                 },
             },
         },
     },
-}
+}  # fmt: skip
 
 
 def shown(conversation: Conversation) -> list[tuple[str, str]]:

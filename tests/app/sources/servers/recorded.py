@@ -170,13 +170,9 @@ def spoken(tokens: Sequence[str], so_far: int) -> dict[str, Any]:
 
 VLLM = {"/v1/models": models("vllm", "meta/Llama", max_model_len=4096), "/version": {"version": "0.29.0"}}
 VLLM_CHUNKS = [
-    chunk("", usage=usage(20, 0)),
-    spoken(["Hello"], 1),
-    spoken([",", " how", " are"], 4),
-    spoken([" you"], 5),
-    spoken([" to", "day"], 7),
-    chunk("", "length", usage=usage(20, 7)),
-]
+    chunk("", usage=usage(20, 0)), spoken(["Hello"], 1), spoken([",", " how", " are"], 4), spoken([" you"], 5),
+    spoken([" to", "day"], 7), chunk("", "length", usage=usage(20, 7)),
+]  # fmt: skip
 VLLM_METRICS = {
     # docs/features/speculative_decoding/acceptance_metrics.md
     "mean_acceptance_length": 2.33,
@@ -253,12 +249,8 @@ LM_STUDIO_STATS = {
     "ignored_draft_tokens_count": 2,
 }
 LM_STUDIO_STREAM = [
-    chunk("Hi"),
-    chunk(" there"),
-    chunk("!", "stop"),
-    last_chunk(12, 4, stats=LM_STUDIO_STATS),
-    "[DONE]",
-]
+    chunk("Hi"), chunk(" there"), chunk("!", "stop"), last_chunk(12, 4, stats=LM_STUDIO_STATS), "[DONE]",
+]  # fmt: skip
 PLAIN = {"/v1/models": models("openai", "gpt-x", "gpt-y")}
 PLAIN_STREAM = [
     chunk("", choice={"delta": {"role": "assistant", "reasoning_content": "Hm."}}),

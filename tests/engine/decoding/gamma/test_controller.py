@@ -3,8 +3,6 @@
 A reply is scored by the tokens that its draft lengths are worth on average over their true cost, not by its luck.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The cost model, fed with timings whose truth is known."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,17 +1,14 @@
 """What a session learns of a drafter, the next one starts with."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig
+from specchat.engine import Engine, EngineConfig, Progress
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.progress import Progress
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.decoding.gamma.test_never_slower import REST_S, Machine, growing, head_step, pass_s
 from tests.engine.tiny import ask, tiny_model

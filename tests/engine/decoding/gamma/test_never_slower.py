@@ -4,8 +4,6 @@ Costs are those recorded of a 2-core CPU with 4-bit weights (a plain pass takes 
 counts), timings jitter as on a shared machine. Speeds are expected tokens over true costs.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

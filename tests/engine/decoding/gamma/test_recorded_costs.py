@@ -3,29 +3,14 @@
 A set-up that never changes is a γ and, for a drafter that offers trees, the number of its tokens that are verified.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import mean
 
 import numpy as np
 import pytest
 
-from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
-from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
-from specchat.engine.request import MAX_GAMMA
-from tests.engine.decoding.gamma.test_controller import (
-    PLAIN_S,
-    REST_S,
-    Pass,
-    Played,
-    World,
-    always,
-    best_fixed,
-    offers,
-    round_s,
-    speed,
-)
+from specchat.engine.decoding.tree import LONGEST, Tree, tree_of
+from tests.engine.decoding.gamma.test_controller import PLAIN_S, Pass, World, round_s, tree_rounds
 from tests.engine.decoding.gamma.test_never_slower import COLD, Machine, chain_tokens, growing
 
 
@@ -54,45 +39,11 @@ def tree_tokens(rates: Sequence[float], tree: Tree) -> float:
     return sum(chances)
 
 
-@MACHINES
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.7, 0.9])
-def test_chains_reach_95_percent_of_the_best_fixed_gamma(verify: Pass, rate: float) -> None:
-    speeds = []
-    for seed in range(6):
-        world, played = World(verify, STEP, seed), list[Played]()
-        while len(played) < ROUNDS:
-            played += world.reply(always(rate))
-        speeds.append(speed(played[COLD:]))
-    assert mean(speeds) > 0.95 * best_fixed(verify, STEP, rate)
-
-
 def trees(world: World, rates: Sequence[float]) -> float:
     """Expected tokens per second after `COLD` rounds of a drafter that offers trees."""
-    expected = {bucket: 0.06 for bucket in range(8) if bucket % 4}
-    acceptance = world.gamma.acceptance("tree", range(8), expected, offers)
-    tokens = seconds = 0.0
-    for number in range(ROUNDS):
-        asked = world.gamma.choose([acceptance], [MAX_GAMMA], 1)[0]
-        buckets, tree = offers(asked) if asked else ([], chain(0))
-        kept = world.gamma.trim([acceptance], [asked], [buckets], 1, [tree])[0]
-        tree, end = tree.first(kept), 0
-        while tree.children[end]:
-            behind = tree.children[end]
-            rank = world.random.choices(range(len(rates) + 1), [*rates, 1 - sum(rates)])[0]
-            if rank >= len(behind):
-                break
-            end = behind[rank]
-        path = tree.path(end)
-        world.gamma.observe([acceptance], [VerifiedDraft(buckets[:kept], len(path), tree, path)])
-        world.costs.observe(
-            1, kept + 1, "tree", asked, world.noisy(asked * STEP * PLAIN_S), world.noisy(world.verify(kept + 1))
-        )
-        world.costs.observe_rest(1, world.noisy(REST_S), drafted=kept > 0)
-        if number >= COLD:
-            worth = tree_tokens(rates, tree)
-            tokens += worth
-            seconds += round_s(world.verify, STEP, asked, kept)
-    return tokens / seconds
+    played = tree_rounds(world, rates, ROUNDS)[COLD:]
+    tokens = sum(tree_tokens(rates, tree_of(asked).first(kept)) if asked else 1 for asked, kept in played)
+    return tokens / sum(round_s(world.verify, STEP, asked, kept) for asked, kept in played)
 
 
 @MACHINES

@@ -3,7 +3,7 @@
 import pytest
 
 from specchat.engine import Request, Round, Sampling
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_head, tiny_model
 
 
 def test_the_combined_drafter_names_the_one_that_drafted() -> None:
@@ -11,9 +11,9 @@ def test_the_combined_drafter_names_the_one_that_drafted() -> None:
     with tiny_engine(target, head=tiny_head(target)) as engine:
         rounds = {
             drafter: [
-                event
-                for event in engine.stream(ask("abcabcab", drafter=drafter, gamma=4, max_tokens=50))
-                if isinstance(event, Round) and event.drafted
+                record
+                for record in rounds_of(engine.stream(ask("abcabcab", drafter=drafter, gamma=4, max_tokens=50)))
+                if record.drafted
             ]
             for drafter in ("head", "combined")
         }
@@ -31,7 +31,7 @@ def test_a_round_says_what_became_of_every_token_of_its_tree(sampling: Sampling)
     target = tiny_model()
     with tiny_engine(target, head=tiny_head(target)) as engine:
         request = ask("hello", drafter="head", gamma=4, max_tokens=60, sampling=sampling, detail=5)
-        rounds = [event for event in engine.stream(request) if isinstance(event, Round)]
+        rounds = rounds_of(engine.stream(request))
     assert any(record.offered == 16 for record in rounds)
     assert any(any(others) for record in rounds for others in record.refused)
     for record in rounds:
@@ -58,14 +58,14 @@ def test_a_round_says_what_became_of_every_token_of_its_tree(sampling: Sampling)
 def test_a_drafter_changed_to_in_the_middle_reads_what_it_has_missed() -> None:
     target = tiny_model()
     with tiny_engine(target, head=tiny_head(target)) as engine:
-        plain = ids_of(list(engine.stream(ask("hello", drafter="none", max_tokens=60))))
+        plain = ids_of(engine.stream(ask("hello", drafter="none", max_tokens=60)))
         events = []
         for event in engine.stream(ask("hello", drafter="none", max_tokens=60)):
             events.append(event)
             if isinstance(event, Round) and event.number == 5:
                 engine.adjust("r", "head", 3)
         assert ids_of(events) == plain
-        assert {event.drafter for event in events if isinstance(event, Round)} == {"none", "head"}
+        assert {record.drafter for record in rounds_of(events)} == {"none", "head"}
 
 
 def test_requests_that_run_together_share_what_the_head_has_read() -> None:
@@ -79,4 +79,4 @@ def test_requests_that_run_together_share_what_the_head_has_read() -> None:
         ]
         together = [ids_of(events) for events in run_together(engine, requests)]
     with tiny_engine(target, head=tiny_head(target), slots=1) as engine:
-        assert [ids_of(list(engine.stream(request))) for request in requests] == together
+        assert [ids_of(engine.stream(request)) for request in requests] == together

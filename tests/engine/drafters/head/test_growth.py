@@ -15,7 +15,7 @@ from specchat.engine.drafters.tree_growth import EXPECTED, Asked, Growth, Node, 
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.chi_square import z_score
+from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
 WORDS = 6

@@ -10,8 +10,7 @@ from gguf import GGMLQuantizationType
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specchat.engine import EngineConfig
-from specchat.engine.errors import EngineError
+from specchat.engine import EngineConfig, EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
@@ -159,7 +158,7 @@ def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp
     with running(config) as (engine, ready, _):
         assert "head" in ready.drafters
         asked = (ask("one two one two", drafter=drafter, max_tokens=24) for drafter in ("none", "head"))
-        plain, drafted = (ids_of(list(engine.stream(each))) for each in asked)
+        plain, drafted = (ids_of(engine.stream(each)) for each in asked)
     assert plain == drafted
     assert not list((tmp_path / "models").rglob("model*.safetensors"))
 

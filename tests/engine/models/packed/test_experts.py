@@ -18,10 +18,9 @@ from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.build import pack_gguf
-from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_dequantized, load_packed
-from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from tests.engine.drafters.models import pack
 from tests.engine.families import write_family
 from tests.engine.gguf_files import write_gguf
 
@@ -50,11 +49,6 @@ def write_mixture(name: str, folder: Path, file: Path, *kinds: GgmlType) -> Path
 
 def write_published(folder: Path, file: Path) -> Path:
     return write_mixture("gpt-oss", folder, file, *[GgmlType.MXFP4] * 3)
-
-
-def pack(folder: Path, tmp_path: Path, method: str = "q8") -> PackedModel:
-    made = packed_folder(str(folder), method, ModelStore(tmp_path / "store"), ignore_progress)
-    return load_packed(made, ignore_progress)
 
 
 def pack_file(file: Path, folder: Path, tmp_path: Path) -> PackedModel:

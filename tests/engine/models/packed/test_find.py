@@ -13,15 +13,14 @@ from transformers import AutoModelForCausalLM, GgufConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import unpack
+from specchat.engine.models import DEFAULT_PRESET, ModelStore
 from specchat.engine.models import resolve as resolution
-from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.checkpoint import has_weights
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedFileError, PackedWeights
 from specchat.engine.models.packed.find import gguf_file, packed_folder
 from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.resolve import resolve
-from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
 from tests.engine.gguf_files import write_gguf, write_source

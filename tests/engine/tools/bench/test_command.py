@@ -9,10 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from specchat.engine import EngineError
-from specchat.engine.events import Admitted, Prefilled, Ready
-from specchat.engine.tools.bench import command, figures, suite
-from specchat.engine.tools.bench.command import BenchOptions, run
+from specchat.engine import Admitted, EngineError, Prefilled, Ready
+from specchat.engine.tools.bench import BenchOptions, command, figures, run, suite
 from specchat.engine.tools.bench.figures import Pace, Tally, Traffic, tally
 from specchat.engine.tools.bench.report import BenchReport, Setting
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, reading_pace

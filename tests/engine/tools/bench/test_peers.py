@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from specchat.engine import EngineError
-from specchat.engine.tools.bench import figures
-from specchat.engine.tools.bench.command import BenchOptions, run
+from specchat.engine.tools.bench import BenchOptions, figures, run
 from specchat.engine.tools.bench.peers import (
     VARIABLE,
     BatchClock,

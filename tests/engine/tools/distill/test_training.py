@@ -178,8 +178,7 @@ def test_medusa_heads_learn_what_follows_and_leave_greedy_output_as_it_is() -> N
     assert all(last > first + 0.03 for first, last in zip(rates[0], rates[-1], strict=True))
     with tiny_engine(target, head=draft.assemble(SMALL).parts["head"]) as engine:
         drafted, alone = (
-            ids_of(list(engine.stream(ask("hello", drafter=drafter, gamma=4, max_tokens=40))))
-            for drafter in ("head", "none")
+            ids_of(engine.stream(ask("hello", drafter=drafter, gamma=4, max_tokens=40))) for drafter in ("head", "none")
         )
     assert drafted == alone
 

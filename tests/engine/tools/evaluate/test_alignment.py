@@ -8,7 +8,7 @@ import pytest
 from specchat.engine import Engine, EngineError, Event, Fate, Outbox, Round, Sampling
 from specchat.engine.tools.evaluate import Alignment, align
 from specchat.engine.worker.assembly import Assembly
-from tests.engine.tiny import ask, ended, ids_of, tiny_engine
+from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine
 
 GAMMA = 3
 PROMPT = "the dog barks at the fox at the dog"
@@ -28,14 +28,14 @@ def reply_of(engine: Engine, drafter: str, **options: object) -> list[Event]:
 def compared(engine: Engine, events: Sequence[Event], *drafters: str, **options: object) -> Future[Alignment]:
     first = next(event for event in events if isinstance(event, Round))
     request = ask(PROMPT, "again", **options)
-    return align(engine, request, ids_of(list(events)), first.position, (drafters[0], drafters[1]), GAMMA)
+    return align(engine, request, ids_of(events), first.position, (drafters[0], drafters[1]), GAMMA)
 
 
 def test_a_drafter_has_the_tokens_that_it_had_in_generation(engine: Engine) -> None:
     replies = [reply_of(engine, drafter) for drafter in ("suffix", "ngram")]
     alignment = compared(engine, replies[0], "suffix", "ngram").result(60)
     for events, places, figures in zip(replies, alignment.places, alignment.figures, strict=True):
-        rounds = [event for event in events if isinstance(event, Round)]
+        rounds = rounds_of(events)
         fates = [token.fate for each in rounds for token in each.tokens()]
         said = [fate for fate in fates if fate not in (Fate.REJECTED, Fate.DISCARDED)]
         assert [place.predicted for place in places] == [fate is Fate.ACCEPTED for fate in said]
@@ -46,7 +46,7 @@ def test_a_drafter_has_the_tokens_that_it_had_in_generation(engine: Engine) -> N
 
 
 def test_it_changes_nothing_for_replies_that_run_beside_it(engine: Engine) -> None:
-    alone, events = ids_of(list(engine.stream(LONG))), reply_of(engine, "suffix")
+    alone, events = ids_of(engine.stream(LONG)), reply_of(engine, "suffix")
     box = Outbox()
     engine.submit(LONG, box)
     beside = [compared(engine, events, "suffix", "copy") for _ in range(2)]

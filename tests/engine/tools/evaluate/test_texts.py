@@ -9,9 +9,9 @@ import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import load_tokenizer
-from specchat.engine.round import Round
 from specchat.engine.tools.evaluate.texts import Text, read_texts
 from specchat.engine.trace import read_trace
+from tests.engine.tiny import rounds_of
 
 TRACE = Path("assets/traces/usual.jsonl").resolve()
 
@@ -32,12 +32,10 @@ def lines(file: Path, *objects: object) -> Path:
 
 SHAREGPT = {
     "conversations": [
-        {"from": "human", "value": "one"},
-        {"from": "gpt", "value": "two"},
-        {"from": "human", "value": "three"},
+        {"from": "human", "value": "one"}, {"from": "gpt", "value": "two"}, {"from": "human", "value": "three"},
         {"from": "gpt", "value": "four"},
     ]
-}
+}  # fmt: skip
 MESSAGES = {
     "category": "colours",
     "messages": [
@@ -90,7 +88,7 @@ def test_an_exported_chat_gives_the_replies_it_went_on_with(tokenizer: Any, tmp_
 
 def test_a_trace_gives_the_very_tokens(tokenizer: Any) -> None:
     texts, problems = read(tokenizer, TRACE)
-    rounds = [record for record in read_trace(TRACE) if isinstance(record, Round)]
+    rounds = rounds_of(read_trace(TRACE))
     assert problems == []
     assert sum(len(text.reply) for text in texts) == sum(len(record.emitted) for record in rounds)
     first = [token for record in rounds if record.request_id == rounds[0].request_id for token in record.emitted]

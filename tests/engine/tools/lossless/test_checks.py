@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.engine import Sampling
-from specchat.engine.events import Event
+from specchat.engine import Event, Sampling
 from specchat.engine.tools.lossless.checks import (
     TOKENS,
     ChiSquare,

@@ -110,12 +110,10 @@ def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, object], monke
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"gamma": "0"}, "nothing drafts here"),
-        ({"drafters": ("none",)}, "nothing drafts here"),
-        ({"drafters": ("magic",)}, "'magic' is not there"),
-        ({"slots": 1, "context": 8}, "the context holds 8"),
+        ({"gamma": "0"}, "nothing drafts here"), ({"drafters": ("none",)}, "nothing drafts here"),
+        ({"drafters": ("magic",)}, "'magic' is not there"), ({"slots": 1, "context": 8}, "the context holds 8"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_refused(pair: dict[str, object], values: dict[str, object], sentence: str) -> None:
     with pytest.raises(EngineError, match=sentence):
         verified(pair, **values)
