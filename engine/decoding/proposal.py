@@ -122,7 +122,13 @@ class Draft:
 
     def settled(self) -> Draft:
         """The draft with its tokens."""
-        return self if self.growing is None else replace(self.growing.now(), sources=self.sources)
+        return self if self.growing is None else replace(self.growing.now(), sources=self.sources).trimmed()
+
+    def trimmed(self) -> Draft:
+        """The draft without distributions that no token was drawn from."""
+        if self.q is None:
+            return self
+        return replace(self, q=self.q[:, : max(tree.inner for tree in self.trees)])
 
     def check(self, most: Sequence[int]) -> None:
         """Check that no row's draft covers more positions than `most`, as there may be no room for them.
@@ -201,7 +207,7 @@ class Proposal:
         return Proposal(
             self.tokens[index, : max(map(len, trees))],
             trees,
-            None if self.q is None else self.q[index],
+            None if self.q is None else self.q[index, : max(tree.inner for tree in trees)],
             self.support,
             self.drawn and [self.drawn[i] for i in mine],
         )

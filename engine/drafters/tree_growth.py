@@ -311,7 +311,7 @@ def grow(
                 sources.append(each.node.source)
         if places:
             scores = go_on(places, sources)
-    return draft_of([growth.tree() for growth in growths], drawn, q, support, steps), growths
+    return draft_of([growth.tree() for growth in growths], drawn, q, support, steps).trimmed(), growths
 
 
 def draft_of(
@@ -322,10 +322,8 @@ def draft_of(
     steps: int,
 ) -> Draft:
     """The draft of B rows: tokens, buckets and tree of each, and what the tokens of drawn rows were drawn from."""
-    if q is not None:
-        if not all(drawn):  # even an empty mask would wake torch's threads next to those of the kernels
-            q[[not each for each in drawn]] = 0
-        q = q[:, : max(tree.inner for _, _, tree in trees)]
+    if q is not None and not all(drawn):  # even an empty mask would wake torch's threads next to those of the kernels
+        q[[not each for each in drawn]] = 0
     return Draft(
         [tokens for tokens, _, _ in trees],
         [tree for _, _, tree in trees],

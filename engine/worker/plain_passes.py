@@ -21,7 +21,7 @@ _TIMED = 2
 """Timed passes per width, from which costs are known before the first reply."""
 FIRST = 8
 """Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
-_EARLY_PRICE = 20
+_EARLY_PRICE = 50
 """Time of rounds between those, in plain passes."""
 _PRICE = 100
 """Time of rounds between later ones, in plain passes: they take at most 1 % of the time."""

@@ -74,6 +74,7 @@ class PackedLayer(HeadLayer):
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
+        self._q: dict[int, Tensor] = {}
         self.scores: Scores
         """What the last step gave."""
 
@@ -146,11 +147,17 @@ class PackedLayer(HeadLayer):
             support: the V' tokens that can be drafted.
         """
         drawn = [not each.row.greedy for each in asked]
-        q = torch.empty(len(asked), MAX_GAMMA, support.tokens.shape[0]) if any(drawn) else None
+        q = self._q_of(len(asked), support) if any(drawn) else None
         wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
         trees = self._head.trees(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
         self._read, self._unfused = [], 0
         return Draft.that_grows(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
+
+    def _q_of(self, rows: int, support: Support) -> Tensor:
+        """Memory for the distributions of so many rows [B, longest, V'], used again for the next draft."""
+        if rows not in self._q:
+            self._q[rows] = torch.empty(rows, MAX_GAMMA, support.tokens.shape[0])
+        return self._q[rows]
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Read the last places of all rows, of each as many as it has."""
