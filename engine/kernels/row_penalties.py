@@ -30,9 +30,9 @@ class Breaks:
         self.flags = array("B", bytes([_UNKNOWN]) * vocabulary)
 
     def learn(self, tokens: Iterable[int], name: Callable[[int], str]) -> None:
-        """Find it out for tokens."""
+        """Find it out for tokens; a prompt may have some beyond the vocabulary of the logits."""
         for token in tokens:
-            if self.flags[token] == _UNKNOWN:
+            if token < len(self.flags) and self.flags[token] == _UNKNOWN:
                 self.flags[token] = any(text in name(token) for text in self._texts)
 
 

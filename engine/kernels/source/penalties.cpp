@@ -18,6 +18,7 @@ constexpr uint8_t kUnknown = 2;
 void Penalties::apply(const sk_penalties& penalties, const std::vector<int64_t>& path, int64_t size, float* logits) {
     all_ = &penalties;
     path_ = &path;
+    size_ = size;
     if (int64_t(seen_.size()) < size) seen_.resize(size_t(size), 0);
     for (int64_t i = 0; i < penalties.bias_count; i++) logits[penalties.biased[i]] += penalties.bias[i];
     const float repetition = penalties.repetition, presence = penalties.presence, frequency = penalties.frequency;
@@ -28,7 +29,8 @@ void Penalties::apply(const sk_penalties& penalties, const std::vector<int64_t>&
         });
     if (presence != 0.0f) each_distinct(penalties.prompt, [&](int64_t token) { logits[token] -= presence; });
     if (frequency != 0.0f)
-        for (int64_t i = penalties.prompt; i < length(); i++) logits[token(i)] -= frequency;
+        for (int64_t i = penalties.prompt; i < length(); i++)
+            if (token(i) < size) logits[token(i)] -= frequency;
     if (penalties.dry_multiplier > 0) discourage_repetitions(logits);
 }
 
@@ -41,7 +43,7 @@ void Penalties::each_distinct(int64_t first, Change change) {
     }
     for (int64_t i = first; i < length(); i++) {
         const int64_t each = token(i);
-        if (seen_[size_t(each)] == calls_) continue;
+        if (each >= size_ || seen_[size_t(each)] == calls_) continue;
         seen_[size_t(each)] = calls_;
         change(each);
     }
@@ -52,14 +54,14 @@ void Penalties::discourage_repetitions(float* logits) {
     const int64_t last = length() - 1, ending = token(last);
     const int64_t first = all_->dry_last > 0 ? std::max<int64_t>(length() - all_->dry_last, 0) : 0;
     repeated_.clear();
-    if (all_->breaks[ending]) return;
+    if (breaks(ending)) return;
     for (int64_t place = first; place < last; place++) {
         if (token(place) != ending) continue;
         int64_t count = 1;
         const int64_t most = std::min(place + 1 - first, kLongest);
-        while (count < most && token(place - count) == token(last - count) && !all_->breaks[token(place - count)]) count++;
-        if (count < all_->dry_allowed) continue;
+        while (count < most && token(place - count) == token(last - count) && !breaks(token(place - count))) count++;
         const int64_t next = token(place + 1);
+        if (count < all_->dry_allowed || next >= size_) continue;
         auto known = std::find_if(repeated_.begin(), repeated_.end(), [&](const auto& each) { return each.first == next; });
         if (known == repeated_.end())
             repeated_.push_back({next, count});
