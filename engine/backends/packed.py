@@ -26,6 +26,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.growing_trees import GrownTree
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.kernels.round import RoundMemory, RoundRules
 from specchat.engine.kernels.token_layout import TokenLayout
@@ -126,7 +127,14 @@ class PackedBackend(Backend):
             self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
         memory, growing = self._memory.of(len(rows), max(lengths)), proposal.growing
         memory.fill(wanted, proposal.support, int(any(row.greedy for row in rows)), torch.get_num_threads())
-        self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
+        try:
+            self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
+        except KernelError as error:
+            if growing is None:
+                raise
+            growing, proposal.growing, proposal.fault = None, None, error  # the target continues alone
+            memory.fill(wanted, None, int(any(row.greedy for row in rows)), torch.get_num_threads())
+            self._decoder.run_round(memory, self.taps)
         if growing:
             trees = [GrownTree(*memory.draft(i)) for i in range(len(rows))]
             proposal.settle(growing.made(trees), memory.c.growing_s)

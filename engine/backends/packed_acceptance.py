@@ -82,7 +82,7 @@ class PackedVerdict:
 
 
 class PenaltiesOfRows:
-    """Bias and penalties of the rows in every slot.
+    """Bias and penalties of running rows, by slot; created for a row's first round.
 
     Args:
         vocabulary: V.
@@ -94,20 +94,19 @@ class PenaltiesOfRows:
         self._breaks: dict[tuple[str, ...], Breaks] = {}
 
     def of(self, row: SequenceState) -> RowPenalties:
-        """Those of a row."""
+        """Bias and penalties of a row."""
         known = self._known.get(row.slot)
         if known is None or known.tokens is not row.tokens:
-            sampling = row.request.sampling
-            breaks = self._breaks.setdefault(
-                sampling.dry_sequence_breakers, Breaks(sampling.dry_sequence_breakers, self._vocabulary)
-            )
-            known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, breaks)
+            sampling, texts = row.request.sampling, row.request.sampling.dry_sequence_breakers
+            if texts not in self._breaks:
+                self._breaks[texts] = Breaks(texts, self._vocabulary)
+            known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, self._breaks[texts])
             self._known[row.slot] = known
         return known
 
 
 def round_rows(rows: Sequence[SequenceState], proposal: Proposal, penalties: PenaltiesOfRows) -> list[RoundRow]:
-    """The rows of a round for the kernels. Held are those for the reference."""
+    """The rows of a round for the kernels; rows that the reference judges are held."""
     q, drawn, wanted = proposal.q, proposal.drawn, list[RoundRow]()
     for i, (row, drafted, tree) in enumerate(zip(rows, proposal.on_host, proposal.trees, strict=True)):
         special = _is_special(row, tree)

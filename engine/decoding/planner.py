@@ -25,8 +25,8 @@ from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 
 _SURE, _UNSURE = 0.95, 0.25
-"""Acceptance rates of tokens that take no draft step: of those that are nearly always right, and of most others. Where
-they do not pay, drafters need not look for them: that would take longer than it could gain."""
+"""Acceptance rates of tokens that take no draft step: after a long match, and after most others. At a batch size where
+such tokens do not pay, drafters are not asked for them: that would take longer than it could gain."""
 
 
 class Planner:
@@ -132,7 +132,7 @@ class Planner:
         budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas)
         for i in sure:  # they need no draft step, and nothing has to be tried
             gammas[i] = 0
-        free = [i for i in adaptive if least < _UNSURE] or sure
+        free = adaptive if least < _UNSURE else sure
         drafts = self._propose(rows, gammas, budgets, free)
         steps, drafters = [0] * len(rows), {rows[mine[0]].drafter for mine, _ in drafts}
         for mine, draft in drafts:
@@ -229,6 +229,10 @@ class Planner:
         verify_s: float,
     ) -> None:
         """What the round has shown about costs and acceptance. Times are seconds."""
+        if plan.proposal.fault is not None:
+            for row in rows:
+                if row.drafter == plan.drafter:  # else it has failed since
+                    self._on_fault(row, plan.proposal.fault)
         lengths = plan.proposal.lengths
         width = len(rows) + sum(lengths) if self._costs.ragged else 1 + max(lengths)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.

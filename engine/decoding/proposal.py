@@ -68,10 +68,10 @@ class Growing(Protocol):
     trees: GrowingTrees
 
     def now(self) -> Draft:
-        """Draft them by themselves."""
+        """Grow the trees without a pass; the draft."""
 
     def made(self, found: Sequence[GrownTree]) -> Draft:
-        """The draft, once its trees have grown."""
+        """The draft from trees that a pass has grown."""
 
 
 @dataclass(slots=True)
@@ -97,11 +97,11 @@ class Draft:
     sources: Sequence[Sequence[Source]] | None = None
     """Per row, the drafts that it was combined from; None if the drafter does not combine any."""
     growing: Growing | None = None
-    """Until they are verified, drafts that are not there yet; tokens and trees are empty."""
+    """Of a deferred draft, which `Backend.score` makes; tokens and trees are empty until then."""
 
     @classmethod
-    def that_grows(cls, growing: Growing, rows: int, support: Support) -> Draft:
-        """Drafts of so many rows that are not there yet."""
+    def deferred(cls, growing: Growing, rows: int, support: Support) -> Draft:
+        """Drafts of so many rows that are made in the pass that verifies them."""
         nothing: list[list[int]] = [[] for _ in range(rows)]
         return cls(nothing, [chain(0)] * rows, support=support, buckets=nothing, growing=growing)
 
@@ -121,7 +121,7 @@ class Draft:
         return [len(tree) for tree in self.trees]
 
     def settled(self) -> Draft:
-        """The draft with its tokens."""
+        """The draft with its tokens: a deferred one is made now."""
         return self if self.growing is None else replace(self.growing.now(), sources=self.sources).trimmed()
 
     def trimmed(self) -> Draft:
@@ -171,9 +171,11 @@ class Proposal:
     """Those drafts, once they are there."""
     growing_s: float = 0.0
     """Seconds that growing took."""
+    fault: Exception | None = None
+    """Why no draft has grown, if growing failed; the rows were scored without drafts."""
 
     def settle(self, grown: Draft, seconds: float) -> None:
-        """The drafts have grown."""
+        """Take the drafts that the pass has grown."""
         self.drafted, self.trees, self.q = grown.tokens, grown.trees, grown.q
         self.drawn = _drawn(grown) if grown.q is not None else None
         self.grown, self.growing_s = grown, seconds

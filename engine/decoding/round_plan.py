@@ -18,11 +18,11 @@ class RoundPlan:
     adaptive: list[int]
     """Rows (by index) whose γ is chosen by the controller."""
     drafted_buckets: list[list[int]]
-    """`buckets`, but of drafts that grow with the pass."""
+    """`buckets` of drafts that were made before the pass."""
     drafter: str | None
     """Name of the drafter; None if no drafter or several drafted."""
     drafted_steps: int
-    """`steps`, but of drafts that grow with the pass."""
+    """`steps` of drafts that were made before the pass."""
     sources: list[Sequence[Source]]
     """Per row, the drafts that its draft was combined from; empty if it was not combined."""
 

@@ -71,11 +71,14 @@ class CombinedDrafter(Drafter):
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
-        """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others."""
+        """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others.
+
+        γ of adaptive rows with such a match is 0 (`RowProfile.is_sure`).
+        """
         texts = [
             i
             for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True))
-            if not gamma or self._suffix.has_long_match(row)
+            if not gamma or (not row.adaptive and self._suffix.has_long_match(row))
         ]
         heads = [i for i in range(len(rows)) if i not in texts]
         draft: Draft | None = None

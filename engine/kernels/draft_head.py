@@ -121,7 +121,7 @@ class PackedHead:
         self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self._width), threads)
 
     def absorb(self, rows: RoundRows) -> None:
-        """The same of the last tokens of rows, and of those that a round has accepted.
+        """Compute and store the head's states of each row's last token and of the tokens that a round has accepted.
 
         Raises:
             KernelError: the round has other hidden states.
@@ -160,7 +160,7 @@ class PackedHead:
         return GrowingTrees(self._c, read, self._width, wanted, q, known, rules, threads)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:
-        """Grow trees by themselves, in one call.
+        """Grow trees without a pass of the target, in one call.
 
         Raises:
             KernelError: a slot or column does not exist.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Logits = NDArray[np.float32]
 LEFT = 2
-"""`CRow.held` of a row that a round has not judged: whether a drafted token breaks repetitions is not known yet."""
+"""SK_HELD_FOR_BREAKS: `CRow.held` of a row that waits for `RoundRows.judge`."""
 
 
 class RoundRules(NamedTuple):
@@ -57,7 +57,7 @@ class RoundRow(NamedTuple):
     """Address of q [nodes, V'], float32: distributions of each node's children; 0 if they were not drawn."""
     penalties: _Pointer[CPenalties] | None = None
     held: bool = False
-    """Whether the kernels do not judge it."""
+    """Whether the caller judges it, not the kernels."""
 
 
 class RowVerdict(NamedTuple):
@@ -127,7 +127,7 @@ class RoundRows:
             self._drafted[first + most : first + most + count] = [*each.parents]
 
     def judge(self) -> None:
-        """Judge the rows that were left (`LEFT`).
+        """Judge the rows that are `LEFT`, once `Breaks` knows their drafted tokens.
 
         Raises:
             KernelError: a token is outside the vocabulary.
@@ -169,7 +169,7 @@ class RoundRows:
 
 
 class RoundMemory:
-    """`RoundRows` by size.
+    """Cache of `RoundRows` by number of rows and room for tokens.
 
     Args:
         rules: for all rounds.

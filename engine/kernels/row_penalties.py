@@ -18,10 +18,10 @@ _UNKNOWN = 2
 
 
 class Breaks:
-    """Whether no repetition reaches across a token, by token, as far as that was asked for.
+    """Sequence breakers of DRY: a flag per token, unknown until `learn`.
 
     Args:
-        texts: a token whose name has one of them does.
+        texts: a token whose name contains one of them breaks repetitions.
         vocabulary: V.
     """
 
@@ -30,7 +30,7 @@ class Breaks:
         self.flags = array("B", bytes([_UNKNOWN]) * vocabulary)
 
     def learn(self, tokens: Iterable[int], name: Callable[[int], str]) -> None:
-        """Find it out for tokens; a prompt may have some beyond the vocabulary of the logits."""
+        """Set the flags of tokens; a prompt may have tokens beyond the vocabulary of the logits."""
         for token in tokens:
             if token < len(self.flags) and self.flags[token] == _UNKNOWN:
                 self.flags[token] = any(text in name(token) for text in self._texts)

@@ -220,7 +220,7 @@ def fingerprint_of(tensors: Iterable[tuple[str, tuple[int, ...], Tensor]]) -> st
 
 
 def norms_fingerprint(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """The same of the norms alone, which stay as they are when a model is quantised; empty without trained norms."""
+    """Hash of a model's norms, which stay the same when it is quantised; empty if they are not trained."""
     norms = [(name, weight.flatten()) for name, weight in weights if "norm" in name]
     norms = [(name, norm) for name, norm in norms if bool((norm != norm[:1]).any())]
     return fingerprint_of((name, tuple(norm.shape), norm[sampled(len(norm))]) for name, norm in norms) if norms else ""

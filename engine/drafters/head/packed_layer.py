@@ -75,6 +75,7 @@ class PackedLayer(HeadLayer):
         """What the target has read and no state was made of."""
         self._unfused = 0
         self._q: dict[int, Tensor] = {}
+        """Memory for distributions, by number of rows."""
         self.scores: Scores
         """What the last step gave."""
 
@@ -139,7 +140,7 @@ class PackedLayer(HeadLayer):
             self._read, self._unfused = [], 0
 
     def grow(self, asked: Sequence[Asked], begins: Sequence[int], support: Support) -> Draft:
-        """The trees of B rows, as `engine.drafters.tree_growth.grow` gives them, once they have grown.
+        """A deferred draft of B rows: the trees that `engine.drafters.tree_growth.grow` gives.
 
         Args:
             asked: [B], of rows of two tokens or more.
@@ -151,7 +152,7 @@ class PackedLayer(HeadLayer):
         wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
         trees = self._head.trees(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
         self._read, self._unfused = [], 0
-        return Draft.that_grows(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
+        return Draft.deferred(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
 
     def _q_of(self, rows: int, support: Support) -> Tensor:
         """Memory for the distributions of so many rows [B, longest, V'], used again for the next draft."""
@@ -210,7 +211,7 @@ class GrowingTreesOfHead(Growing):
     support: Support
 
     def now(self) -> Draft:
-        """Grow them by themselves."""
+        """Grow them without a pass; the draft."""
         return self.made(self.head.grow(self.trees))
 
     def made(self, found: Sequence[GrownTree]) -> Draft:

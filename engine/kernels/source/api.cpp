@@ -238,7 +238,7 @@ int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t thre
 int32_t sk_judge(sk_rows* rows) {
     return guarded([&]() -> std::string {
         std::string fault = sk::drafting_fault(*rows);
-        if (fault.empty()) sk::judge(*rows, 2);
+        if (fault.empty()) sk::judge(*rows, SK_HELD_FOR_BREAKS);
         return fault;
     });
 }

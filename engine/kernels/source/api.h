@@ -238,6 +238,13 @@ struct sk_penalties {
     const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token; 2 if that is not known
 };
 
+// Who judges a row of a round.
+enum sk_held : int32_t {
+    SK_NOT_HELD = 0,         // `sk_round_run`
+    SK_HELD_BY_CALLER = 1,   // the caller
+    SK_HELD_FOR_BREAKS = 2,  // `sk_judge`: set by `sk_round_run` if `breaks` does not know a drafted token
+};
+
 // A row of a round and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
 // order, as `engine.decoding.acceptance` says.
 struct sk_row {
@@ -249,8 +256,7 @@ struct sk_row {
     const sk_sampling* sampling;  // null if it accepts the likeliest tokens
     const sk_penalties* penalties;  // null for none
     uint64_t seed, number;        // of its random numbers
-    int32_t held;                 // 0 if `sk_round` judges it; output 2 if it leaves it to `sk_judge`, as `breaks` does not
-                                  // know a drafted token; 1 if something else does
+    int32_t held;                 // sk_held
     int32_t accepted;             // output: number of accepted tokens
     int32_t tested;               // output: number of tested tokens, of a sampled row
     int32_t positions;            // output: number of tested positions, of a sampled row
@@ -328,9 +334,9 @@ SK_EXPORT void sk_head_free(sk_head* head);
 SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache);
 // Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
-// The same of each row's last token and its accepted ones, after a round that all rows have been judged in.
+// The same of each row's last token and its accepted tokens, once all rows of the round have been judged.
 SK_EXPORT int32_t sk_head_absorb_round(sk_head* head, const sk_round* round);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
 SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
 SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
-SK_EXPORT int32_t sk_judge(sk_rows* rows);  // the rows that were left to it
+SK_EXPORT int32_t sk_judge(sk_rows* rows);  // rows that are SK_HELD_FOR_BREAKS

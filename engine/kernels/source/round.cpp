@@ -39,9 +39,9 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
         row.best = best;
         logits += (row.count + 1) * all.vocabulary;
         if (best) best += (row.count + 1) * all.best_count;
-        if (!row.held && lacks_breaks(row)) row.held = 2;
+        if (row.held == SK_NOT_HELD && lacks_breaks(row)) row.held = SK_HELD_FOR_BREAKS;
     }
-    judge(all, 0);
+    judge(all, SK_NOT_HELD);
     return "";
 }
 

@@ -207,7 +207,7 @@ std::string drafting_fault(const sk_rows& rows) {
     return "";
 }
 
-void judge(const sk_rows& rows, int32_t held) {
+void judge(const sk_rows& rows, sk_held held) {
     const Kernels& kernel = kernels();
     each_with_scratch(rows.count, rows.threads, [&](int64_t i, Scratch& scratch) {
         if (rows.rows[i].held == held) Judge(kernel, rows, rows.rows[i], scratch).run();

@@ -61,6 +61,6 @@ void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
 std::string drafting_fault(const sk_rows& rows);
 
 // Verdicts of the rows with this value of `held`.
-void judge(const sk_rows& rows, int32_t held);
+void judge(const sk_rows& rows, sk_held held);
 
 }  // namespace sk

@@ -1,6 +1,7 @@
 """Every drafter next to tiny models: exact whatever it drafts, and the same alone and in any batch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, Request, Round, Sampling
+from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
+from specchat.engine.kernels.growing_trees import GrowingTrees
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
@@ -138,6 +141,24 @@ def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sam
         plain = ids_of(setup.engine.stream(setup.ask(number, "none", None, sampling)))
         for drafter in setup.drafters:
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain
+
+
+@pytest.mark.parametrize("drafter", ["head", "combined"])
+def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
+    drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KernelError("it has no leaves")
+
+    made = packed(tmp_path, "head")
+    with closing(made.engine):
+        monkeypatch.setattr(GrowingTrees, "c_for", fail)
+        plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))
+        events = list(made.engine.stream(made.ask(1, drafter, None, Sampling())))
+    told = [event.text for event in events if isinstance(event, Notice)]
+    assert told == [f"the {drafter} drafter failed (it has no leaves): this reply continues without drafts"]
+    assert ids_of(events) == plain
+    assert rounds_of(events)[-1].drafter == "none"
 
 
 def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:

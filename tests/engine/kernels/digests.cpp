@@ -226,7 +226,7 @@ uint64_t samples(uint64_t hash) {
         row.drafted = tokens.data();
         row.q = q.data();
         row.seed = 9;
-        row.held = 2;
+        row.held = SK_HELD_FOR_BREAKS;
         row.path = path.data();
         row.p = p.data();
         row.q_of = q_of.data();
