@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from specchat.engine.models.recommendation import Recommendation
 from specchat.engine.request import Sampling
 
 BYTES_PER_PARAMETER = 2
@@ -206,3 +207,9 @@ PRESETS: dict[str, Preset] = {preset.name: preset for preset in _ALL}
 """Presets by name, the default first, by size."""
 
 DEFAULT_PRESET = "smollm2-135m"
+
+
+def chat_sampling(target: str, recommendation: Recommendation) -> Sampling:
+    """Sampling settings of chats with a target: what its files recommend, or else its preset."""
+    preset = PRESETS[target].sampling if target in PRESETS else Sampling()
+    return recommendation.sampling or preset

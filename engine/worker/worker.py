@@ -37,9 +37,9 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.errors import EngineError
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
-from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request, Sampling
+from specchat.engine.request import Request
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -172,7 +172,7 @@ class Worker:
                 thinking_switch=switch_of(template) is not None,
                 template_words=words_of(template),
                 conversations=made.model.start is None,
-                sampling=_recommended(made, self._config.target),
+                sampling=chat_sampling(self._config.target, made.model.recommended),
             ),
             made,
         )
@@ -348,9 +348,3 @@ def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:
         for name in dict.fromkeys((*blocks, *running))
     )
     return CacheUse(BLOCK, pool.bytes // pool.blocks, pool.blocks, texts, at)
-
-
-def _recommended(made: Assembly, target: str) -> Sampling:
-    """Sampling settings that the target's authors recommend: in its files, or else of the preset."""
-    preset = PRESETS[target].sampling if target in PRESETS else Sampling()
-    return made.model.recommended.sampling or preset

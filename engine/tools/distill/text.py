@@ -23,12 +23,17 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import NO_DRAFTER, Request, Sampling
+from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.sampler import draw, standardise
+from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.tools.prompts import Prompt
 
-TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
-"""Temperatures of replies, drawn with equal probability, to cover greedy and sampled chats."""
-QUESTIONS = 0.8
-"""Temperature of user turns; at 1 small models write nonsense."""
+_QUESTIONS = Sampling(temperature=0.8)
+"""Of user turns; at temperature 1 small models write nonsense."""
 _MARKS = ("<<first>>", "<<second>>", "<<third>>")
 
 
@@ -190,10 +195,10 @@ class _Writing:
 
     given: Iterator[tuple[int, ...]]
     """Given parts to come."""
-    temperatures: Iterator[float]
-    """Temperatures of the turns to come."""
-    temperature: float = 0.0
-    """Of the turn that is being written."""
+    settings: Iterator[Sampling]
+    """Of the turns to come."""
+    turn: SequenceState = field(init=False)
+    """The turn that is being written."""
     tokens: list[int] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)
 
@@ -206,16 +211,27 @@ class Rollout:
         ends: token ids that end a turn.
         scripts: given parts of conversations.
         dtype: dtype of the stored hidden states.
-        seed: seed of the temperatures and the draws.
+        seed: seed of the settings and the draws.
+        settings: sampling settings of replies, drawn with equal probability.
+        tokenizer: of the target, for settings with DRY.
     """
 
     def __init__(
-        self, target: Backend, ends: frozenset[int], scripts: Sequence[Script], dtype: torch.dtype, seed: int
+        self,
+        target: Backend,
+        ends: frozenset[int],
+        scripts: Sequence[Script],
+        dtype: torch.dtype,
+        seed: int,
+        settings: Sequence[Sampling] = (Sampling(),),
+        tokenizer: Any = None,
     ) -> None:
         self._target, self._ends, self._scripts = target, ends, scripts
+        self._settings, self._tokenizer = settings, tokenizer
         self._waiting: list[int] = []
         self._random = torch.Generator().manual_seed(seed)
         slots, self._length = target.cache.slots, target.context
+        self._penalties = Penalties(slots, self._length, target.device)
         embedded = target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device))
         self._features = torch.zeros(slots, self._length, embedded.numel() * len(target.taps), dtype=dtype)
         self._log_total = torch.zeros(slots, self._length)
@@ -245,14 +261,14 @@ class Rollout:
         return [self._conversation(slot, len(self._rows[slot].tokens) - 1) for slot in begun]
 
     def _begin(self, slot: int) -> _Writing:
-        temperature = TEMPERATURES[int(torch.randint(len(TEMPERATURES), (), generator=self._random))]
+        sampling = self._settings[int(torch.randint(len(self._settings), (), generator=self._random))]
         if not self._waiting:  # all once in random order before any repeats, since greedy replies would repeat too
             self._waiting = torch.randperm(len(self._scripts), generator=self._random).tolist()
         script = self._scripts[self._waiting.pop()]
         if script.asks:
-            row = _Writing(cycle(script.follow_ups), cycle((QUESTIONS, temperature)))
+            row = _Writing(cycle(script.follow_ups), cycle((_QUESTIONS, sampling)))
         else:
-            row = _Writing(iter(script.follow_ups), repeat(temperature))
+            row = _Writing(iter(script.follow_ups), repeat(sampling))
         self._give(slot, row, script.prompt)
         return row
 
@@ -277,10 +293,20 @@ class Rollout:
 
     def _give(self, slot: int, row: _Writing, given: Sequence[int]) -> None:
         """Append given tokens before a turn, and let the target read all but the last."""
-        row.temperature = next(row.temperatures)
         unread = max(len(row.tokens) - 1, 0)
         row.tokens += given
         row.sampled += [False] * len(given)
+        row.turn = SequenceState(
+            request=Request("text", prompt_ids=tuple(row.tokens), sampling=next(row.settings)),
+            outbox=Outbox(),
+            slot=slot,
+            tokens=row.tokens,
+            prompt_length=len(row.tokens),
+            cached=0,
+            seed=0,
+            text=Detokenizer(self._tokenizer, ()),
+            drafter=NO_DRAFTER,
+        )
         if tokens := row.tokens[unread:-1]:
             fed = torch.tensor([tokens], device=self._target.device)
             features = self._target.prefill(fed, [slot], [unread])
@@ -288,15 +314,15 @@ class Rollout:
             self._features[slot, unread : unread + len(tokens)] = features[0].to("cpu", self._features.dtype)
 
     def _choose(self, scores: Tensor) -> Tensor:
-        """Sample one token per row, [B], from logits [B, V], at each row's temperature."""
-        temperatures = torch.tensor([row.temperature for row in self._rows], device=scores.device)
-        chosen = scores.argmax(-1)
-        sampled = temperatures.nonzero()[:, 0]
-        if len(sampled):
-            shares = (scores[sampled] / temperatures[sampled, None]).softmax(-1).cumsum(-1)
-            u = torch.rand(len(sampled), 1, generator=self._random).to(scores.device) * shares[:, -1:]
-            chosen[sampled] = torch.searchsorted(shares, u)[:, 0].clamp(max=scores.shape[-1] - 1)
-        return chosen
+        """Sample one token per row, [B], from logits [B, V], with each row's settings."""
+        turns, device = [row.turn for row in self._rows], scores.device
+        if adjustment := self._penalties.of(turns):
+            nothing = torch.zeros(len(turns), 0, dtype=torch.long, device=device)
+            inside = torch.ones(len(turns), 1, 1, dtype=torch.bool, device=device)
+            scores = adjustment.apply(scores[:, None], nothing, inside)[:, 0]
+        rows = SamplingRows.of([turn.request.sampling for turn in turns], device)
+        u = torch.rand(len(turns), dtype=torch.float64, generator=self._random).to(device)
+        return draw(standardise(scores[:, None], rows)[:, 0], u)
 
     def _conversation(self, slot: int, length: int) -> Conversation:
         row = self._rows[slot]

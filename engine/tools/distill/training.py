@@ -16,6 +16,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
+from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.models.disk import require_space
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
@@ -65,6 +66,8 @@ _LEAST_TOKENS = 20_000
 _LEAST_OF_CHATS = 1000
 """Fewest tokens of chats, which the draft is to be used for."""
 _SHARD_TOKENS = 8192
+_SETTINGS, _RECOMMENDED = (Sampling(), Sampling(temperature=1)), 2
+"""Settings of replies, and how often the recommended ones, which chats use, are added."""
 _ROWS = {"cpu": 96, "cuda": 512}
 """Conversations of `_LENGTH` tokens written at once, per device type."""
 _LENGTH, _LONG = 384, 768
@@ -207,7 +210,8 @@ def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: Work
     dtype = draft.model.dtype
     size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
     require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(draft.taps), "training text")
-    rollout = Rollout(target, model.eos_ids, scripts, dtype, seed=len(corpus.shards))
+    settings = [*_SETTINGS, *[chat_sampling(options.target, model.recommended)] * _RECOMMENDED]
+    rollout = Rollout(target, model.eos_ids, scripts, dtype, len(corpus.shards), settings, model.tokenizer)
     spent, done = work.text_seconds, corpus.tokens
     began = time.perf_counter() - spent
     written: list[Conversation] = []

@@ -1,12 +1,13 @@
 """Training text: given prompts, what the target is asked while it writes, and the tokens that a draft can draft."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from specchat.engine import EngineError, Message, Request
+from specchat.engine import EngineError, Message, Request, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.distill import DistillOptions, training
@@ -87,6 +88,22 @@ def test_a_target_that_asks_itself_goes_on_until_the_conversation_is_full() -> N
         assert given == expected[: len(given)]
         assert len(given) > len(script.prompt + answer + question)
         assert len(talk.tokens) > 120 - max(map(len, script.follow_ups))
+
+
+def test_replies_are_written_with_the_settings_given() -> None:
+    settings = [Sampling(repetition_penalty=1e4), Sampling(dry_multiplier=1e4, dry_allowed_length=1)]
+    tokenizer = tiny_model().tokenizer
+    target, script = backend(2, 40, 0, 1), Script((5, 7, 9))
+    for sampling in settings:
+        rollout = Rollout(target, frozenset(), [script], torch.float32, 3, [sampling], tokenizer)
+        talks: list[Conversation] = []
+        while not talks:
+            talks += rollout.step()
+        for tokens in (talk.tokens.tolist() for talk in talks):
+            if sampling.dry:
+                assert len(set(pairwise(tokens))) == len(tokens) - 1
+            else:
+                assert len(set(tokens)) == len(tokens)
 
 
 @torch.inference_mode()
