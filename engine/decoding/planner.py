@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 
@@ -24,9 +25,34 @@ from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 
+_TOGETHER = 4
+"""Rounds that are learnt from together. After each short pass, the code that learns would have to be read from memory
+again: to learn from four rounds takes little longer than from one."""
 _SURE, _UNSURE = 0.95, 0.25
 """Acceptance rates of tokens that take no draft step: after a long match, and after most others. At a batch size where
 such tokens do not pay, drafters are not asked for them: that would take longer than it could gain."""
+
+
+class _Lesson(NamedTuple):
+    """A round to be learnt from."""
+
+    names: list[str]
+    """The requests of its adaptive rows."""
+    rows: int
+    """B"""
+    plan: RoundPlan
+    outcomes: Sequence[Outcome]
+    drafter: str | None
+    """Whose draft steps took `draft_s`; None if that is not known."""
+    draft_s: float
+    verify_s: float
+
+    def verified(self, k: int) -> VerifiedDraft:
+        """What was verified of the k-th adaptive row's draft."""
+        i = self.plan.adaptive[k]
+        tree, outcome = self.plan.proposal.trees[i], self.outcomes[i]
+        shape = tree if tree.branches else None
+        return VerifiedDraft(self.plan.buckets[k], outcome.accepted, shape, outcome.path, self.plan.steps_of(i))
 
 
 class Planner:
@@ -53,6 +79,7 @@ class Planner:
         self._controller = GammaController(self._costs, experiences)
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._profiles: dict[str, RowProfile] = {}
+        self._lessons: list[_Lesson] = []
         self._empty: dict[int, Proposal] = {}
         """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
 
@@ -102,6 +129,7 @@ class Planner:
 
     def release(self, row: SequenceState) -> None:
         """A row has ended."""
+        self._study()
         with suppress(Exception):  # a drafter that has failed may not know the row
             self.drafters.of(row).release(row)
         row.undrafted = 0
@@ -143,7 +171,7 @@ class Planner:
         adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
         buckets: list[list[int]] = [[] for _ in adaptive]
         if adaptive and not grows and (drafts or any(steps)):
-            drafts, buckets = self._trim(rows, adaptive, steps, drafts)
+            drafts, buckets = self._trim(rows, adaptive, drafts)
         sources: list[Sequence[Source]] = [()] * len(rows)
         for mine, draft in drafts:
             at_zero = self.drafters.of(rows[mine[0]]).profile.proposes_at_zero
@@ -158,7 +186,7 @@ class Planner:
             adaptive=adaptive,
             drafted_buckets=buckets,
             drafter=drafters.pop() if len(drafters) == 1 else None,
-            drafted_steps=max(steps),
+            drafted_steps=steps,
             sources=sources,
         )
 
@@ -191,18 +219,13 @@ class Planner:
         self,
         rows: Sequence[SequenceState],
         adaptive: Sequence[int],
-        steps: Sequence[int],
         drafts: Sequence[tuple[list[int], Draft]],
     ) -> tuple[list[tuple[list[int], Draft]], list[list[int]]]:
         """The drafts as far as they are worth their verification, and the buckets of their tokens per adaptive row."""
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
         proposed, trees = _by_row(drafts, len(rows))
         kept = self._controller.trim(
-            acceptances,
-            [steps[i] for i in adaptive],
-            [proposed[i] for i in adaptive],
-            len(rows),
-            [trees[i] for i in adaptive],
+            acceptances, [proposed[i] for i in adaptive], len(rows), [trees[i] for i in adaptive]
         )
         lengths = dict(zip(adaptive, kept, strict=True))
         shortened = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
@@ -228,35 +251,31 @@ class Planner:
         draft_s: float,
         verify_s: float,
     ) -> None:
-        """What the round has shown about costs and acceptance. Times are seconds."""
+        """Take in what the round has shown about costs and acceptance. Times are seconds."""
         if plan.proposal.fault is not None:
             for row in rows:
                 if row.drafter == plan.drafter:  # else it has failed since
                     self._on_fault(row, plan.proposal.fault)
-        lengths = plan.proposal.lengths
-        width = len(rows) + sum(lengths) if self._costs.ragged else 1 + max(lengths)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
-        self._costs.observe(len(rows), width, drafter, plan.steps, draft_s, verify_s)
-        if not plan.adaptive:
-            return
-        # A row whose drafter has failed since learns nothing more.
-        drafts = [
-            (buckets, i)
-            for buckets, i in zip(plan.buckets, plan.adaptive, strict=True)
-            if rows[i].request.request_id in self._acceptances
-        ]
-        acceptances = [self._acceptances[rows[i].request.request_id] for _, i in drafts]
-        if plan.proposal.grown is not None:
-            proposed = [buckets for buckets, _ in drafts]
-            shapes = [plan.proposal.trees[i] for _, i in drafts]
-            self._controller.weigh(acceptances, [plan.steps] * len(drafts), proposed, len(rows), shapes)
-        if not any(plan.buckets) and not (plan.steps and any(each.growing for each in acceptances)):
-            self._controller.observe(acceptances)
-            return
-        trees = [tree if tree.branches else None for tree in plan.proposal.trees]
-        judged = [VerifiedDraft(buckets, outcomes[i].accepted, trees[i], outcomes[i].path) for buckets, i in drafts]
-        self._controller.observe(acceptances, judged)
+        names = [rows[i].request.request_id for i in plan.adaptive]
+        self._lessons.append(_Lesson(names, len(rows), plan, outcomes, drafter, draft_s, verify_s))
+        if len(self._lessons) >= _TOGETHER:
+            self._study()
+
+    def _study(self) -> None:
+        """Learn from the rounds since the last time."""
+        for lesson in self._lessons:
+            plan, rows, lengths = lesson.plan, lesson.rows, lesson.plan.proposal.lengths
+            width = rows + sum(lengths) if self._costs.ragged else 1 + max(lengths)
+            self._costs.observe(rows, width, lesson.drafter, plan.steps, lesson.draft_s, lesson.verify_s)
+            # A row whose drafter has failed since learns nothing more.
+            known = [k for k, name in enumerate(lesson.names) if name in self._acceptances]
+            if known:
+                acceptances = [self._acceptances[lesson.names[k]] for k in known]
+                verified = [lesson.verified(k) for k in known]
+                self._controller.observe(acceptances, verified if any(map(_has_drafted, verified)) else (), rows)
+        self._lessons.clear()
 
     def learn_plain(self, rows: int, seconds: float) -> None:
         """What a plain pass took that was run next to the rounds of so many rows."""
@@ -295,6 +314,10 @@ class Planner:
                 continue
             drafts.append((mine, draft))
         return drafts
+
+
+def _has_drafted(verified: VerifiedDraft) -> bool:
+    return bool(verified.buckets) or verified.steps > 0
 
 
 def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:

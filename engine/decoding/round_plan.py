@@ -21,8 +21,8 @@ class RoundPlan:
     """`buckets` of drafts that were made before the pass."""
     drafter: str | None
     """Name of the drafter; None if no drafter or several drafted."""
-    drafted_steps: int
-    """`steps` of drafts that were made before the pass."""
+    drafted_steps: list[int]
+    """Draft steps for each row, of drafts that were made before the pass."""
     sources: list[Sequence[Source]]
     """Per row, the drafts that its draft was combined from; empty if it was not combined."""
 
@@ -36,7 +36,11 @@ class RoundPlan:
     def steps(self) -> int:
         """Draft steps it took."""
         grown = self.proposal.grown
-        return self.drafted_steps if grown is None else grown.steps or 0
+        return max(self.drafted_steps) if grown is None else grown.steps or 0
+
+    def steps_of(self, i: int) -> int:
+        """Draft steps for a row."""
+        return self.drafted_steps[i] if self.proposal.grown is None else self.steps
 
     @property
     def drafts(self) -> bool:

@@ -1,13 +1,17 @@
-"""Emission of records while the next round runs: a queue of work for one thread."""
+"""Emission of records while later rounds run: a queue of work for one thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from queue import SimpleQueue
 from threading import Event, Thread
 
 Work = Callable[[], None]
 """Makes and emits the records of a round."""
+_TOGETHER_S = 0.012
+"""Seconds of rounds whose records are made together. After each short pass, the code that makes them would have to be
+read from memory again: records of three rounds take hardly longer than those of one."""
 
 
 class Emission:
@@ -23,6 +27,8 @@ class Emission:
     def __init__(self, *, held: bool) -> None:
         self._held = held
         self._waiting: list[Work] = []
+        self._waiting_s = 0.0
+        """Seconds of the rounds whose work waits."""
         self._queue = SimpleQueue[Work | None]()
         self._begun = self._done = 0
         """Work that the thread has been given, and what it has done of it."""
@@ -30,19 +36,28 @@ class Emission:
         self._thread = Thread(target=self._run, name="emission", daemon=True)
         self._thread.start()
 
-    def put(self, work: Work) -> None:
-        """Queue work, once that of the round before is done: events are never more than a round late."""
-        self._wait()
-        if self._held:
-            self._waiting.append(work)
-        else:
-            self._begin(work)
+    def put(self, work: Work, seconds: float = inf) -> None:
+        """Take in the work of a round of so many seconds.
+
+        It begins with the first that waits once their rounds have taken `_TOGETHER_S`, when earlier work is done.
+        """
+        self._waiting.append(work)
+        self._waiting_s += seconds
+        if not self._held:
+            self.on_launch()
+
+    def on_launch(self) -> None:
+        """The next pass has been launched: begin the work that waits, if it is enough."""
+        if self._waiting_s >= _TOGETHER_S:
+            self.release()
 
     def release(self) -> None:
-        """Begin the work that has been held: the next pass has been launched, or none comes."""
+        """Begin the work that waits: no pass comes soon."""
+        self._wait()
         for work in self._waiting:
             self._begin(work)
         self._waiting.clear()
+        self._waiting_s = 0.0
 
     def finish(self) -> None:
         """Wait until all work has been done; what is still held is done by the calling thread.
@@ -57,6 +72,7 @@ class Emission:
         for work in self._waiting:
             work()
         self._waiting.clear()
+        self._waiting_s = 0.0
 
     def close(self) -> None:
         """End the thread once all work is done."""

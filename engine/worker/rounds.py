@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
@@ -67,7 +68,7 @@ class Rounds:
             self._emission.finish()  # it would share the pass's cores
             plain_s = self._plain_passes.run(rows)
             self._planner.learn_plain(len(rows), plain_s)
-        plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._emission.release)
+        plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._emission.on_launch)
         self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify)
         self._faults.passed()
         commits: list[Commit] = []
@@ -78,7 +79,8 @@ class Rounds:
                 row.failed = error
         rest = time.perf_counter() - timing.started - timing.draft - timing.verify
         times = Times(self._clock(), timing.draft, timing.verify, rest, plain_s, len(rows))
-        self._emission.put(partial(self._emit, commits, times))
+        first = any(not commit.number for commit in commits)  # what the reader waits for
+        self._emission.put(partial(self._emit, commits, times), inf if first else timing.draft + timing.verify + rest)
         self._planner.learn_rest(len(rows), plan, rest)
         if self._plain_passes:
             self._plain_passes.learn(len(rows), not plan.drafts, times)

@@ -36,13 +36,15 @@ _RECENT, _TRUST = 1 / 40, 2.0
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDraft:
-    """One row's verified draft, and what was accepted of it."""
+    """What was verified of one row's draft, and what was accepted of that."""
 
     buckets: Sequence[int]
     accepted: int
     tree: Tree | None = None
     path: Sequence[int] = ()
     """The accepted tokens of a tree."""
+    steps: int = 0
+    """Draft steps that it took."""
 
     def tested(self) -> tuple[list[int], list[int]]:
         """Buckets of the accepted tokens, and of the rejected ones, whose parents were accepted."""
@@ -138,8 +140,6 @@ class AcceptanceModel:
         self, drafter: str, experience: Experience, offers: Offers | None = None, *, growing: bool = False
     ) -> None:
         self.drafter, self.experience, self.growing = drafter, experience, growing
-        self.gain: float | None = None
-        """Of the growing draft of the current round: the tokens expected to be accepted minus its price."""
         self.longest = LONGEST if offers else MAX_GAMMA
         self._offers = offers
         self._beliefs = dict(experience.priors)

@@ -32,8 +32,6 @@ _EXPLORATION = 0.008
 """Share of the time that may be lost on trials of drafts that do not seem to pay."""
 _MOST_SAVED = 0.75
 """Maximum of the time saved for trials, in plain rounds; also its initial value."""
-_HELD = 4
-"""Rounds for which the choice not to draft holds: choosing takes some hundredths of a short pass."""
 _GAIN = 1 / 24
 """Weight of a round in the gain of growing drafts."""
 _FIRST_GAIN = 0.45
@@ -54,10 +52,10 @@ class GammaController:
         """λ: tokens per row and plain round of time, exponential average."""
         self._saved = _MOST_SAVED
         """Time for trials."""
-        self._rows, self._round = 1, 1.0
-        """Size of the current batch, and cost of its round."""
-        self._hold, self._question = 0, list[object]()
-        """Rounds for which rows go without drafts; they and their rooms."""
+        self._question, self._chosen = list[object](), list[int]()
+        """For which rows and rooms γ was chosen, and the choice: it holds until something has been learnt."""
+        self._budgets: dict[tuple[AcceptanceModel, int], Budget] = {}
+        """Results of `budget`, which hold as long."""
 
     def acceptance(
         self,
@@ -76,6 +74,11 @@ class GammaController:
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
         """Prices for a row's growing draft, in tokens, where `growing` rows of the batch grow one."""
+        if (acceptance, growing) not in self._budgets:
+            self._budgets[acceptance, growing] = self._budget(acceptance, rows, growing)
+        return self._budgets[acceptance, growing]
+
+    def _budget(self, acceptance: AcceptanceModel, rows: int, growing: int) -> Budget:
         costs = self._costs.of_batch(rows)
         sharing, tokens = (growing, growing) if costs.ragged else (rows, 1)
         price = max(1.0, self._speed) * rows / sharing
@@ -91,19 +94,25 @@ class GammaController:
             rooms: largest γ of each.
             rows: size of the batch.
         """
-        self._rows, self._round, gammas = rows, 1.0, [0] * len(acceptances)
-        question = [rows, *acceptances, *rooms]
-        self._hold -= 1
-        if self._costs.lacks_plain(rows) or (self._hold >= 0 and question == self._question):
+        question, gammas = [rows, *acceptances, *rooms], [0] * len(acceptances)
+        if self._costs.lacks_plain(rows):
             return gammas
-        costs = self._costs.of_batch(rows)
+        if question == self._question:
+            return [*self._chosen]
+        self._forget_choice()
+        costs, saved = self._costs.of_batch(rows), self._saved
         for kind in dict.fromkeys((model.drafter, model.growing) for model in acceptances):
             group = [i for i, model in enumerate(acceptances) if rooms[i] and (model.drafter, model.growing) == kind]
             most = self._longest([acceptances[i] for i in group], [rooms[i] for i in group], costs) if group else 0
             for i in group:
                 gammas[i] = min(most, rooms[i])
-        self._question, self._hold = question, 0 if any(gammas) else _HELD
+        if self._saved == saved:  # else it is a trial, for one round
+            self._question, self._chosen = question, [*gammas]
         return gammas
+
+    def _forget_choice(self) -> None:
+        self._question = []
+        self._budgets.clear()
 
     def least_rate(self, rows: int) -> float:
         """The acceptance rate from which verifying tokens pays if they take no draft step."""
@@ -135,7 +144,6 @@ class GammaController:
     def trim(
         self,
         acceptances: Sequence[AcceptanceModel],
-        steps: Sequence[int],
         proposed: Sequence[Sequence[int]],
         rows: int,
         trees: Sequence[Tree | None] = (),
@@ -144,7 +152,6 @@ class GammaController:
 
         Args:
             acceptances: as for `choose`.
-            steps: draft steps made for each row.
             proposed: each token's bucket; 0 if the drafter has none.
             rows: size of the batch.
             trees: of the proposals, None for chains; empty if all are chains.
@@ -161,44 +168,40 @@ class GammaController:
             taken = [token.row for token in tokens[:size]]
             for place, i in enumerate(trimmed):
                 kept[i] = min(kept[i], taken.count(place) + taken.count(None))
-        self.weigh(acceptances, steps, proposed, rows, shapes, kept)
         return kept
 
-    def weigh(
-        self,
-        acceptances: Sequence[AcceptanceModel],
-        steps: Sequence[int],
-        proposed: Sequence[Sequence[int]],
-        rows: int,
-        shapes: Sequence[Tree | None],
-        kept: Sequence[int] | None = None,
+    def observe(
+        self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft] = (), rows: int = 1
     ) -> None:
-        """What the round costs, and what growing drafts are expected to gain. Arguments as for `trim`; `kept` tokens
-        are verified, all if not given."""
-        costs, kept = self._costs.of_batch(rows), kept or [len(buckets) for buckets in proposed]
-        drafting = {model.drafter: costs.drafting(model.drafter, max(steps)) for model in acceptances}
-        self._round = 1 + sum(drafting.values()) + costs.verifying(costs.size(kept))
-        drawn = [i for i, model in enumerate(acceptances) if model.growing and steps[i]]
-        for i in drawn:
-            size = costs.size([kept[each] for each in drawn])
-            time = costs.verifying(size) + drafting[acceptances[i].drafter]
-            expected = sum(acceptances[i].survival(proposed[i], shapes[i]))
-            acceptances[i].gain = expected - self._speed * rows * time / len(drawn)
-
-    def observe(self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft] = ()) -> None:
-        """Learn from a round: what was verified of each row's draft; empty for a round without drafts."""
+        """Learn from a round of so many rows: what was verified of each row's draft; empty for a round without."""
+        costs, tokens, spent = self._costs.of_batch(rows), 1.0, 1.0
+        if verified:
+            tokens += sum(draft.accepted for draft in verified) / len(verified)
+            spent += self._learn_gains(acceptances, verified, costs)
         for model, draft in zip_longest(acceptances, verified):
             model.observe(draft)
-            gain = model.experience.gain
-            if model.gain is not None and draft is not None:
-                # A delayed measurement must not outweigh all others.
-                gain[self._rows] += _GAIN * (max(model.gain, -1.0) - gain[self._rows])
-            model.gain = None
-        tokens = 1 + sum(draft.accepted for draft in verified) / max(1, len(verified))
-        self._speed += _SPEED * (tokens / self._round - self._speed)
+        self._speed += _SPEED * (tokens / spent - self._speed)
         # A trial that succeeds pays for later ones, by half: some succeed by chance.
-        earned = max(0.0, tokens - self._round) / 2
-        self._saved = min(_MOST_SAVED, self._saved + _EXPLORATION * self._round + earned)
+        earned = max(0.0, tokens - spent) / 2
+        self._saved = min(_MOST_SAVED, self._saved + _EXPLORATION * spent + earned)
+        self._forget_choice()
+
+    def _learn_gains(
+        self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft], costs: RoundCosts
+    ) -> float:
+        """Learn what growing drafts were expected to gain; what all drafts have added to the round."""
+        steps = max(draft.steps for draft in verified)
+        drafting = {model.drafter: costs.drafting(model.drafter, steps) for model in acceptances}
+        drawn = [pair for pair in zip(acceptances, verified, strict=True) if pair[0].growing and pair[1].steps]
+        size = costs.size([len(draft.buckets) for _, draft in drawn])
+        for model, draft in drawn:
+            time = costs.verifying(size) + drafting[model.drafter]
+            expected = sum(model.survival(draft.buckets, draft.tree))
+            found = expected - self._speed * costs.rows * time / len(drawn)
+            gain, found = model.experience.gain, max(found, -1.0)  # a delayed measurement must not outweigh all others
+            before = gain.get(costs.rows, found)
+            gain[costs.rows] = before + _GAIN * (found - before)
+        return sum(drafting.values()) + costs.verifying(costs.size([len(draft.buckets) for draft in verified]))
 
     def _best(
         self, tokens: Sequence[_Token], costs: RoundCosts, *, drafting: float = 0.0, settled: int = 0

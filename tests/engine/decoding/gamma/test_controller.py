@@ -96,13 +96,13 @@ class World:
         while place < REPLY:
             asked = self.gamma.choose([acceptance], [REPLY - place - 1], 1)[0]
             proposed = draft(place, asked) if draft else [0] * asked
-            kept = self.gamma.trim([acceptance], [asked], [proposed], 1)[0]
+            kept = self.gamma.trim([acceptance], [proposed], 1)[0]
             tested = proposed[:kept]
             rates = [rate(place + i, bucket) for i, bucket in enumerate(tested)]
             accepted = 0
             while accepted < kept and self.random.random() < rates[accepted]:
                 accepted += 1
-            self.gamma.observe([acceptance], [VerifiedDraft(tested, accepted)])
+            self.gamma.observe([acceptance], [VerifiedDraft(tested, accepted, steps=asked)])
             verify_s = self.verify(kept + 1)
             self.costs.observe(
                 rows=1,
@@ -239,7 +239,7 @@ def test_a_draft_is_as_long_as_the_batch_gains_by_it() -> None:
         controller = GammaController(measured(1 + others, lambda width: cpu(4 * width)))
         rows = [certain(0.8, controller), *(certain(0.02, controller) for _ in range(others))]
         proposed = [[4] * MAX_GAMMA] * len(rows)
-        trimmed = controller.trim(rows, [MAX_GAMMA] * len(rows), proposed, len(rows))
+        trimmed = controller.trim(rows, proposed, len(rows))
         assert len(set(trimmed)) == 1, "what one row gets is free for the others"
         kept.append(trimmed[0])
     assert kept[0] > kept[1] > kept[2]
@@ -251,7 +251,7 @@ def test_rooms_and_short_proposals_are_kept_to() -> None:
     asked = controller.choose(rows, [0, 3, 100], 3)
     assert asked[:2] == [0, 3]
     assert 3 < asked[2] <= MAX_GAMMA
-    assert controller.trim(rows, asked, [[], [4], [4, 4, 4]], 3) == [0, 1, 3]
+    assert controller.trim(rows, [[], [4], [4, 4, 4]], 3) == [0, 1, 3]
 
 
 def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
@@ -263,7 +263,7 @@ def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
     row = certain(0.02, controller)
     trials = []
     for _ in range(400):
-        kept = controller.trim([row], [0], [[2] * 16], 1)[0]
+        kept = controller.trim([row], [[2] * 16], 1)[0]
         controller.observe([row], [VerifiedDraft([2] * kept, 0)])
         trials.append(kept)
     assert {0, 4} <= set(trials) <= {0, 4, 8, 12, 16}
@@ -297,7 +297,7 @@ def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1
     for _ in range(rounds):
         asked = world.gamma.choose([acceptance] * rows, [MAX_GAMMA] * rows, rows)[0]
         buckets, tree = offers(asked) if asked else ([], chain(0))
-        kept = world.gamma.trim([acceptance] * rows, [asked] * rows, [buckets] * rows, rows, [tree] * rows)[0]
+        kept = world.gamma.trim([acceptance] * rows, [buckets] * rows, rows, [tree] * rows)[0]
         tree, end = tree.first(kept), 0
         while tree.children[end]:
             behind, rank = tree.children[end], world.random.choices(range(5), [*rates, 1 - sum(rates)])[0]
@@ -305,7 +305,7 @@ def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1
                 break
             end = behind[rank]
         path = tree.path(end)
-        world.gamma.observe([acceptance], [VerifiedDraft(buckets[:kept], len(path), tree, path)])
+        world.gamma.observe([acceptance], [VerifiedDraft(buckets[:kept], len(path), tree, path, asked)], rows)
         verify_s = world.noisy(world.verify(rows * (kept + 1)))
         draft_s = world.noisy(asked * world.c * PLAIN_S)
         world.costs.observe(rows, kept + 1, "tree", asked, draft_s, verify_s)

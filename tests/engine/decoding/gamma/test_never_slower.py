@@ -94,10 +94,8 @@ class Machine:
 
     def learn(self, models: Sequence[AcceptanceModel], judged: Sequence[VerifiedDraft], steps: int) -> None:
         """As the planner does."""
-        if any(each.buckets for each in judged) or (steps and models[0].growing):
-            self.gamma.observe(models, judged)
-        else:
-            self.gamma.observe(models)
+        drafted = steps > 0 or any(each.buckets for each in judged)
+        self.gamma.observe(models, [replace(each, steps=steps) for each in judged] if drafted else (), self.rows)
 
 
 def chains(machine: Machine, rate: float, replies: int, buckets: Sequence[int] = (), reply: int = REPLY) -> None:
@@ -111,7 +109,7 @@ def chains(machine: Machine, rate: float, replies: int, buckets: Sequence[int] =
             proposed = [
                 [bucket] * gamma for gamma, bucket in zip(asked, [*buckets[:1], 0] * machine.rows, strict=False)
             ]
-            kept = machine.gamma.trim(models, asked, proposed, machine.rows)
+            kept = machine.gamma.trim(models, proposed, machine.rows)
             accepted = [machine.accepted(rate, count) for count in kept]
             judged = [
                 VerifiedDraft(of[:count], right) for of, count, right in zip(proposed, kept, accepted, strict=True)
@@ -139,13 +137,8 @@ def growing(machine: Machine, sure: float, replies: int, truth: float = 1.0, rep
         while min(left) > 0:
             asked = machine.gamma.choose(models, [MAX_GAMMA] * machine.rows, machine.rows)
             drafts, steps, tokens = _grown(machine, models, asked, sure, truth)
-            kept = machine.gamma.trim(
-                models,
-                [steps] * machine.rows,
-                [each.buckets for each in drafts],
-                machine.rows,
-                [d.tree for d in drafts],
-            )
+            buckets, trees = [each.buckets for each in drafts], [each.tree for each in drafts]
+            kept = machine.gamma.trim(models, buckets, machine.rows, trees)
             machine.learn(models, drafts, steps)
             machine.count(steps, kept, tokens)
             left = [each - 1 - draft.accepted for each, draft in zip(left, drafts, strict=True)]
@@ -295,5 +288,5 @@ def test_the_row_that_copies_drafts_alone() -> None:
         models[0].observe(VerifiedDraft([4, 4], 2))
         for other in models[1:]:
             other.observe(VerifiedDraft([4], 0))
-    kept = machine.gamma.trim(models, [4] * 4, [[4] * 4] * 4, 4)
+    kept = machine.gamma.trim(models, [[4] * 4] * 4, 4)
     assert kept == [4, 0, 0, 0]
