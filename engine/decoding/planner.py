@@ -28,9 +28,9 @@ from specchat.engine.sequence.sequence import SequenceState
 _TOGETHER = 4
 """Rounds that are learnt from together. After each short pass, the code that learns would have to be read from memory
 again: to learn from four rounds takes little longer than from one."""
-_SURE, _UNSURE = 0.95, 0.25
-"""Acceptance rates of tokens that take no draft step: after a long match, and after most others. At a batch size where
-such tokens do not pay, drafters are not asked for them: that would take longer than it could gain."""
+_UNSURE = 0.25
+"""Acceptance rate of tokens that take no draft step after most matches. At a batch size where such tokens do not pay,
+drafters are not asked for them: that would take longer than it could gain."""
 
 
 class _Lesson(NamedTuple):
@@ -156,7 +156,7 @@ class Planner:
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         least = self._controller.least_rate(len(rows)) if adaptive else 1.0
-        sure = self._sure(rows, adaptive) if least < _SURE else []
+        sure = self._sure(rows, adaptive, least)
         budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas)
         for i in sure:  # they need no draft step, and nothing has to be tried
             gammas[i] = 0
@@ -190,12 +190,13 @@ class Planner:
             sources=sources,
         )
 
-    def _sure(self, rows: Sequence[SequenceState], adaptive: Sequence[int]) -> list[int]:
-        """Adaptive rows whose next draft takes no draft step and is nearly always right."""
+    def _sure(self, rows: Sequence[SequenceState], adaptive: Sequence[int], least: float) -> list[int]:
+        """Adaptive rows whose next draft takes no draft step and is nearly always right, if `least` is exceeded so."""
         sure: list[int] = []
         for i in adaptive:
+            name = rows[i].request.request_id
             try:
-                if self._profiles[rows[i].request.request_id].is_sure():
+                if self._acceptances[name].surest > least and self._profiles[name].is_sure():
                     sure.append(i)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
                 self._on_fault(rows[i], error)
@@ -273,17 +274,18 @@ class Planner:
             known = [k for k, name in enumerate(lesson.names) if name in self._acceptances]
             if known:
                 acceptances = [self._acceptances[lesson.names[k]] for k in known]
-                verified = [lesson.verified(k) for k in known]
-                self._controller.observe(acceptances, verified if any(map(_has_drafted, verified)) else (), rows)
+                drafted = plan.steps or any(plan.buckets)
+                verified = [lesson.verified(k) for k in known] if drafted else ()
+                self._controller.observe(acceptances, verified, rows, lesson.draft_s if lesson.drafter else 0.0)
         self._lessons.clear()
 
     def learn_plain(self, rows: int, seconds: float) -> None:
         """What a plain pass took that was run next to the rounds of so many rows."""
         self._costs.observe_pass(rows, self._costs.plain_width(rows), seconds)
 
-    def learn_rest(self, rows: int, plan: RoundPlan, seconds: float) -> None:
-        """What the round of so many rows took next to drafting and verification."""
-        self._costs.observe_rest(rows, seconds, drafted=plan.drafts)
+    def learn_rest(self, rows: int, plan: RoundPlan, draft_s: float, rest_s: float) -> None:
+        """What the round of so many rows took next to draft steps and verification."""
+        self._costs.observe_rest(rows, rest_s if plan.steps else draft_s + rest_s, drafted=plan.drafts)
 
     def _propose(
         self,
@@ -314,10 +316,6 @@ class Planner:
                 continue
             drafts.append((mine, draft))
         return drafts
-
-
-def _has_drafted(verified: VerifiedDraft) -> bool:
-    return bool(verified.buckets) or verified.steps > 0
 
 
 def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:

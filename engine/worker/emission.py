@@ -9,9 +9,9 @@ from threading import Event, Thread
 
 Work = Callable[[], None]
 """Makes and emits the records of a round."""
-_TOGETHER_S = 0.012
-"""Seconds of rounds whose records are made together. After each short pass, the code that makes them would have to be
-read from memory again: records of three rounds take hardly longer than those of one."""
+_TOGETHER, _TOGETHER_S = 3, 0.012
+"""Rounds whose records are made together, and seconds of rounds, if that is less. After each short pass, the code that
+makes them would have to be read from memory again: records of three rounds take hardly longer than those of one."""
 
 
 class Emission:
@@ -39,7 +39,7 @@ class Emission:
     def put(self, work: Work, seconds: float = inf) -> None:
         """Take in the work of a round of so many seconds.
 
-        It begins with the first that waits once their rounds have taken `_TOGETHER_S`, when earlier work is done.
+        It begins when there are enough rounds (`_TOGETHER`), once earlier work is done.
         """
         self._waiting.append(work)
         self._waiting_s += seconds
@@ -48,7 +48,7 @@ class Emission:
 
     def on_launch(self) -> None:
         """The next pass has been launched: begin the work that waits, if it is enough."""
-        if self._waiting_s >= _TOGETHER_S:
+        if len(self._waiting) >= _TOGETHER or self._waiting_s >= _TOGETHER_S:
             self.release()
 
     def release(self) -> None:

@@ -81,7 +81,7 @@ class Rounds:
         times = Times(self._clock(), timing.draft, timing.verify, rest, plain_s, len(rows))
         first = any(not commit.number for commit in commits)  # what the reader waits for
         self._emission.put(partial(self._emit, commits, times), inf if first else timing.draft + timing.verify + rest)
-        self._planner.learn_rest(len(rows), plan, rest)
+        self._planner.learn_rest(len(rows), plan, timing.draft, rest)
         if self._plain_passes:
             self._plain_passes.learn(len(rows), not plan.drafts, times)
         for commit in commits:

@@ -149,6 +149,15 @@ class AcceptanceModel:
         """By bucket, E[αⁿ] as far as asked for, at least up to n = 1."""
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
+        self._surest: float | None = None
+
+    @property
+    def surest(self) -> float:
+        """The highest of the rates of the last method."""
+        if self._surest is None:
+            first = self.experience.methods[-1]
+            self._surest = max(rate for bucket, rate in self.rates.items() if bucket >= first)
+        return self._surest
 
     @property
     def rates(self) -> dict[int, float]:
@@ -218,6 +227,7 @@ class AcceptanceModel:
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
         self._offered.clear()
+        self._surest = None
 
     def _mean_power(self, bucket: int, n: int) -> float:
         means = self._means[bucket]

@@ -32,10 +32,13 @@ _EXPLORATION = 0.008
 """Share of the time that may be lost on trials of drafts that do not seem to pay."""
 _MOST_SAVED = 0.75
 """Maximum of the time saved for trials, in plain rounds; also its initial value."""
+_CATCHING_UP, _DEEPEST = 0.3, 2.0
+"""A draft that takes so much longer than its steps, in plain rounds, has first read what its drafter had not, in a trial
+after many rounds without drafts; that is paid from the savings too. They fall no lower than minus the second."""
 _GAIN = 1 / 24
 """Weight of a round in the gain of growing drafts."""
 _FIRST_GAIN = 0.45
-"""Accepted tokens that a growing draft of one step is first expected to have."""
+"""Accepted tokens that a growing draft of one step is first expected to have where verification is free."""
 
 
 class GammaController:
@@ -125,7 +128,9 @@ class GammaController:
         step = costs.drafting(first.drafter, 1)
         price = step + costs.verifying(costs.size([1] * len(models)))
         if first.growing:
-            usual = _FIRST_GAIN - max(1.0, self._speed) * costs.rows / len(models) * price
+            # Of rates spread evenly over 0 to 1, those above the price of a token exceed it by (1 - price)² / 2 on average.
+            share = max(0.0, 1 - self.least_rate(costs.rows)) ** 2
+            usual = _FIRST_GAIN * share - max(1.0, self._speed) * costs.rows / len(models) * price
             longest = MAX_GAMMA if first.experience.gain.setdefault(costs.rows, usual) > 0 else 0
         else:
             for gamma in _LENGTHS:
@@ -171,25 +176,39 @@ class GammaController:
         return kept
 
     def observe(
-        self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft] = (), rows: int = 1
+        self,
+        acceptances: Sequence[AcceptanceModel],
+        verified: Sequence[VerifiedDraft] = (),
+        rows: int = 1,
+        draft_s: float = 0.0,
     ) -> None:
-        """Learn from a round of so many rows: what was verified of each row's draft; empty for a round without."""
-        costs, tokens, spent = self._costs.of_batch(rows), 1.0, 1.0
+        """Learn from a round.
+
+        Args:
+            acceptances: as for `choose`.
+            verified: what was verified of each row's draft; empty for a round without drafts.
+            rows: size of the batch.
+            draft_s: seconds that drafting took.
+        """
+        costs, tokens, spent, catching_up = self._costs.of_batch(rows), 1.0, 1.0, 0.0
         if verified:
             tokens += sum(draft.accepted for draft in verified) / len(verified)
-            spent += self._learn_gains(acceptances, verified, costs)
+            drafting, verifying = self._learn_gains(acceptances, verified, costs)
+            spent += drafting + verifying
+            catching_up = max(0.0, draft_s / costs.plain_s - drafting - _CATCHING_UP)
         for model, draft in zip_longest(acceptances, verified):
             model.observe(draft)
         self._speed += _SPEED * (tokens / spent - self._speed)
         # A trial that succeeds pays for later ones, by half: some succeed by chance.
         earned = max(0.0, tokens - spent) / 2
-        self._saved = min(_MOST_SAVED, self._saved + _EXPLORATION * spent + earned)
+        saved = self._saved + _EXPLORATION * spent + earned - catching_up
+        self._saved = min(max(saved, -_DEEPEST), _MOST_SAVED)
         self._forget_choice()
 
     def _learn_gains(
         self, acceptances: Sequence[AcceptanceModel], verified: Sequence[VerifiedDraft], costs: RoundCosts
-    ) -> float:
-        """Learn what growing drafts were expected to gain; what all drafts have added to the round."""
+    ) -> tuple[float, float]:
+        """Learn what growing drafts were expected to gain; what drafting and verification have added to the round."""
         steps = max(draft.steps for draft in verified)
         drafting = {model.drafter: costs.drafting(model.drafter, steps) for model in acceptances}
         drawn = [pair for pair in zip(acceptances, verified, strict=True) if pair[0].growing and pair[1].steps]
@@ -201,7 +220,7 @@ class GammaController:
             gain, found = model.experience.gain, max(found, -1.0)  # a delayed measurement must not outweigh all others
             before = gain.get(costs.rows, found)
             gain[costs.rows] = before + _GAIN * (found - before)
-        return sum(drafting.values()) + costs.verifying(costs.size([len(draft.buckets) for draft in verified]))
+        return sum(drafting.values()), costs.verifying(costs.size([len(draft.buckets) for draft in verified]))
 
     def _best(
         self, tokens: Sequence[_Token], costs: RoundCosts, *, drafting: float = 0.0, settled: int = 0

@@ -63,6 +63,23 @@ def test_held_work_waits_for_the_launch_and_other_work_does_not() -> None:
     free.close()
 
 
+def test_records_of_short_rounds_are_made_together_and_those_of_long_ones_at_once() -> None:
+    done: list[int] = []
+    emission = Emission(held=False)
+    for number in range(3):
+        assert not done
+        emission.put(lambda number=number: done.append(number), 0.001)  # type: ignore[misc]
+    emission.finish()
+    assert done == [0, 1, 2]
+    short, long = threading.Event(), threading.Event()
+    emission.put(short.set, 0.001)
+    assert not short.wait(0.05)
+    emission.put(long.set, 1.0)
+    assert long.wait(PATIENCE)
+    assert short.is_set()
+    emission.close()
+
+
 def test_the_next_pass_runs_before_the_last_record_is_made(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     passes, launched, made = [0], threading.Condition(), [0]
 
