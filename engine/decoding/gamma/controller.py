@@ -33,8 +33,8 @@ _EXPLORATION = 0.008
 _MOST_SAVED = 0.75
 """Maximum of the time saved for trials, in plain rounds; also its initial value."""
 _CATCHING_UP, _DEEPEST = 0.3, 2.0
-"""A draft that takes so much longer than its steps, in plain rounds, has first read what its drafter had not, in a trial
-after many rounds without drafts; that is paid from the savings too. They fall no lower than minus the second."""
+"""A draft that takes so much longer than its steps, in plain rounds, has first read what its drafter had not, in a
+trial after many rounds without drafts; the savings pay for that too. They fall no lower than minus the second."""
 _GAIN = 1 / 24
 """Weight of a round in the gain of growing drafts."""
 _FIRST_GAIN = 0.45
@@ -128,7 +128,7 @@ class GammaController:
         step = costs.drafting(first.drafter, 1)
         price = step + costs.verifying(costs.size([1] * len(models)))
         if first.growing:
-            # Of rates spread evenly over 0 to 1, those above the price of a token exceed it by (1 - price)² / 2 on average.
+            # Rates spread evenly over 0 to 1 exceed a token's price by (1 - price)² / 2 on average, or fall below it.
             share = max(0.0, 1 - self.least_rate(costs.rows)) ** 2
             usual = _FIRST_GAIN * share - max(1.0, self._speed) * costs.rows / len(models) * price
             longest = MAX_GAMMA if first.experience.gain.setdefault(costs.rows, usual) > 0 else 0
