@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import accumulate
 from operator import add, sub
 from typing import NamedTuple, TypeVar
@@ -74,13 +74,17 @@ class Asked:
     @property
     def settled(self) -> Budget:
         """What it may cost; fixed prices where they may not be learnt."""
-        line = 0 if self.row.request.gamma is None else self.gamma
-        return self.budget or repeatable(EXPECTED, line)
+        return self.budget or _fixed(0 if self.row.request.gamma is None else self.gamma)
 
     @property
     def depth(self) -> int:
         """Positions of a tree."""
         return min(self.gamma, LONGEST)
+
+
+@lru_cache
+def _fixed(line: int) -> Budget:
+    return repeatable(EXPECTED, line)
 
 
 def may_branch(row: SequenceState) -> bool:

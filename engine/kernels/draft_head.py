@@ -20,13 +20,12 @@ from specchat.engine.kernels.growing_trees import (
     GrownTree,
     GrowthRules,
     TargetStates,
-    TreeRequest,
     c_reads,
 )
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
+from specchat.engine.kernels.structures import CCache, CGrowth, CHeadModel, CHeadStep, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 STATE = -1
@@ -130,34 +129,32 @@ class PackedHead:
 
     def trees(
         self,
+        rows: Sequence[CGrowth],
         read: Sequence[TargetStates],
-        wanted: Sequence[TreeRequest],
-        q: Tensor | None,
         known: Tensor,
         rules: GrowthRules,
         threads: int,
+        kept: object,
     ) -> GrowingTrees:
         """Draft trees (`engine.drafters.tree_growth`) to be grown, once new states have been stored.
 
         Args:
+            rows: [B].
             read: new hidden states of the target.
-            wanted: [B].
-            q: [B, longest, V'], float32, contiguous: output, the distribution of each node's children; None if no row
-                is sampled.
             known: [V'], int64, contiguous: draft vocabulary as target token ids.
             rules: for all trees.
             threads: number of threads, the caller included.
+            kept: memory that `rows` point to.
 
         Raises:
             KernelError: arguments do not fit.
         """
-        count, longest, grades = len(wanted), rules.longest, len(rules.edges) + 1
-        if any(len(tree.passes) != longest + 1 or len(tree.rates) != grades or not tree.ids for tree in wanted):
-            raise KernelError(f"a tree needs {longest + 1} costs, {grades} rates and a token to begin with")
-        self._check(q, known, (count, longest))
-        if q is None and any(tree.sampling for tree in wanted):
-            raise KernelError("sampled trees need memory for their distributions")
-        return GrowingTrees(self._c, read, self._width, wanted, q, known, rules, threads)
+        if known is not self._known:
+            size = self.weights.layer.shape.vocabulary
+            if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
+                raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
+            self._known = known
+        return GrowingTrees(self._c, rows, read, self._width, known, rules, threads, kept)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:
         """Grow trees without a pass of the target, in one call.
@@ -174,16 +171,6 @@ class PackedHead:
             starts = range(size * i, size * (i + 1), trees.longest)
             found.append(GrownTree(*(drafted[start : start + row.count] for start in starts)))
         return found
-
-    def _check(self, q: Tensor | None, known: Tensor, wide: tuple[int, int]) -> None:
-        """Check the arguments of `trees` that are tensors."""
-        size = self.weights.layer.shape.vocabulary
-        if known is not self._known:
-            if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
-                raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
-            self._known = known
-        if q is not None and (q.dtype is not torch.float32 or q.shape != (*wide, size) or not q.is_contiguous()):
-            raise KernelError(f"distributions must be contiguous float32 of the shape {[*wide, size]}")
 
     def run(
         self,

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.kernels.library import KernelError
-from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CGrowing, CGrowth, CRead
-from specchat.engine.request import Sampling
 
 
 class GrowthRules(NamedTuple):
@@ -32,33 +30,6 @@ class GrowthRules(NamedTuple):
     """Probability that the likeliest child of an accepted node is accepted."""
     stream: int
     """Random number stream."""
-
-
-class TreeRequest(NamedTuple):
-    """The tree to grow for one row."""
-
-    slot: int
-    begin: int
-    """First column that the head has to read."""
-    ids: Sequence[int]
-    """Tokens from that column on, at least one."""
-    depth: int
-    """Maximum depth."""
-    line: int
-    """Depth that is drafted regardless of cost."""
-    repeatable: bool
-    """Whether its growth must not depend on other rows."""
-    passes: Sequence[float]
-    """[longest + 1], cost of verifying 0, 1, … tokens."""
-    step: float
-    """Cost of a draft step."""
-    rates: Sequence[float]
-    """[grades], probability that a token is accepted."""
-    sampling: Sampling | None
-    """Settings of a row whose tokens are sampled; None takes the likeliest tokens."""
-    seed: int
-    number: int
-    """Round number, for the random numbers."""
 
 
 class GrownTree(NamedTuple):
@@ -87,44 +58,32 @@ class GrowingTrees:
 
     Args:
         head: `sk_head`.
+        rows: [B], the tree to grow for each.
         read: new hidden states of the target.
         width: of them.
-        wanted: [B].
-        q: [B, longest, V'], float32, contiguous; None if no row is sampled.
-        known: [V'], int64, contiguous.
+        known: [V'], int64, contiguous: draft vocabulary as target token ids.
         rules: for all trees.
         threads: number of threads, the caller included.
+        kept: memory that `rows` point to.
     """
 
     def __init__(
         self,
         head: int,
+        rows: Sequence[CGrowth],
         read: Sequence[TargetStates],
         width: int,
-        wanted: Sequence[TreeRequest],
-        q: Tensor | None,
         known: Tensor,
         rules: GrowthRules,
         threads: int,
+        kept: object,
     ) -> None:
         self.head, self.longest = head, rules.longest
-        # In arrays of the standard library: for a short pass, numpy's time per call is noticeable.
-        ids = [array("q", tree.ids) for tree in wanted]
-        numbers = [array("d", (*tree.passes, *tree.rates)) for tree in wanted]
-        self._kept = ([*read], q, known, ids, numbers)
-        self.rows = (CGrowth * len(wanted))()
-        for i, (row, tree) in enumerate(zip(self.rows, wanted, strict=True)):
-            row.slot, row.begin, row.end = tree.slot, tree.begin, tree.begin + len(tree.ids)
-            row.depth, row.line, row.repeatable, row.step = tree.depth, tree.line, tree.repeatable, tree.step
-            row.ids, row.passes = ids[i].buffer_info()[0], numbers[i].buffer_info()[0]
-            row.rates = row.passes + 8 * (rules.longest + 1)
-            row.sampling = tree.sampling and c_settings(tree.sampling)
-            row.seed, row.number = tree.seed, tree.number
-            if q is not None:
-                row.q = q.data_ptr() + 4 * i * q.stride(0)
+        self._kept = rows, [*read], known, kept
+        self.rows = (CGrowth * len(rows))(*rows)
         edges = _c_edges(rules.edges)
         self._c = CGrowing(
-            len(wanted),
+            len(rows),
             self.rows,
             len(read),
             c_reads(read, width),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from specchat.engine.request import MAX_GAMMA
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Budget:
     """Prices in tokens: what has to be gained on average for a thing to pay."""
 
@@ -22,6 +24,11 @@ class Budget:
     """Positions that are drafted for whatever they cost: one token each at least."""
     repeatable: bool = False
     """Whether the draft may depend on nothing but the row."""
+
+    @cached_property
+    def numbers(self) -> array[float]:
+        """The prices of passes, and the rates by bucket, for the kernels."""
+        return array("d", (*self.passes, *(self.rates[bucket] for bucket in sorted(self.rates))))
 
 
 def repeatable(rates: Mapping[int, float], line: int = 0) -> Budget:

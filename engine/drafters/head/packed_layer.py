@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -24,10 +25,12 @@ from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
 from specchat.engine.kernels.decoder_weights import DecoderShape, DecoderWeights, LayerWeights, check_sizes
 from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead, Scores
-from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules, TargetStates, TreeRequest
+from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules, TargetStates
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.sampling import c_settings
+from specchat.engine.kernels.structures import CGrowth
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream
@@ -149,8 +152,13 @@ class PackedLayer(HeadLayer):
         """
         drawn = [not each.row.greedy for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None
-        wanted = [_wanted(each, begin) for each, begin in zip(asked, begins, strict=True)]
-        trees = self._head.trees(self._read, wanted, q, support.tokens, _RULES, torch.get_num_threads())
+        address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
+        found = [
+            _growth(each, begin, address + stride * i)
+            for i, (each, begin) in enumerate(zip(asked, begins, strict=True))
+        ]
+        rows, kept = [row for row, _ in found], (q, found)
+        trees = self._head.trees(rows, self._read, support.tokens, _RULES, torch.get_num_threads(), kept)
         self._read, self._unfused = [], 0
         return Draft.deferred(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
 
@@ -233,26 +241,42 @@ def can_be_packed(head: DraftHead) -> bool:
     return all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
 
 
-def _wanted(asked: Asked, begin: int) -> TreeRequest:
+def _growth(asked: Asked, begin: int, q: int) -> tuple[CGrowth, object]:
+    """The tree to grow for a row, and the memory that it points to.
+
+    Args:
+        asked: what it may be.
+        begin: first place that the head has to read.
+        q: address of the distributions of each node's children, if the row is sampled.
+
+    Raises:
+        KernelError: its budget has prices or rates for other trees.
+    """
     row, budget = asked.row, asked.settled
-    greedy = row.greedy
-    first = 0 if greedy else GRADES
-    # The last place is scored with even where it has been read.
+    first = 0 if row.greedy else GRADES
+    if len(budget.passes) != MAX_GAMMA + 1 or len(budget.rates) < first + GRADES:
+        raise KernelError(f"a tree needs {MAX_GAMMA + 1} costs and {GRADES} rates")
+    # The last place is scored even where it has been read.
     begin = min(begin, len(row.tokens) - 2)
-    return TreeRequest(
-        slot=row.slot,
-        begin=begin,
-        ids=row.tokens[begin + 1 :],
-        depth=asked.depth,
-        line=budget.line,
-        repeatable=budget.repeatable,
-        passes=budget.passes,
-        step=budget.step,
-        rates=[budget.rates[bucket] for bucket in range(first, first + GRADES)],
-        sampling=None if greedy else row.request.sampling,
-        seed=row.seed,
-        number=row.rounds,
+    ids, numbers = array("q", row.tokens[begin + 1 :]), budget.numbers
+    passes = numbers.buffer_info()[0]
+    growth = CGrowth(
+        row.slot,
+        begin,
+        begin + len(ids),
+        asked.depth,
+        budget.line,
+        budget.repeatable,
+        ids.buffer_info()[0],
+        passes,
+        passes + 8 * (len(budget.passes) + first),
+        budget.step,
+        None if row.greedy else c_settings(row.request.sampling),
+        row.seed,
+        row.rounds,
+        q,
     )
+    return growth, (ids, numbers)
 
 
 def _weights(

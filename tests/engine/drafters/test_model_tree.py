@@ -79,11 +79,12 @@ def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> Non
                 engine.cancel("r")
         assert events[-1].reason is FinishReason.CANCELLED
         assert ids_of(engine.stream(request)) == plain
-        drafters = iter(["model", "model-tree", "none", "model-tree"])
+        drafters = iter(["model-tree", "none", "model", "model-tree"])
+        drafter = next(drafters)
         for event in engine.stream(request):
             events.append(event)
-            if isinstance(event, Round) and event.number % 2 == 0 and (name := next(drafters, None)):
-                engine.adjust("r", name, 3)
+            if isinstance(event, Round) and event.drafter == drafter and (following := next(drafters, None)):
+                engine.adjust("r", drafter := following, 3)
         names = [event.drafter for event in events if isinstance(event, Round)]
         assert {"model", "model-tree", "none"} <= set(names)
         assert ids_of(events)[-len(plain) :] == plain
