@@ -90,8 +90,7 @@ def _fixed(line: int) -> Budget:
 def may_branch(row: SequenceState) -> bool:
     """Whether a row's draft may be a tree: not where its acceptance is special.
 
-    Bias and penalties are the target's alone: with them a tree of the shipped head is as long as a chain that has them
-    too, and takes a fraction of the time.
+    Trees of draft models have no penalties; those of a packed head have the target's (`sk_head_grow`).
     """
     return row.request.sampling.lossless
 

@@ -131,7 +131,7 @@ class PackedHead:
         self,
         rows: Sequence[CGrowth],
         read: Sequence[TargetStates],
-        known: Tensor,
+        support: tuple[Tensor, Tensor],
         rules: GrowthRules,
         threads: int,
         kept: object,
@@ -141,7 +141,7 @@ class PackedHead:
         Args:
             rows: [B].
             read: new hidden states of the target.
-            known: [V'], int64, contiguous: draft vocabulary as target token ids.
+            support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it.
             rules: for all trees.
             threads: number of threads, the caller included.
             kept: memory that `rows` point to.
@@ -149,12 +149,13 @@ class PackedHead:
         Raises:
             KernelError: arguments do not fit.
         """
+        known, _ = support
         if known is not self._known:
             size = self.weights.layer.shape.vocabulary
             if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
                 raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
             self._known = known
-        return GrowingTrees(self._c, rows, read, self._width, known, rules, threads, kept)
+        return GrowingTrees(self._c, rows, read, self._width, support, rules, threads, kept)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:
         """Grow trees without a pass of the target, in one call.

@@ -61,7 +61,7 @@ class GrowingTrees:
         rows: [B], the tree to grow for each.
         read: new hidden states of the target.
         width: of them.
-        known: [V'], int64, contiguous: draft vocabulary as target token ids.
+        support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it.
         rules: for all trees.
         threads: number of threads, the caller included.
         kept: memory that `rows` point to.
@@ -73,13 +73,14 @@ class GrowingTrees:
         rows: Sequence[CGrowth],
         read: Sequence[TargetStates],
         width: int,
-        known: Tensor,
+        support: tuple[Tensor, Tensor],
         rules: GrowthRules,
         threads: int,
         kept: object,
     ) -> None:
         self.head, self.longest = head, rules.longest
-        self._kept = rows, [*read], known, kept
+        self._kept = rows, [*read], support, kept
+        known, places = support
         self.rows = (CGrowth * len(rows))(*rows)
         edges = _c_edges(rules.edges)
         self._c = CGrowing(
@@ -88,6 +89,8 @@ class GrowingTrees:
             len(read),
             c_reads(read, width),
             known.data_ptr(),
+            places.data_ptr(),
+            places.shape[0],
             edges.buffer_info()[0],
             len(edges),
             rules.longest,

@@ -154,6 +154,22 @@ class CSampling(Structure):
     )
 
 
+class CPenalties(Structure):
+    """`sk_penalties` of api.h."""
+
+    _fields_ = _fields(
+        "pointer text",
+        "int64 count prompt",
+        "pointer biased bias",
+        "int64 bias_count",
+        "float repetition presence frequency",
+        "int32 reserved",
+        "double dry_multiplier dry_base",
+        "int64 dry_allowed dry_last",
+        "pointer breaks",
+    )
+
+
 class CGrowth(Structure):
     """`sk_growth` of api.h."""
 
@@ -162,6 +178,7 @@ class CGrowth(Structure):
         "pointer ids passes rates",
         "double step",
         ("sampling", POINTER(CSampling)),
+        ("penalties", POINTER(CPenalties)),
         "uint64 seed number",
         "pointer q drafted",
         "int64 count",
@@ -176,7 +193,9 @@ class CGrowing(Structure):
         ("rows", POINTER(CGrowth)),
         "int64 read_count",
         ("read", POINTER(CRead)),
-        "pointer known edges",
+        "pointer known places",
+        "int64 vocabulary",
+        "pointer edges",
         "int32 edge_count longest branches stream",
         "double least hope",
         "int32 threads steps",
@@ -193,22 +212,6 @@ class CDraw(Structure):
         "pointer u q places",
         "uint64 seed",
         "int64 position",
-    )
-
-
-class CPenalties(Structure):
-    """`sk_penalties` of api.h."""
-
-    _fields_ = _fields(
-        "pointer text",
-        "int64 count prompt",
-        "pointer biased bias",
-        "int64 bias_count",
-        "float repetition presence frequency",
-        "int32 reserved",
-        "double dry_multiplier dry_base",
-        "int64 dry_allowed dry_last",
-        "pointer breaks",
     )
 
 

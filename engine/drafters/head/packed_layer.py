@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import RoundStates
+from specchat.engine.backends.packed_acceptance import PenaltiesOfRows, RoundStates
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -77,6 +77,7 @@ class PackedLayer(HeadLayer):
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
+        self._penalties = PenaltiesOfRows(embedding.rows)
         self._q: dict[int, Tensor] = {}
         """Memory for distributions, by number of rows."""
         self.scores: Scores
@@ -153,12 +154,9 @@ class PackedLayer(HeadLayer):
         drawn = [not each.row.greedy for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None
         address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
-        found = [
-            _growth(each, begin, address + stride * i)
-            for i, (each, begin) in enumerate(zip(asked, begins, strict=True))
-        ]
+        found = [_growth(each, begins[i], address + stride * i, self._penalties) for i, each in enumerate(asked)]
         rows, kept = [row for row, _ in found], (q, found)
-        trees = self._head.trees(rows, self._read, support.tokens, _RULES, torch.get_num_threads(), kept)
+        trees = self._head.trees(rows, self._read, support, _RULES, torch.get_num_threads(), kept)
         self._read, self._unfused = [], 0
         return Draft.deferred(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
 
@@ -241,13 +239,14 @@ def can_be_packed(head: DraftHead) -> bool:
     return all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
 
 
-def _growth(asked: Asked, begin: int, q: int) -> tuple[CGrowth, object]:
+def _growth(asked: Asked, begin: int, q: int, penalties: PenaltiesOfRows) -> tuple[CGrowth, object]:
     """The tree to grow for a row, and the memory that it points to.
 
     Args:
         asked: what it may be.
         begin: first place that the head has to read.
         q: address of the distributions of each node's children, if the row is sampled.
+        penalties: of all rows.
 
     Raises:
         KernelError: its budget has prices or rates for other trees.
@@ -272,6 +271,7 @@ def _growth(asked: Asked, begin: int, q: int) -> tuple[CGrowth, object]:
         passes + 8 * (len(budget.passes) + first),
         budget.step,
         None if row.greedy else c_settings(row.request.sampling),
+        penalties.of(row).c() if row.adjusts else None,
         row.seed,
         row.rounds,
         q,

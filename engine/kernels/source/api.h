@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 15
+#define SK_ABI 16
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -190,40 +190,6 @@ struct sk_draw {
     int64_t position;  // in the text
 };
 
-// A row's draft by a head, a tree that grows step by step as `engine.drafters.tree_growth` says. Node 0 is the
-// row's last token, node i the i-th drafted one.
-struct sk_growth {
-    int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one
-    int32_t depth;                // maximum depth
-    int32_t line;                 // depth that is drafted regardless of cost
-    int32_t repeatable;           // whether its growth must not depend on other rows
-    const int64_t* ids;           // [end - begin], the tokens of those columns
-    const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
-    const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted
-    double step;                  // cost of a draft step
-    const sk_sampling* sampling;  // of a sampled row; null takes the likeliest tokens
-    uint64_t seed, number;        // of its random numbers
-    float* q;                     // [longest, V'], output: distribution of each node's children
-    int64_t* drafted;             // [3, longest], output: tokens, parents, and grades
-    int64_t count;                // output: number of tokens
-};
-
-struct sk_growing {
-    int64_t row_count;
-    sk_growth* rows;
-    int64_t read_count;
-    const sk_read* read;   // new hidden states of the target
-    const int64_t* known;  // [V'], the draft vocabulary as target token ids
-    const double* edges;   // [edge_count], lower limits of the confidence grades
-    int32_t edge_count;
-    int32_t longest;       // maximum number of tokens per tree
-    int32_t branches;      // maximum number of children per node
-    int32_t stream;        // of the random numbers
-    double least, hope;    // minimum cost of a token; acceptance probability of an accepted node's likeliest child
-    int32_t threads;
-    int32_t steps;         // output: number of draft steps
-};
-
 // Bias and penalties of a row, as `engine.sampling.penalties` and `dry` have them.
 struct sk_penalties {
     const int64_t* text;  // [count], prompt and reply
@@ -236,6 +202,43 @@ struct sk_penalties {
     double dry_multiplier, dry_base;  // multiplier 0: off
     int64_t dry_allowed, dry_last;    // dry_last: tokens that are searched for repetitions; not above 0 for all
     const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token; 2 if that is not known
+};
+
+// A row's draft by a head, a tree that grows step by step as `engine.drafters.tree_growth` says. Node 0 is the
+// row's last token, node i the i-th drafted one.
+struct sk_growth {
+    int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one
+    int32_t depth;                // maximum depth
+    int32_t line;                 // depth that is drafted regardless of cost
+    int32_t repeatable;           // whether its growth must not depend on other rows
+    const int64_t* ids;           // [end - begin], the tokens of those columns
+    const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
+    const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted
+    double step;                  // cost of a draft step
+    const sk_sampling* sampling;  // of a sampled row; null takes the likeliest tokens
+    const sk_penalties* penalties;  // null: none
+    uint64_t seed, number;        // of its random numbers
+    float* q;                     // [longest, V'], output: distribution of each node's children
+    int64_t* drafted;             // [3, longest], output: tokens, parents, and grades
+    int64_t count;                // output: number of tokens
+};
+
+struct sk_growing {
+    int64_t row_count;
+    sk_growth* rows;
+    int64_t read_count;
+    const sk_read* read;   // new hidden states of the target
+    const int64_t* known;  // [V'], the draft vocabulary as target token ids
+    const int64_t* places; // [vocabulary], index of each token in it, any for others
+    int64_t vocabulary;    // of the target
+    const double* edges;   // [edge_count], lower limits of the confidence grades
+    int32_t edge_count;
+    int32_t longest;       // maximum number of tokens per tree
+    int32_t branches;      // maximum number of children per node
+    int32_t stream;        // of the random numbers
+    double least, hope;    // minimum cost of a token; acceptance probability of an accepted node's likeliest child
+    int32_t threads;
+    int32_t steps;         // output: number of draft steps
 };
 
 // Who judges a row of a round.

@@ -89,6 +89,9 @@ class Decoder {
     // What the output layer has read of judged token i in the last pass, [hidden].
     const float* judged(int64_t i) { return judged_.token(i); }
 
+    // The likeliest of the logits that a pass has left, for a batch without `best` in that pass.
+    void find_best(const sk_batch& batch);
+
    private:
     void plan(const sk_batch& batch);
     void plan_rows(const sk_batch& batch);
@@ -125,7 +128,6 @@ class Decoder {
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
     void judge(const sk_batch& batch);
-    void find_best(const sk_batch& batch);
 
     sk_model model_;
     std::vector<sk_layer> layers_;

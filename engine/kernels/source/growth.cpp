@@ -76,6 +76,13 @@ void Growth::expand(int64_t source) {
     }
 }
 
+std::vector<int64_t> Growth::path(int32_t place) const {
+    std::vector<int64_t> found;
+    for (; place; place = parents_[size_t(place) - 1]) found.push_back(token(place));
+    std::reverse(found.begin(), found.end());
+    return found;
+}
+
 std::vector<int32_t> Growth::columns_before(int32_t place) const {
     std::vector<int32_t> found;
     while ((place = parents_[size_t(place) - 1])) found.push_back(column(place));

@@ -41,6 +41,10 @@ class Growth {
     int32_t depth() const { return level_ - 1; }  // of the nodes that `offers` was called for
     int32_t count() const { return int32_t(tokens_.size()); }
     int64_t token(int32_t place) const { return tokens_[size_t(place) - 1]; }
+    const std::vector<GrownNode>& nodes() const { return nodes_; }  // that have been scored
+
+    // The drafted tokens up to one; none for the root.
+    std::vector<int64_t> path(int32_t place) const;
 
     // Candidates for the children of all nodes of one depth, from the probabilities [places scored, branches]; chosen
     // before tokens are drawn.

@@ -10,6 +10,7 @@
 #include "api.h"
 #include "decoder.h"
 #include "growth.h"
+#include "penalties.h"
 #include "sampling.h"
 
 namespace sk {
@@ -42,6 +43,7 @@ class Head {
     void take_in(int64_t count, const sk_read* read);
     void fuse(std::vector<const float*>& from, std::vector<float*>& to);
     void step(const sk_head_step& step);
+    void penalise(const std::vector<Growth>& growths, const sk_growing& growing);
     void draw(std::vector<Growth>& growths, const sk_growing& growing);
     float* state(int32_t slot, int32_t column) const {
         return states_ + (block_of(tables_, slot, column) * kCacheBlock + column % kCacheBlock) * layer_.model().hidden;
@@ -65,6 +67,7 @@ class Head {
     Buffer<float> logits_, shares_;
     Buffer<int32_t> best_;
     std::vector<Distribution> drawn_from_;
+    Penalties penalties_;
 };
 
 }  // namespace sk

@@ -57,12 +57,15 @@ std::string Head::grow(sk_growing& all) {
     all.steps = 0;
     for (Places places = unread(all); !places.ids.empty(); places = expanded(growths)) {
         const int64_t judged = int64_t(places.judged.size());
-        const sk_head_step next{places.batch(logits_.reserve(judged * size), best_.reserve(judged * all.branches),
-                                             shares_.reserve(judged * all.branches), all.branches, all.threads),
-                                places.sources.data()};
+        sk_head_step next{places.batch(logits_.reserve(judged * size), nullptr, shares_.reserve(judged * all.branches),
+                                       all.branches, all.threads),
+                          places.sources.data()};
         std::string wrong = fault(next);
         if (!wrong.empty()) return wrong;
         step(next);
+        penalise(growths, all);
+        next.batch.best = best_.reserve(judged * all.branches);
+        layer_.find_best(next.batch);
         all.steps++;
         draw(growths, all);
         for (Growth& growth : growths) growth.find_promising();
@@ -72,6 +75,16 @@ std::string Head::grow(sk_growing& all) {
     // The next pass of the target leaves nothing of these weights in the caches.
     pool_.will_fetch(weights_);
     return "";
+}
+
+// Applies the rows' bias and penalties to what their steps have scored, as the target will.
+void Head::penalise(const std::vector<Growth>& growths, const sk_growing& all) {
+    const int64_t size = layer_.model().vocabulary;
+    for (const Growth& growth : growths)
+        if (const sk_penalties* penalties = growth.row().penalties)
+            for (const GrownNode& node : growth.nodes())
+                penalties_.apply(*penalties, growth.path(node.place),
+                                 {logits_.get() + node.source * size, all.vocabulary, all.known, all.places});
 }
 
 // Adds children to all scored nodes. The distributions that they are drawn from are computed together; the

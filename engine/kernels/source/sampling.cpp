@@ -92,7 +92,7 @@ class Judge {
     // The logits after a node, to be asked for once: bias and penalties are applied to them.
     const float* adjusted(int32_t node) {
         float* logits = row_.logits + node * all_.vocabulary;
-        if (row_.penalties) scratch_.penalties.apply(*row_.penalties, scratch_.tokens, all_.vocabulary, logits);
+        if (row_.penalties) scratch_.penalties.apply(*row_.penalties, scratch_.tokens, {logits, all_.vocabulary});
         return logits;
     }
 

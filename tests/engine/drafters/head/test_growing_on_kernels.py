@@ -12,6 +12,7 @@ from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.library import KernelError, library, missing
+from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
 from tests.engine.drafters.heads import scores_along
@@ -143,6 +144,27 @@ def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
     ours, theirs = both.draft([Asked(row, 4, None) for row in both.rows])
     assert_alike(ours, theirs)
     assert ours.lengths[1] == 0 < ours.lengths[0]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float) -> None:
+    """So large that greedy drafts have no token twice, and none has an even token, beside a row without any."""
+    chance, both = random.Random(5), Both()
+    bias = tuple((token, -100.0) for token in range(0, WORDS, 2))
+    penalised = Sampling(temperature, repetition_penalty=1e6, logit_bias=bias)
+    requests = [Request(f"{i}", prompt_ids=(1,), sampling=each) for i, each in enumerate((penalised, Sampling()))]
+    both.admit([30, 20], requests, chance)
+    row = both.rows[0]
+    row.text = Detokenizer(None, ())
+    free = Budget([0.001 * n for n in range(MAX_GAMMA + 1)], 0.001, EXPECTED, line=4)
+    draft, reference = both.draft([Asked(row, 4, free), Asked(both.rows[1], 4, free)])
+    assert draft.tokens[1] == reference.tokens[1]
+    assert draft.trees[0].depth == 4
+    assert all(token % 2 for token in draft.tokens[0])
+    for node in range(1, len(draft.trees[0]) + 1):
+        path = [draft.tokens[0][each - 1] for each in draft.trees[0].path(node)]
+        if not temperature:
+            assert len({*path, *row.tokens}) == len(path) + len({*row.tokens})
 
 
 def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
