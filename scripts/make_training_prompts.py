@@ -28,6 +28,7 @@ HELD_OUT = re.compile(
 )
 """Words of the kinds that the head is judged by."""
 PER_KIND = 700
+"""Prompts of a kind; of everyday questions, which are asked most, all there are."""
 _REPLY = "<|im_start|>assistant\n"
 _END = "<|im_end|>"
 _SHORTEST, _LONGEST = 150, 560
@@ -48,7 +49,6 @@ def main() -> None:
     draw = random.Random(given.seed)
     kinds = {name: plain(pattern, words) for name, pattern in words["templates"].items()}
     everyday = (ASSETS / "prompts" / "everyday.txt").read_text(encoding="utf-8").splitlines()
-    kinds["everyday"] = lambda draw: draw.choice(everyday)
     if given.passages:
         texts = sorted(set(passages(given.passages, given.models)))
         kinds |= {name: around(pattern, words, texts) for name, pattern in words["passage_templates"].items()}
@@ -61,9 +61,10 @@ def main() -> None:
             if len(prompts) < PER_KIND and key(prompt) not in bench and not HELD_OUT.search(prompt):
                 prompts.setdefault(key(prompt), prompt)
         lines += [[prompt, *follow_ups(words, draw)] for prompt in prompts.values()]
+    lines += [[prompt, *follow_ups(words, draw)] for prompt in everyday if not HELD_OUT.search(prompt)]
     draw.shuffle(lines)
     given.out.write_text("".join(json.dumps({"turns": turns}, ensure_ascii=False) + "\n" for turns in lines))
-    print(f"{len(lines)} conversations of {len(kinds)} kinds")
+    print(f"{len(lines)} conversations of {len(kinds) + 1} kinds")
 
 
 def follow_ups(words: dict[str, Any], draw: random.Random) -> list[str]:
