@@ -307,7 +307,7 @@ class Planner:
             try:
                 requested = [gammas[i] for i in mine]
                 draft = drafter.propose([rows[i] for i in mine], requested, [budgets[i] for i in mine])
-                if len(mine) < len(rows):  # others may draft with the same head
+                if len(mine) < len(rows) or not self._target.capabilities.packed:  # others may use the same head
                     draft = draft.settled()
                 draft.check([rows[i].room for i in mine] if at_zero else requested)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone

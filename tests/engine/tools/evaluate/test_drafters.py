@@ -98,6 +98,22 @@ def test_rounds_with_look_ahead_are_those_of_generation(tiny_model: Callable[...
     assert_same_rounds(generated, generated.evaluate(drafters=("pass",)), "pass")
 
 
+def test_rounds_of_the_shipped_head_are_those_of_generation(default_model: Path, tmp_path: Path) -> None:
+    """Its trees grow in the pass of a target on the kernels; an evaluation has no such pass."""
+    config, file = EngineConfig(default_model.name, default_model.parent, context=256), tmp_path / "text.jsonl"
+    request = Request("r", (Message("user", "Name three rivers."),), drafter="head", gamma=GAMMA, max_tokens=40)
+    with running(config) as (engine, *_):
+        events = list(engine.stream(request))
+    writer = TraceWriter(file)
+    for record in (request, *events):
+        writer.write(record)
+    writer.close()
+    rounds = {"head": [event for event in events if isinstance(event, Round)]}
+    options = EvaluateOptions(default_model.parent, default_model.name, (file,), drafters=("head",), gammas=(GAMMA,))
+    generated = Generated(default_model, default_model, (file,), rounds)
+    assert_same_rounds(generated, evaluate(options, lambda _line: None), "head")
+
+
 @pytest.mark.slow
 def test_figures_intervals_and_reports_agree(found: Evaluation) -> None:
     assert found.agreed == found.tokens, "the text is the target's own"
