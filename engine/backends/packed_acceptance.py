@@ -98,7 +98,7 @@ class PenaltiesOfRows:
         known = self._known.get(row.slot)
         if known is None or known.tokens is not row.tokens:
             sampling, texts = row.request.sampling, row.request.sampling.dry_sequence_breakers
-            if texts not in self._breaks:
+            if row.repeatable or texts not in self._breaks:  # what other rows have shown may not change its drafts
                 self._breaks[texts] = Breaks(texts, self._vocabulary)
             known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, self._breaks[texts])
             self._known[row.slot] = known

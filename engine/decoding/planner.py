@@ -38,21 +38,18 @@ class _Lesson(NamedTuple):
 
     names: list[str]
     """The requests of its adaptive rows."""
+    verified: list[VerifiedDraft]
+    """What was verified of their drafts; empty for a round without."""
     rows: int
     """B"""
-    plan: RoundPlan
-    outcomes: Sequence[Outcome]
+    width: int
+    """Of the pass."""
+    steps: int
+    """Draft steps."""
     drafter: str | None
     """Whose draft steps took `draft_s`; None if that is not known."""
     draft_s: float
     verify_s: float
-
-    def verified(self, k: int) -> VerifiedDraft:
-        """What was verified of the k-th adaptive row's draft."""
-        i = self.plan.adaptive[k]
-        tree, outcome = self.plan.proposal.trees[i], self.outcomes[i]
-        shape = tree if tree.branches else None
-        return VerifiedDraft(self.plan.buckets[k], outcome.accepted, shape, outcome.path, self.plan.steps_of(i))
 
 
 class Planner:
@@ -259,25 +256,30 @@ class Planner:
                     self._on_fault(row, plan.proposal.fault)
         # A row's first draft may have read the whole prompt: that says nothing about a draft step.
         drafter = None if any(row.rounds == 0 for row in rows) else plan.drafter
+        count, lengths, buckets, verified = len(rows), plan.proposal.lengths, plan.buckets, list[VerifiedDraft]()
+        if plan.steps or any(buckets):
+            for own, i in zip(buckets, plan.adaptive, strict=True):
+                tree, outcome = plan.proposal.trees[i], outcomes[i]
+                shape = tree if tree.branches else None
+                verified.append(VerifiedDraft(own, outcome.accepted, shape, outcome.path, plan.steps_of(i)))
         names = [rows[i].request.request_id for i in plan.adaptive]
-        self._lessons.append(_Lesson(names, len(rows), plan, outcomes, drafter, draft_s, verify_s))
+        width = count + sum(lengths) if self._costs.ragged else 1 + max(lengths)
+        self._lessons.append(_Lesson(names, verified, count, width, plan.steps, drafter, draft_s, verify_s))
         if len(self._lessons) >= _TOGETHER:
             self._study()
 
     def _study(self) -> None:
         """Learn from the rounds since the last time."""
-        for lesson in self._lessons:
-            plan, rows, lengths = lesson.plan, lesson.rows, lesson.plan.proposal.lengths
-            width = rows + sum(lengths) if self._costs.ragged else 1 + max(lengths)
-            self._costs.observe(rows, width, lesson.drafter, plan.steps, lesson.draft_s, lesson.verify_s)
+        lessons, self._lessons = self._lessons, []
+        for each in lessons:
+            self._costs.observe(each.rows, each.width, each.drafter, each.steps, each.draft_s, each.verify_s)
             # A row whose drafter has failed since learns nothing more.
-            known = [k for k, name in enumerate(lesson.names) if name in self._acceptances]
+            known = [k for k, name in enumerate(each.names) if name in self._acceptances]
             if known:
-                acceptances = [self._acceptances[lesson.names[k]] for k in known]
-                drafted = plan.steps or any(plan.buckets)
-                verified = [lesson.verified(k) for k in known] if drafted else ()
-                self._controller.observe(acceptances, verified, rows, lesson.draft_s if lesson.drafter else 0.0)
-        self._lessons.clear()
+                acceptances = [self._acceptances[each.names[k]] for k in known]
+                verified = [each.verified[k] for k in known] if each.verified else ()
+                draft_s = each.draft_s if each.drafter and each.steps else 0.0
+                self._controller.observe(acceptances, verified, each.rows, draft_s)
 
     def learn_plain(self, rows: int, seconds: float) -> None:
         """What a plain pass took that was run next to the rounds of so many rows."""

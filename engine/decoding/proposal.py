@@ -265,7 +265,7 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
         for i, own in zip(mine, draft.sources or (), strict=False):
             sources[i] = own
     combined = sources if any(sources) else None
-    return Draft(whole.tokens, whole.trees, whole.q, whole.support, whole.drawn, buckets, sources=combined)
+    return Draft(whole.drafted, whole.trees, whole.q, whole.support, whole.drawn, buckets, sources=combined)
 
 
 def _drawn(draft: Draft) -> list[bool]:

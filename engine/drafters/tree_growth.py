@@ -11,7 +11,8 @@ Greedy tokens are not drawn: the whole tree is known, and its best tokens are ke
 token is offered after a node, or none.
 
 This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
-(`engine.drafters.head.packed_layer`), bit by bit the same.
+(`engine.drafters.head.packed_layer`), bit by bit the same, and has its row's bias and penalties, which the reference
+leaves to the target.
 """
 
 from __future__ import annotations
@@ -88,10 +89,7 @@ def _fixed(line: int) -> Budget:
 
 
 def may_branch(row: SequenceState) -> bool:
-    """Whether a row's draft may be a tree: not where its acceptance is special.
-
-    Trees of draft models have no penalties; those of a packed head have the target's (`sk_head_grow`).
-    """
+    """Whether a row's draft may be a tree: not with lenience, which is for chains."""
     return row.request.sampling.lossless
 
 

@@ -149,11 +149,12 @@ class PackedHead:
         Raises:
             KernelError: arguments do not fit.
         """
-        known, _ = support
+        known, places = support
         if known is not self._known:
-            size = self.weights.layer.shape.vocabulary
-            if known.dtype is not torch.int64 or known.shape != (size,) or not known.is_contiguous():
-                raise KernelError(f"the draft vocabulary must be {size} contiguous int64")
+            sizes = self.weights.layer.shape.vocabulary, self.weights.layer.embedding.rows
+            for part, size in zip((known, places), sizes, strict=True):
+                if part.dtype is not torch.int64 or part.shape != (size,) or not part.is_contiguous():
+                    raise KernelError(f"a draft vocabulary must be {sizes[0]} and {sizes[1]} contiguous int64")
             self._known = known
         return GrowingTrees(self._c, rows, read, self._width, support, rules, threads, kept)
 

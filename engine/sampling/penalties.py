@@ -3,7 +3,7 @@
 After a drafted token the context is prompt, reply, the drafted tokens before it and it, as in decoding one token at a
 time. The tokens of every slot are kept on the device, by slot and column as in the KV cache: a context is a range of
 columns plus drafted tokens, which are never stored. So no position needs a table of size V, and rejected drafts need no
-cleanup. DRY is computed on the host (`engine.sampling.dry`), and for the target only: draft steps would wait for it.
+cleanup. DRY is computed on the host (`engine.sampling.dry`), and not for drafts: their steps would wait for it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Emission:
     them. Work for a device that computes by itself begins once the next pass has been launched, as it would delay that.
 
     Args:
-        held: whether work waits for `release`.
+        held: whether work waits for `on_launch`.
     """
 
     def __init__(self, *, held: bool) -> None:
@@ -51,13 +51,17 @@ class Emission:
         if len(self._waiting) >= _TOGETHER or self._waiting_s >= _TOGETHER_S:
             self.release()
 
+    def flush(self) -> None:
+        """Begin the work that waits for that of other rounds: something longer than a round comes first."""
+        if not self._held:
+            self.release()
+
     def release(self) -> None:
-        """Begin the work that waits: no pass comes soon."""
-        self._wait()
-        for work in self._waiting:
+        """Begin all work that waits."""
+        if self._waiting:
+            self._wait()
+        for work in self._taken():
             self._begin(work)
-        self._waiting.clear()
-        self._waiting_s = 0.0
 
     def finish(self) -> None:
         """Wait until all work has been done; what is still held is done by the calling thread.
@@ -69,16 +73,19 @@ class Emission:
         error, self._error = self._error, None
         if error is not None:
             raise error
-        for work in self._waiting:
+        for work in self._taken():
             work()
-        self._waiting.clear()
-        self._waiting_s = 0.0
 
     def close(self) -> None:
         """End the thread once all work is done."""
         self.finish()
         self._queue.put(None)
         self._thread.join()
+
+    def _taken(self) -> list[Work]:
+        """The work that waits, which does so no longer."""
+        work, self._waiting, self._waiting_s = self._waiting, [], 0.0
+        return work
 
     def _wait(self) -> None:
         if self._done < self._begun:

@@ -12,6 +12,7 @@ from specchat.engine.device.device import to_device
 from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.requests import Faults, start
 
 
@@ -25,7 +26,7 @@ class Prefill:
         target: runner of the target model.
         faults: ends rows that cannot be read.
         clock: seconds since the engine started.
-        on_launch: called when a device that computes by itself has the work of a chunk.
+        emission: of the records of rounds.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Prefill:
         target: Backend,
         faults: Faults,
         clock: Callable[[], float],
-        on_launch: Callable[[], None],
+        emission: Emission,
     ) -> None:
         self._config = config
         self._scheduler = scheduler
@@ -44,7 +45,7 @@ class Prefill:
         self._target = target
         self._faults = faults
         self._clock = clock
-        self._on_launch = on_launch
+        self._emission = emission
         self._ragged = target.capabilities.ragged
 
     def is_ready(self, row: SequenceState) -> bool:
@@ -68,6 +69,7 @@ class Prefill:
         )
         if not unread:
             return 0
+        self._emission.flush()
         rows = [row for row in unread if row.prefilled == unread[0].prefilled]
         if self._config.exact:  # how a prompt is read may not depend on others
             rows = rows[:1]
@@ -88,7 +90,7 @@ class Prefill:
             padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
             slots, starts = [row.slot for row in reading], [row.cached for row in reading]
             tapped = self._target.prefill(padded, slots, starts, lengths)
-            self._on_launch()
+            self._emission.release()
             self._planner.drafters.on_hidden_states(reading, tapped, lengths)
             for row, length in zip(reading, lengths, strict=True):
                 row.cached += length

@@ -64,6 +64,8 @@ class Rounds:
 
     def _verify(self, rows: Sequence[SequenceState]) -> None:
         plain_s = 0.0
+        if any(not row.rounds for row in rows):  # its drafter may have a whole prompt to read
+            self._emission.flush()
         if self._plain_passes and self._plain_passes.due(rows):
             self._emission.finish()  # it would share the pass's cores
             plain_s = self._plain_passes.run(rows)
@@ -76,6 +78,7 @@ class Rounds:
             try:
                 commits.append(self._commit(row, outcome, sources))
             except Exception as error:  # its text: nothing that the others share
+                self._emission.finish()  # no records of a failed row are made
                 row.failed = error
         rest = time.perf_counter() - timing.started - timing.draft - timing.verify
         times = Times(self._clock(), timing.draft, timing.verify, rest, plain_s, len(rows))

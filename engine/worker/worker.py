@@ -119,6 +119,8 @@ class Worker:
                 self._round()
             except torch.OutOfMemoryError:
                 self._make_room()
+            if self._side_work.pending:
+                self._emission.flush()
             self._side_work.step()
             self._capture()
         self._requests.end_all(FinishReason.CANCELLED, "")
@@ -198,7 +200,7 @@ class Worker:
         )
         faults = Faults(self._requests)
         self._prefill = Prefill(
-            self._config, self._scheduler, self._planner, made.target, faults, clock, self._emission.release
+            self._config, self._scheduler, self._planner, made.target, faults, clock, self._emission
         )
         plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
         self._rounds = Rounds(
@@ -259,6 +261,7 @@ class Worker:
             with self._clock.stopped() if held else nullcontext():
                 command = self._early.popleft() if self._early else self._commands.get()
             idle = False
+            self._emission.flush()
             self._obey(command)
 
     def _obey(self, command: Command) -> None:

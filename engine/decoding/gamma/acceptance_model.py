@@ -154,6 +154,7 @@ class AcceptanceModel:
     @property
     def surest(self) -> float:
         """The highest of the rates of the last method."""
+        self._fade()
         if self._surest is None:
             first = self.experience.methods[-1]
             self._surest = max(rate for bucket, rate in self.rates.items() if bucket >= first)

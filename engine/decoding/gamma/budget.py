@@ -27,7 +27,7 @@ class Budget:
 
     @cached_property
     def numbers(self) -> array[float]:
-        """The prices of passes, and the rates by bucket, for the kernels."""
+        """The prices of passes, and the rates of buckets 0, 1, …, for the kernels."""
         return array("d", (*self.passes, *(self.rates[bucket] for bucket in sorted(self.rates))))
 
 

@@ -42,7 +42,7 @@ _FIRST_GAIN = 0.45
 
 
 class GammaController:
-    """The controller of one engine. In each round: `choose`, draft, `trim`, verify, `observe`.
+    """The controller of one engine. In each round: `choose`, draft, `trim`, verify; then or a little later, `observe`.
 
     Where passes are padded, a token more for one row is free for the others; where they are ragged, each row has its
     own length. `rows` is always the size of the batch, including rows with a fixed γ.

@@ -155,8 +155,8 @@ class HeadDrafter(Drafter):
 
     Every draft step is one pass of the head for all rows; tokens and distributions stay on the device. Drafts are trees
     of a fixed shape (`engine.decoding.tree`): greedy rows offer the likeliest tokens, the others draw them without
-    replacement. On the quantised kernels, where every verified token costs, trees grow, for greedy rows; others get
-    chains. The head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is
+    replacement. On the quantised kernels, where every verified token costs, trees grow, and drawn ones are chains. The
+    head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is
     (Leviathan et al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
 
     Args:

@@ -153,7 +153,7 @@ void Decoder::plan(const sk_batch& batch) {
     partial_.reserve(tokens_ * model_.heads * most_states_ * state_size(head_size_));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
     const int64_t attention = attention_scratch(most_own_, head_size_);
-    const int64_t blocks = batch.best ? model_.vocabulary / kBestBlock + 1 : 0;
+    const int64_t blocks = batch.best_count ? model_.vocabulary / kBestBlock + 1 : 0;
     for (Buffer<float>& scratch : scratch_)
         scratch.reserve(
             std::max({attention, 2 * kMlpTokens * kGroup, blocks, model_.delta_key_size * kDeltaColumns}));

@@ -67,7 +67,7 @@ _LEAST_OF_CHATS = 1000
 """Fewest tokens of chats, which the draft is to be used for."""
 _SHARD_TOKENS = 8192
 _SETTINGS, _RECOMMENDED = (Sampling(), Sampling(temperature=1)), 2
-"""Settings of replies, and how often the recommended ones, which chats use, are added."""
+"""Settings of replies, and how often the recommended ones, which chats use, are added where they are others."""
 _ROWS = {"cpu": 96, "cuda": 512}
 """Conversations of `_LENGTH` tokens written at once, per device type."""
 _LENGTH, _LONG = 384, 768
@@ -210,7 +210,8 @@ def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: Work
     dtype = draft.model.dtype
     size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
     require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(draft.taps), "training text")
-    settings = [*_SETTINGS, *[chat_sampling(options.target, model.recommended)] * _RECOMMENDED]
+    recommended = chat_sampling(options.target, model.recommended)
+    settings = [*_SETTINGS, *[recommended] * (_RECOMMENDED * (recommended not in _SETTINGS))]
     rollout = Rollout(target, model.eos_ids, scripts, dtype, len(corpus.shards), settings, model.tokenizer)
     spent, done = work.text_seconds, corpus.tokens
     began = time.perf_counter() - spent

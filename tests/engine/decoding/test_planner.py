@@ -11,6 +11,8 @@ from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
+from specchat.engine.decoding.gamma.experiences import Experiences
+from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.request import Request
@@ -39,19 +41,40 @@ class Knowing(Drafter):
         return replace(Draft.of_chains([[5, 6] for _ in rows], [[0, 0] for _ in rows]), steps=0)
 
 
+def planner_of(drafter: Knowing, experiences: Experiences | None = None) -> tuple[Planner, SequenceState]:
+    target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities())
+    planner = Planner({"knowing": drafter}, target, lambda *_: None, experiences)  # type: ignore[arg-type]
+    row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]
+    planner.admit(row)
+    return planner, row
+
+
 @pytest.mark.parametrize("sure", [True, False])
 def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
     monkeypatch.setattr(
         GammaController, "choose", lambda _self, rows, rooms, _size: chosen.extend(rooms) or [3] * len(rows)
     )
-    target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities())
     drafter = Knowing(sure=sure)
-    planner = Planner({"knowing": drafter}, target, lambda *_: None)  # type: ignore[arg-type]
-    row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]
-    planner.admit(row)
+    planner, row = planner_of(drafter)
     plan = planner.plan([row], torch.device("cpu"))
     assert drafter.requested == [0 if sure else 3]
     assert bool(chosen) is not sure
     assert plan.proposal.lengths == [2]
     assert plan.gammas == [2 if sure else 3]
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 6])
+def test_what_a_reply_has_shown_is_learnt_at_its_end_at_the_latest(rounds: int) -> None:
+    experiences = Experiences()
+    planner, row = planner_of(Knowing(sure=True), experiences)
+    before = experiences.of("knowing", False, (0,), {}).priors[0]
+    for _ in range(rounds):
+        plan = planner.plan([row], torch.device("cpu"))
+        outcome = Outcome(2, [5, 6], plan.proposal.trees[0], [1, 2], 7, False, [], lambda _: 0.0, [])
+        planner.learn([row], plan, [outcome], 0.001, 0.01)
+        row.rounds += 1
+    planner.release(row)
+    state = experiences.of("knowing", False, (0,), {}).state()
+    assert state["priors"][0][1] == rounds
+    assert state["priors"][0][2] != before

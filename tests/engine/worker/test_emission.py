@@ -80,6 +80,37 @@ def test_records_of_short_rounds_are_made_together_and_those_of_long_ones_at_onc
     emission.close()
 
 
+def test_what_takes_longer_than_a_round_lets_records_be_made_before() -> None:
+    held, free, made = Emission(held=True), Emission(held=False), threading.Event()
+    done: list[int] = []
+    held.put(lambda: done.append(1), 0.001)
+    held.flush()
+    free.put(made.set, 0.001)
+    free.flush()
+    assert made.wait(PATIENCE)
+    assert not done, "that would delay the launch"
+    held.close()
+    free.close()
+    assert done == [1]
+
+
+def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.engine.worker.emission._TOGETHER_S", PATIENCE)
+    commit = Commit.of
+
+    def fail_late(row: Any, *arguments: Any) -> Commit:
+        if row.rounds == 5:
+            raise ValueError("no such token")
+        return commit(row, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Commit, "of", fail_late)
+        *events, last = engine.stream(ask("hello", drafter="none", max_tokens=30))
+    assert isinstance(last, Finished)
+    assert last.reason is FinishReason.ERROR
+    assert [each.number for each in events if isinstance(each, Round)] == [0, 1, 2, 3, 4]
+
+
 def test_the_next_pass_runs_before_the_last_record_is_made(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     passes, launched, made = [0], threading.Condition(), [0]
 

@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -165,6 +167,28 @@ def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float)
         path = [draft.tokens[0][each - 1] for each in draft.trees[0].path(node)]
         if not temperature:
             assert len({*path, *row.tokens}) == len(path) + len({*row.tokens})
+
+
+def test_drafts_of_a_seeded_row_do_not_depend_on_what_others_have_shown() -> None:
+    """Which tokens break repetitions is learnt from the texts of rows; these tokens are in the drafts alone."""
+    both, most = Both(), Budget([0.001 * n for n in range(MAX_GAMMA + 1)], 0.001, EXPECTED, line=4)
+    drawn, others = both.support.tokens.split([2, DRAFTED - 2])
+    bias = tuple((token, 50.0) for token in drawn.tolist())
+    seeded = Sampling(1.0, seed=1, logit_bias=bias, dry_multiplier=50.0, dry_allowed_length=1)
+
+    def draft(sampling: Sampling, tokens: Sequence[int], number: int) -> Draft:
+        both.admit([20], [Request("r", prompt_ids=(1,), sampling=sampling)], random.Random(number))
+        row = both.rows[0]
+        row.text, row.tokens[:] = SimpleNamespace(name=str), tokens
+        made = both.draft([Asked(row, 4, most)])[0]
+        assert made.q is not None
+        return replace(made, q=made.q.clone())
+
+    for number in range(6):
+        tokens = random.Random(number).choices(others.tolist(), k=20)
+        before = draft(seeded, tokens, number)
+        draft(replace(seeded, seed=None), drawn.tolist() * 10, number)
+        assert_alike(before, draft(seeded, tokens, number))
 
 
 def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
