@@ -61,7 +61,8 @@ def main() -> None:
             if len(prompts) < PER_KIND and key(prompt) not in bench and not HELD_OUT.search(prompt):
                 prompts.setdefault(key(prompt), prompt)
         lines += [[prompt, *follow_ups(words, draw)] for prompt in prompts.values()]
-    lines += [[prompt, *follow_ups(words, draw)] for prompt in everyday if not HELD_OUT.search(prompt)]
+    asked = [prompt for prompt in everyday if key(prompt) not in bench and not HELD_OUT.search(prompt)]
+    lines += [[prompt, *follow_ups(words, draw)] for prompt in asked]
     draw.shuffle(lines)
     given.out.write_text("".join(json.dumps({"turns": turns}, ensure_ascii=False) + "\n" for turns in lines))
     print(f"{len(lines)} conversations of {len(kinds) + 1} kinds")

@@ -98,9 +98,12 @@ class PenaltiesOfRows:
         known = self._known.get(row.slot)
         if known is None or known.tokens is not row.tokens:
             sampling, texts = row.request.sampling, row.request.sampling.dry_sequence_breakers
-            if row.repeatable or texts not in self._breaks:  # what other rows have shown may not change its drafts
-                self._breaks[texts] = Breaks(texts, self._vocabulary)
-            known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, self._breaks[texts])
+            breaks = None if row.repeatable else self._breaks.get(texts)  # its drafts may not depend on other rows
+            if breaks is None:
+                breaks = Breaks(texts, self._vocabulary)
+            if not row.repeatable:
+                self._breaks[texts] = breaks
+            known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, breaks)
             self._known[row.slot] = known
         return known
 

@@ -176,19 +176,21 @@ def test_drafts_of_a_seeded_row_do_not_depend_on_what_others_have_shown() -> Non
     bias = tuple((token, 50.0) for token in drawn.tolist())
     seeded = Sampling(1.0, seed=1, logit_bias=bias, dry_multiplier=50.0, dry_allowed_length=1)
 
-    def draft(sampling: Sampling, tokens: Sequence[int], number: int) -> Draft:
-        both.admit([20], [Request("r", prompt_ids=(1,), sampling=sampling)], random.Random(number))
-        row = both.rows[0]
-        row.text, row.tokens[:] = SimpleNamespace(name=str), tokens
-        made = both.draft([Asked(row, 4, most)])[0]
+    def draft(row: SequenceState) -> Draft:
+        made = both.layer.grow([Asked(row, 4, most)], [0], both.support).settled()
         assert made.q is not None
         return replace(made, q=made.q.clone())
 
     for number in range(6):
-        tokens = random.Random(number).choices(others.tolist(), k=20)
-        before = draft(seeded, tokens, number)
-        draft(replace(seeded, seed=None), drawn.tolist() * 10, number)
-        assert_alike(before, draft(seeded, tokens, number))
+        chance = random.Random(number)
+        requests = [Request("r", prompt_ids=(1,), sampling=each) for each in (seeded, replace(seeded, seed=None))]
+        both.admit([20, 20], requests, chance)
+        row, other = both.rows
+        row.text = other.text = SimpleNamespace(name=str)
+        row.tokens[:], other.tokens[:] = chance.choices(others.tolist(), k=20), drawn.tolist() * 10
+        before = draft(row)
+        draft(other)
+        assert_alike(before, draft(row))
 
 
 def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
