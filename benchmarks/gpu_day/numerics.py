@@ -42,6 +42,7 @@ def rows() -> Iterator[Row]:
 @torch.inference_mode()
 def _compare(ratio: int, kind: str) -> Row:
     device = pick_device("auto")
+    torch._dynamo.reset()  # all networks together exceed the limit of compilations in a process
     if kind.startswith("q"):
         check_kernel(device)
     exact_network, fast_network = _networks(ratio, kind, device)
