@@ -22,7 +22,7 @@ from typing import Any
 from specchat.engine.tools.report import Table, paragraphs
 
 SECTIONS = {
-    "machine": 20,
+    "machine": 45,
     "numerics": 80,
     "engine": 90,
     "drills": 60,

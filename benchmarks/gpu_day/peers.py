@@ -31,8 +31,8 @@ def rows() -> Iterator[Row]:
             gammas=["4"],
             prompts=["chat"],
             limit=2,
-            passes=2,
-            max_tokens=64 if ON_GPU else 12,
+            passes=1,
+            max_tokens=32 if ON_GPU else 12,
         )
     for what, cell in cells(report):
         yield {"what": what, **rounded(cell, "tokens_per_second", "measured_speedup")}

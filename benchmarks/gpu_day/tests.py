@@ -12,15 +12,33 @@ from benchmarks.gpu_day.bench import ON_GPU
 from benchmarks.gpu_day.section import Row
 
 _ROOT = Path(__file__).resolve().parents[2]
+_STEP = 25
+"""Passed tests between two rows that count them."""
 
 
 def rows() -> Iterator[Row]:
-    """Counts, and a row per failure."""
-    chosen = ["tests/engine", "-m", "gpu"] if ON_GPU else ["tests/engine/device", "-m", "not slow and not gpu"]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--continue-on-collection-errors", *chosen]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()
-    yield {"what": "pytest " + " ".join(chosen), "result": lines[-1] if lines else "", "wrong": done.returncode != 0}
-    for line in lines:
-        if match := re.match(r"(FAILED|ERROR) (\S+)", line):
-            yield {"what": match[2], "wrong": True}
+    """A row per failure as it comes, since the section may be stopped; counts."""
+    chosen = [*_files(), "-m", "gpu"] if ON_GPU else ["tests/engine/device", "-m", "not slow and not gpu"]
+    command = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    passed, line = 0, ""
+    with subprocess.Popen(
+        [*command, *chosen], cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            if match := re.match(r"(tests/.+) (PASSED|FAILED|ERROR)\b", line) or re.match(r"ERROR (tests/\S+)", line):
+                if match[match.lastindex or 1] != "PASSED":
+                    yield {"what": match[1], "wrong": True}
+                    continue
+                passed += 1
+                if passed % _STEP == 0:
+                    yield {"what": f"{passed} tests have passed"}
+    yield {"what": f"pytest -m '{chosen[-1]}'", "result": line.strip(" =\n"), "wrong": process.returncode != 0}
+
+
+def _files() -> list[str]:
+    """Files with such tests: others may need packages that are not installed. Rounds are last, as `engine` runs some of
+    them."""
+    found = [file for file in (_ROOT / "tests/engine").rglob("test_*.py") if "mark.gpu" in file.read_text("utf-8")]
+    found.sort(key=lambda file: (file.name == "test_on_a_gpu.py", file))
+    return [str(file.relative_to(_ROOT)) for file in found]

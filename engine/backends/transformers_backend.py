@@ -271,7 +271,7 @@ class TransformersBackend(TensorBackend):
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a compiler fails in many ways, with each new shape
-            if not self.flex:
+            if not self.flex or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
                 raise
             self.flex = view.paged = False
             self._not_flex = first_line(error)
