@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,15 +40,13 @@ NOISE = 0.03
 FADE = 0.8
 ROWS, LENGTH = 8, 256
 """Of an update."""
-WAVES = 3
+WAVES = 2
 """Waves in memory that updates draw from."""
 RATE, LEAST, WARM_UP, DECAY = 1e-3, 0.02, 200, 0.1
 AVERAGE = 0.999
 """Of the moving average of the weights, which is saved too."""
 LONGEST = 300
 """Tokens of a prompt."""
-BUCKET = 64
-"""Columns by which attention grows: a graph for each."""
 N_GRAM = 4
 """Tokens that complete an n-gram seen before do not count: the suffix drafter knows them."""
 OWN = 0.5
@@ -109,8 +106,6 @@ class Text:
     """[R, L], int64: the column where the token's conversation begins."""
     counted: Tensor
     """[R, L], bool: tokens of replies that the target chose."""
-    greedy: Tensor
-    """[R, L], bool: tokens of turns that are not sampled."""
     log_total: Tensor
     """[R, L], float32: log-sum-exp of the logits."""
     tapped: Tensor
@@ -121,7 +116,7 @@ class Text:
         """Without text."""
         one = torch.zeros(rows, length, dtype=torch.long, device=device)
         tapped = torch.zeros(*one.shape, width, dtype=dtype, device=device)
-        return cls(one, one.clone(), one.bool(), one.bool(), one.float(), tapped)
+        return cls(one, one.clone(), one.bool(), one.float(), tapped)
 
     def copy(self, other: Text, first: int) -> None:
         """Copy the rows of another text to the rows from `first` on."""
@@ -179,19 +174,17 @@ class Writer:
             "runs": self.text.tokens.clone(),
             "unbroken": self.text.tokens.clone(),
         }
-        self.graphs: dict[int, Callable[[], None]] = {}
-        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._attend, self._pick = attention(device), compiled(pick, device)
+        self._replay: Callable[[], None] | None = None
 
     @torch.no_grad()
     def wave(self) -> Text:
         """Write text over all columns; it is overwritten by the next call."""
-        length = self.text.tokens.shape[1]
         self._begin()
-        for column in range(length):
-            extent = min((column // BUCKET + 1) * BUCKET, length)
-            if extent not in self.graphs:
-                self.graphs[extent] = captured(partial(self._step, extent), self._kept(), self.pool)
-            self.graphs[extent]()
+        if self._replay is None:
+            self._replay = captured(self._step, self._kept())
+        for _ in range(self.text.tokens.shape[1]):
+            self._replay()
         return self.text
 
     def _kept(self) -> list[Tensor]:
@@ -217,43 +210,36 @@ class Writer:
         left = torch.randint(0, 2, (rows,), device=self.device)
         return {"part": part, "script": part, "asking": own, "setting": setting, "left": left}
 
-    def _step(self, extent: int) -> None:
+    def _step(self) -> None:
         """Read one token in every row and choose the next, all on the device."""
         text, state, column = self.text, self.state, self.column
         token, begin = state["token"], state["begin"]
         text.tokens.index_copy_(1, column, token[:, None])
         text.begin.index_copy_(1, column, begin[:, None])
-        self._match(extent)
+        self._match()
         repeated = state["runs"].amax(1) >= N_GRAM
         text.counted.index_copy_(1, column, (state["counts"] & ~repeated)[:, None])
-        greedy = (state["setting"] != SAMPLED) & ~state["asking"]
-        text.greedy.index_copy_(1, column, greedy[:, None])
         state["present"].scatter_(1, token[:, None], True)
-        tapped, scores = self._read(extent)
+        tapped, scores = self._read()
         text.tapped.index_copy_(1, column, tapped[:, None])
         text.log_total.index_copy_(1, column, scores.logsumexp(-1, keepdim=True))
-        self._advance(self._choose(scores, extent))
+        self._advance(self._choose(scores))
         column.add_(1)
 
-    def _match(self, extent: int) -> None:
+    def _match(self) -> None:
         """Lengths of the repetitions that end at each earlier column and at this one, and those without breakers."""
-        state, token, at = self.state, self.state["token"][:, None], self.columns[:extent]
-        same = (self.text.tokens[:, :extent] == token) & (at >= state["begin"][:, None]) & (at < self.column)
+        state, token, at = self.state, self.state["token"][:, None], self.columns
+        same = (self.text.tokens == token) & (at >= state["begin"][:, None]) & (at < self.column)
         for name in ("runs", "unbroken"):
-            before = functional.pad(state[name][:, : extent - 1], (1, 0))
-            found = torch.where(same, before + 1, 0)
-            state[name][:, :extent] = found if name == "runs" else found * ~self.breakers[token]
+            found = torch.where(same, functional.pad(state[name][:, :-1], (1, 0)) + 1, 0)
+            state[name].copy_(found if name == "runs" else found * ~self.breakers[token])
 
-    def _read(self, extent: int) -> tuple[Tensor, Tensor]:
+    def _read(self) -> tuple[Tensor, Tensor]:
         """Hidden states [R, taps x d] and logits [R, V], float32, of the tokens."""
         epsilon, d = self.config.rms_norm_eps, self.config.hidden_size
         stream = self.embedding[self.state["token"]]
         angle = self.turn.index_select(0, self.column)
         rotation = angle.cos()[None], angle.sin()[None]
-        at = self.columns[:extent]
-        inside = (at >= self.state["begin"][:, None]) & (at <= self.column)
-        mask = torch.where(inside, 0.0, float("-inf")).to(stream.dtype)[:, None, None]
-        mask = mask.expand(-1, self.key_heads, self.heads // self.key_heads, -1)
         kept = {0: stream}
         for depth, (layer, (keys, values)) in enumerate(zip(self.layers, self.cache, strict=True), 1):
             mixed = functional.linear(functional.rms_norm(stream, (d,), layer.read_norm, epsilon), layer.qkv)
@@ -263,9 +249,7 @@ class Writer:
             query = turned[:, : self.heads].reshape(len(stream), self.key_heads, -1, self.size)
             keys.index_copy_(2, self.column, turned[:, self.heads :, None])
             values.index_copy_(2, self.column, mixed[:, asked:, None])
-            attended = functional.scaled_dot_product_attention(
-                query, keys[:, :, :extent], values[:, :, :extent], attn_mask=mask
-            )
+            attended = self._attend(query, keys, values, self.state["begin"], self.column)
             stream = stream + functional.linear(attended.reshape(len(stream), -1), layer.out)
             gate_up = functional.linear(functional.rms_norm(stream, (d,), layer.mlp_norm, epsilon), layer.gate_up)
             gate, up = gate_up.chunk(2, dim=-1)
@@ -275,19 +259,14 @@ class Writer:
         scores = functional.linear(kept[len(self.layers)], self.output).float()
         return torch.cat([kept[tap] for tap in self.taps], -1), scores
 
-    def _choose(self, scores: Tensor, extent: int) -> Tensor:
+    def _choose(self, scores: Tensor) -> Tensor:
         """One token per row [R], with the penalties and the temperature of its turn."""
-        state, chat = self.state, CHAT
-        penalised = torch.where(scores > 0, scores / chat.repetition_penalty, scores * chat.repetition_penalty)
-        penalised = torch.where(state["present"], penalised, scores)
-        counts = state["unbroken"][:, : extent - 1].float()
-        worth = chat.dry_multiplier * chat.dry_base ** (counts - chat.dry_allowed_length).clamp(max=30)
-        worth = torch.where(counts >= chat.dry_allowed_length, worth, 0.0)
-        longest = torch.zeros_like(scores).scatter_reduce(1, self.text.tokens[:, 1:extent], worth, "amax")
-        setting = torch.where(state["asking"], SAMPLED, state["setting"])[:, None]
-        scores = torch.where(setting == PENALISED, penalised - longest, scores)
-        temperature = torch.where(state["asking"][:, None], QUESTIONS, 1.0) * (setting == SAMPLED)
-        return torch.addcmul(scores, temperature, -torch.empty_like(scores).exponential_().log()).argmax(-1)
+        state = self.state
+        counts = state["unbroken"][:, :-1].float()
+        worth = CHAT.dry_multiplier * CHAT.dry_base ** (counts - CHAT.dry_allowed_length).clamp(max=30)
+        worth = torch.where(counts >= CHAT.dry_allowed_length, worth, 0.0)
+        repeats = torch.zeros_like(scores).scatter_reduce(1, self.text.tokens[:, 1:], worth, "amax")
+        return self._pick(scores, state["present"], repeats, state["setting"][:, None], state["asking"][:, None])
 
     def _advance(self, sampled: Tensor) -> None:
         """Give the next tokens of given parts, else the sampled ones, and go on after the ends of turns."""
@@ -344,29 +323,67 @@ def _layer(layer: Any) -> Layer:
     )
 
 
-def captured(step: Callable[[], None], state: Sequence[Tensor], pool: Any = None) -> Callable[[], None]:
+def pick(scores: Tensor, present: Tensor, repeats: Tensor, setting: Tensor, asking: Tensor) -> Tensor:
+    """One token per row [R] from logits [R, V], by the row's setting; `present` and `repeats` are for penalties."""
+    penalty = CHAT.repetition_penalty
+    penalised = torch.where(present, torch.where(scores > 0, scores / penalty, scores * penalty), scores) - repeats
+    scores = torch.where(~asking & (setting == PENALISED), penalised, scores)
+    temperature = torch.where(asking, QUESTIONS, torch.where(setting == SAMPLED, 1.0, 0.0))
+    noise = -torch.rand_like(scores).clamp(min=1e-30).log().neg().log()
+    return (scores + temperature * noise).argmax(-1)
+
+
+def judge_drafts(scores: Tensor, log_total: Tensor, drafted: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient [N, V'] of the loss by a draft's scores, and Σ min(p, q) over all positions.
+
+    Args:
+        scores: [N, V'], of the target.
+        log_total: [N, 1].
+        drafted: [N, V'], of the draft.
+        weight: [N, 1], of each position.
+    """
+    p, log_q = (scores.float() - log_total).exp(), drafted.float().log_softmax(-1)
+    loss, toward = acceptance_loss(p, log_q)
+    return (toward * weight).to(drafted.dtype), ((-loss).exp()[:, None] * weight).sum()
+
+
+def compiled(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
+    """A function as fused kernels on a GPU."""
+    return torch.compile(function, dynamic=False) if device.type == "cuda" else function
+
+
+def attention(device: torch.device) -> Callable[..., Tensor]:
+    """`scripts.row_attention.attend` on a GPU, and the same slowly elsewhere."""
+    if device.type == "cuda":
+        from scripts.row_attention import attend
+
+        return attend
+
+    def attended(query: Tensor, keys: Tensor, values: Tensor, begin: Tensor, column: Tensor) -> Tensor:
+        at = torch.arange(keys.shape[2], device=keys.device)
+        mask = (at >= begin[:, None]) & (at <= column)
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask[:, None, None])
+
+    return attended
+
+
+def captured(step: Callable[[], None], state: Sequence[Tensor]) -> Callable[[], None]:
     """A step as a CUDA graph, captured after two runs that leave no trace in `state`; on a CPU the step itself."""
     if state[0].device.type != "cuda":
         return step
     saved = [tensor.clone() for tensor in state]
-    stream = _side_stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
             step()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph):
         step()
     for tensor, before in zip(state, saved, strict=True):
         tensor.copy_(before)
     return graph.replay
-
-
-@cache
-def _side_stream() -> torch.cuda.Stream:
-    """One for all, since each keeps the memory that it has used."""
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 class Learner:
@@ -377,12 +394,10 @@ class Learner:
         target: the network of the target.
         vocabulary: [V'], the tokens that can be drafted.
         text: what updates draw from.
-        power: of both distributions in the loss, renormalised, where the text is greedy: above 1 the likeliest tokens
-            count more.
     """
 
-    def __init__(self, head: DraftHead, target: Any, vocabulary: Tensor, text: Text, power: float = 1.0) -> None:
-        self.head, self.text, self.power = head, text, power
+    def __init__(self, head: DraftHead, target: Any, vocabulary: Tensor, text: Text) -> None:
+        self.head, self.text = head, text
         self.embedding = target.get_input_embeddings().weight
         self.scores = target.get_output_embeddings().weight[vocabulary].contiguous()
         device = text.tokens.device
@@ -395,6 +410,8 @@ class Learner:
             head.parameters(), lr=self.rate, betas=(0.9, 0.95), weight_decay=DECAY, capturable=on_gpu, foreach=on_gpu
         )
         self.overlap = torch.zeros(DEPTH, device=device)
+        self.agreement = False
+        self._judge = compiled(judge_drafts, device)
         self.updates = 0
         self._replay: Callable[[], None] | None = None
 
@@ -424,6 +441,7 @@ class Learner:
     def judge(self, rows: Tensor, batches: int) -> tuple[list[float], list[float]]:
         """Σ min(p, q), and how often both have the same first token, at each position of a draft, on these rows."""
         rates, firsts = torch.zeros(DEPTH, device=rows.device), torch.zeros(DEPTH, device=rows.device)
+        self.agreement = True
         for _ in range(batches):
             with (
                 rounded(self.head),
@@ -432,6 +450,7 @@ class Learner:
                 _, overlap, first = self.loss(self._drawn(ROWS, rows), 0.0, 1.0)
             rates += overlap / batches
             firsts += first / batches
+        self.agreement = False
         return rates.tolist(), firsts.tolist()
 
     def _drawn(self, count: int, among: Tensor | None = None) -> Text:
@@ -453,25 +472,16 @@ class Learner:
             weight = (counted / counted.sum().clamp(min=1)).flatten()[:, None]
             weights.append(FADE ** len(weights))
             with torch.no_grad():
-                hidden = text.tapped[:, places, -d:].flatten(0, 1)
-                p = (hidden @ self.scores.T).float().sub_(text.log_total[:, places].flatten()[:, None]).exp_()
-                log_q = (drafted.flatten(0, 1).to(self.scores.dtype) @ self.scores.T).float().log_softmax(-1)
-                power = torch.where(text.greedy[:, places + 1], self.power, 1.0).flatten()[:, None]
-                toward = self._toward(p, log_q, power).mul_(weight)
-                gradient = (toward.to(self.scores.dtype) @ self.scores).view(drafted.shape)
-                q = log_q.exp_()
-                rates.append((torch.minimum(p, q).sum(-1, keepdim=True) * weight).sum())
-                firsts.append(((p.argmax(-1) == q.argmax(-1))[:, None] * weight).sum())
+                p_scores = text.tapped[:, places, -d:].flatten(0, 1) @ self.scores.T
+                q_scores = drafted.flatten(0, 1).to(self.scores.dtype) @ self.scores.T
+                log_total = text.log_total[:, places].flatten()[:, None]
+                toward, rate = self._judge(p_scores, log_total, q_scores, weight)
+                gradient = (toward @ self.scores).view(drafted.shape)
+                rates.append(rate)
+                same = p_scores.argmax(-1) == q_scores.argmax(-1) if self.agreement else weight[:, 0]
+                firsts.append((same[:, None] * weight).sum())
             total = total + weights[-1] * (drafted.float() * gradient.float()).sum()
         return total / sum(weights), torch.stack(rates), torch.stack(firsts)
-
-    def _toward(self, p: Tensor, log_q: Tensor, power: Tensor) -> Tensor:
-        """Gradient [N, V'] of the loss by the scores."""
-        if self.power == 1:
-            return acceptance_loss(p, log_q)[1]
-        sharp = p**power
-        sharp *= p.sum(-1, keepdim=True) / sharp.sum(-1, keepdim=True).clamp(min=1e-9)
-        return acceptance_loss(sharp, (log_q * power).log_softmax(-1))[1].mul_(power)
 
 
 def unroll(head: DraftHead, embedding: Tensor, text: Text, depth: int, share: float, noise: float) -> Any:
@@ -527,7 +537,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1536, help="conversations written at once")
     parser.add_argument("--length", type=int, default=768, help="columns of a wave")
     parser.add_argument("--passes", type=float, default=2.0, help="how often a token is trained on")
-    parser.add_argument("--power", type=float, nargs="+", default=[1.0, 2.0], help="a head for each (`Learner`)")
     given = parser.parse_args()
     began = time.perf_counter()
     ends = began + given.minutes * 60
@@ -541,10 +550,8 @@ def main() -> None:
     writer = Writer(model, card.shape.taps, parts_of(given.prompts, model, device), given.rows, given.length)
     text = writer.text
     store = Text.empty(WAVES * given.rows, given.length, text.tapped.shape[-1], dtype, device)
-    learners = {}
-    for power in given.power:
-        mine = copy.deepcopy(head).float().to(device).requires_grad_(True)
-        learners[power] = Learner(mine, target, vocabulary.to(device), store, power)
+    network = copy.deepcopy(head).float().to(device).requires_grad_(True)
+    learner = Learner(network, target, vocabulary.to(device), store)
     used = torch.zeros(len(writer.output), dtype=torch.long, device=device)
     written, wave, log = 0, 0, given.out / "log.jsonl"
     given.out.mkdir(parents=True, exist_ok=True)
@@ -558,33 +565,36 @@ def main() -> None:
         fresh = torch.arange(first, first + given.rows, device=device)
         synchronize()
         wrote = time.perf_counter() - turned
-        line: dict[str, Any] = {}
-        for power, learner in learners.items():
-            learner.filled.fill_(min(wave, WAVES) * given.rows)
-            rates, firsts = learner.judge(fresh, 16)
-            line[f"power {power:g}"] = [[round(each, 4) for each in part] for part in (rates, firsts)]
+        learner.filled.fill_(min(wave, WAVES) * given.rows)
+        rates, firsts = learner.judge(fresh, 16)
         for _ in range(int(given.passes * text.tokens.numel() / (ROWS * min(LENGTH, given.length)))):
             done = (time.perf_counter() - starts) / (ends - starts)
-            for learner in learners.values():
-                learner.update(done)
+            learner.update(done)
             if learner.updates % 50 == 0:
                 synchronize()
             if done > 1:
                 break
-        line |= {"s": round(time.perf_counter() - began, 1), "tokens": written, "updates": learner.updates}
-        line |= {"write_s": round(wrote, 2), "s of wave": round(time.perf_counter() - turned, 2)}
-        line |= {"counted": round(text.counted.float().mean().item(), 3), "rate": learner.rate.item()}
+        line = {
+            "s": round(time.perf_counter() - began, 1),
+            "tokens": written,
+            "updates": learner.updates,
+            "write_s": round(wrote, 2),
+            "wave_s": round(time.perf_counter() - turned, 2),
+            "overlap": [round(each, 4) for each in rates],
+            "agreement": [round(each, 4) for each in firsts],
+            "counted": round(text.counted.float().mean().item(), 3),
+            "rate": learner.rate.item(),
+        }
         print(json.dumps(line), flush=True)
         with log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        if wave % 6 == 1 or time.perf_counter() > ends:
-            for power, learner in learners.items():
-                made = replace(card, tokens=card.tokens + written, steps=card.steps + learner.updates)
-                averaged = copy.deepcopy(head).float()
-                averaged.load_state_dict({name: weight.cpu() for name, weight in learner.average.items()})
-                for name, network in (("last", learner.head), ("average", averaged)):
-                    save_head(given.out / f"{name}-{power:g}", network, vocabulary, made)
-            torch.save({"used": used.cpu()}, given.out / "used.pt")
+        if wave % 5 == 1 or time.perf_counter() > ends:
+            made = replace(card, tokens=card.tokens + written, steps=card.steps + learner.updates)
+            averaged = copy.deepcopy(head).float()
+            averaged.load_state_dict({name: weight.cpu() for name, weight in learner.average.items()})
+            for name, saved in (("last", network), ("average", averaged)):
+                save_head(given.out / name, saved, vocabulary, made)
+            torch.save(used.cpu(), given.out / "used.pt")
 
 
 if __name__ == "__main__":
