@@ -28,6 +28,10 @@ BLOCK = 128
 """Columns that kernels read together."""
 _SMALLEST = 16
 """Head size that kernels take (`torch._inductor.kernel.flex.flex_attention`)."""
+_TILE, _WIDE = 64, 128
+"""Queries that a block of the device holds; half as many where heads are larger than the second number. By itself the
+kernel holds as many as the longest pass has in two warps, whose registers are too few."""
+_POWERS = 1, 2, 4, 8
 _SHORT = 128
 """Query length up to which the kernel for decoding is chosen, which shares a row's columns among several blocks of the
 device (`torch._inductor.kernel.flex.flex_decoding`)."""
@@ -54,9 +58,7 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
         folded: H / G.
     """
     length, seen = mask.shape[2:]
-    apart = _heads_apart(folded, length)
-    ends, slots = (each.repeat_interleave(apart) for each in (ends, slots))
-    queries = folded // apart * length
+    queries = folded // _heads_apart(folded, length) * length
     blocks, tiles = -(-seen // BLOCK), -(-queries // BLOCK)
     count = torch.where(ends > seen, 1, (ends + BLOCK - 1) // BLOCK).clamp(1, blocks).to(torch.int32)
     own = slots[:, None] * (columns // BLOCK) + torch.arange(blocks, device=mask.device)
@@ -65,7 +67,7 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
 
     def allowed(row: Tensor, head: Tensor, query: Tensor, column: Tensor) -> Tensor:  # noqa: ARG001
         place = column - slots[row] * columns
-        return mask[row // apart, 0, query % length, place.clamp(0, seen - 1)] & (place >= 0) & (place < seen)
+        return mask[row, 0, query % length, place.clamp(0, seen - 1)] & (place >= 0) & (place < seen)
 
     return BlockMask.from_kv_blocks(
         count[:, None, None].expand(-1, 1, tiles).contiguous(),
@@ -80,20 +82,24 @@ def block_mask(mask: Tensor, ends: Tensor, slots: Tensor, columns: int, total: i
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float | None) -> Tensor:
     """[B, H, T, Dv] of queries [B, H, T, D], keys [1, G, n, D] and values [1, G, n, Dv], H a multiple of G.
 
-    Query heads are folded into the query length: kernels for decoding take no other H / G than powers of two.
+    Query heads are folded into the query length, as far as the kernel for decoding takes it; the rest are a power of
+    two, as it takes no other H / G.
     """
     (batch, heads, length, size), groups = query.shape, key.shape[1]
     apart = _heads_apart(heads // groups, length)
-    short = query.reshape(batch, groups, apart, -1, size).transpose(1, 2).reshape(batch * apart, groups, -1, size)
+    short = query.reshape(batch, groups * apart, -1, size)
     torch._dynamo.mark_static(short, 0)  # the kernel for decoding is made for a number of rows
     kernel = flex_attention if torch.compiler.is_compiling() or query.device.type == "cpu" else _compiled()
-    attended: Tensor = kernel(short, key, value, block_mask=mask, scale=scale)
-    return attended.reshape(batch, apart, groups, -1, value.shape[-1]).transpose(1, 2).reshape(batch, heads, length, -1)
+    options = {"BLOCK_M": _TILE if size <= _WIDE else _TILE // 2, "num_warps": 4} if length > 1 else None
+    attended: Tensor = kernel(
+        short, key, value, block_mask=mask, scale=scale, enable_gqa=apart > 1, kernel_options=options
+    )
+    return attended.reshape(batch, heads, length, -1)
 
 
 def _heads_apart(folded: int, length: int) -> int:
-    """How many rows the H / G query heads of a key head become, so that the query length stays short."""
-    return next((n for n in range(1, folded) if folded % n == 0 and folded // n * length < _SHORT), folded)
+    """Into how many heads the H / G query heads of a key head are folded, so that the query length stays short."""
+    return next((n for n in _POWERS if folded % n == 0 and folded // n * length < _SHORT), 1)
 
 
 @lru_cache

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import ir as inductor
 from torch._inductor.kernel.flex import flex_attention as flex_lowering
 from torch._inductor.kernel.flex import flex_decoding
+from torch._inductor.lowering import lowerings
 from torch._inductor.runtime import cache_dir_utils
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
 
@@ -21,6 +23,8 @@ from specchat.engine.models.packed import gpu_layers
 from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+aten = torch.ops.aten
+
 SIZES = {
     "vocab_size": 260, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 12,
@@ -135,6 +139,44 @@ def test_layers_get_the_kernel_for_decoding(ratio: int, shapes: Any, monkeypatch
         passes.forward(drawn(rows, length), range(rows), [30] * rows)
         assert "asked" in str(passes.not_compiled)
         assert chosen.pop(), (rows, length)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+@pytest.mark.parametrize(("ratio", "rows", "length"), [(7, 1, 9), (8, 1, 17), (8, 4, 17), (16, 1, 9)])
+@torch.inference_mode()
+def test_queries_are_where_the_kernel_for_decoding_looks_for_them(
+    ratio: int, rows: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the strides before their layout is settled: a kernel that returns the queries must get them right."""
+
+    def lower(query: Any, _: Any, value: Any, *__: Any) -> tuple[Any, Any]:
+        (batch, heads, queries, size), groups = query.get_size(), value.get_size()[1]
+        query = inductor.ExternKernel.realize_input(query)
+        outer, head, *inner = query.get_stride()
+        sizes = (batch, groups, heads // groups, queries, size)
+        shared = lowerings[aten.as_strided](query, sizes, (outer, head * (heads // groups), head, *inner))
+        found = lowerings[aten.clone](lowerings[aten.view](shared, [batch, heads, queries, size]))
+        sums = lowerings[aten.full]([batch, heads, queries], 0.0, dtype=torch.float32, device=query.get_device())
+        return found, sums
+
+    def by_blocks(tokens: Any, columns: Any, view: Any, tree_mask: Any) -> Any:
+        view.paged = True
+        return runner._call(runner.model, tokens, columns, view, tree_mask).logits, None
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
+    monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
+    sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
+    runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
+    assert compile_layers(runner.model)
+    plain, compiled = make_static(runner), make_static(runner, compiled=True)
+    plain.step = compiled.step = by_blocks
+    given = drawn(rows, length), range(rows), [30] * rows
+    found = compiled.forward(*given)[0].clone()
+    assert compiled.not_compiled is None
+    monkeypatch.setattr(attention, "flex_attention", lambda query, *_, **__: query)
+    torch.testing.assert_close(found, plain.forward(*given)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_needed() -> None:
