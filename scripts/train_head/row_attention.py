@@ -32,7 +32,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, begin: Tensor, column: T
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _attend(
+def _attend(  # type: ignore[no-untyped-def]
     query,
     keys,
     values,
