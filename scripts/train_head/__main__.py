@@ -11,9 +11,11 @@ wave of text is in memory with its hidden states until it was trained on. On a C
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from scripts.train_head.training import Options, Training
+from specchat.engine.errors import EngineError
 
 
 def main() -> None:
@@ -31,7 +33,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1536, help="conversations written at once")
     parser.add_argument("--length", type=int, default=768, help="columns of a wave")
     parser.add_argument("--passes", type=float, default=2.0, help="how often a token is trained on")
-    Training(Options(**vars(parser.parse_args()))).run()
+    try:
+        Training(Options(**vars(parser.parse_args()))).run()
+    except EngineError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

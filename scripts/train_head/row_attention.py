@@ -24,7 +24,9 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, begin: Tensor, column: T
         column: [1], int64: the last column of all rows.
     """
     rows, groups, folded, size = query.shape
-    assert folded <= _LEAST and keys.is_contiguous() and values.is_contiguous()
+    assert folded <= _LEAST
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
     query = query.contiguous()  # the kernel computes addresses from the shape alone
     out = torch.empty_like(query)
     _attend[(rows, groups)](

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from scripts.train_head.check import check_wave
 from scripts.train_head.graphs import synchronize
 from scripts.train_head.learner import LENGTH, ROWS, Learner
 from scripts.train_head.parts import parts_of
@@ -69,6 +70,7 @@ class Training:
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for each shape
         model = load_model(options.target, device, dtype, ignore_progress)
         target: Any = model.model.requires_grad_(False)
+        self._target = target
         self._card, self._given, self._vocabulary = read_head(options.head, model)
         parts = parts_of(options.prompts, model, device)
         self._writer = Writer(model, self._card.shape.taps, parts, options.rows, options.length)
@@ -82,7 +84,11 @@ class Training:
         self._starts = time.perf_counter()
 
     def run(self) -> None:
-        """Train until the time is over."""
+        """Train until the time is over.
+
+        Raises:
+            EngineError: the first wave is not the target's text (`check_wave`), or a head cannot be saved.
+        """
         while time.perf_counter() < self._ends:
             self._turn()
             if self._waves % _SAVED == 1 or time.perf_counter() > self._ends:
@@ -92,6 +98,8 @@ class Training:
         """Write a wave, judge the head on it, and train on it and the one before."""
         turned, learner, rows = time.perf_counter(), self._learner, self._options.rows
         text = self._writer.wave()
+        if not self._waves:
+            check_wave(text, self._target)
         first = self._waves % _WAVES * rows
         self._store.copy(text, first)
         self._waves, self._written = self._waves + 1, self._written + text.tokens.numel()
