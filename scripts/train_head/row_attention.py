@@ -17,13 +17,17 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, begin: Tensor, column: T
     """Attended values [R, G, H / G, D] of queries [R, G, H / G, D]; only the columns that a row attends to are read.
 
     Args:
-        query: contiguous, H / G at most 16.
-        keys: [R, G, L, D], contiguous, as are the values.
+        query: any strides, as it is copied if it is not contiguous; H / G at most 16.
+        keys: [R, G, L, D], contiguous, as are the values: a copy would read all columns.
         values: [R, G, L, D].
         begin: [R], int64: the first column of each row.
         column: [1], int64: the last column of all rows.
     """
     rows, groups, folded, size = query.shape
+    assert folded <= _LEAST
+    assert keys.is_contiguous()
+    assert values.is_contiguous()
+    query = query.contiguous()  # the kernel computes addresses from the shape alone
     out = torch.empty_like(query)
     _attend[(rows, groups)](
         query, keys, values, out, begin, column, keys.shape[2], size**-0.5, groups, folded, size, _LEAST, _BLOCK
@@ -32,7 +36,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, begin: Tensor, column: T
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _attend(
+def _attend(  # type: ignore[no-untyped-def]
     query,
     keys,
     values,
