@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +11,19 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.packed.find import gguf_file
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.bench.figures import Pace
+from specchat.engine.tools.bench.llama_server import LlamaServer, ServerOptions, describe, load_library
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import Model, make_runner
 
 PEERS = ("loop", "transformers", "llama.cpp")
-VARIABLE = "SPECCHAT_LLAMA_CPP"
-"""Environment variable that names the folder of xllamacpp if the option does not."""
-_NGRAM = 3
-"""Tokens that llama.cpp's prompt lookup compares; its default of 12 rarely finds a match in short texts."""
 _SEED = 1
 
 
@@ -112,7 +105,7 @@ class Peers:
                 if file is None:
                     raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
                 for gamma in (0, *gammas):
-                    self.peers.append(LlamaCppPeer(library, file, model, target.context, max(batches), gamma))
+                    self.peers.append(LlamaCppPeer(llama_cpp, file, model, target.context, max(batches), gamma))
                 self.versions["llama.cpp"], self.instruction_sets["llama.cpp"] = describe(library)
             except EngineError as error:
                 self.notes.append(f"llama.cpp is left out: {error}")
@@ -256,41 +249,11 @@ def _generation_config(**settings: Any) -> Any:
     return GenerationConfig(**settings)  # type: ignore[no-untyped-call]
 
 
-def load_library(folder: Path | None) -> Any:
-    """The module xllamacpp.
-
-    Args:
-        folder: that it was installed into (`pip install --target`); None for the folder that `VARIABLE` names, or for
-            this environment.
-
-    Raises:
-        EngineError: it is not installed there; says how to install it.
-    """
-    named = folder or os.environ.get(VARIABLE)
-    if named:
-        sys.path.append(str(Path(named).expanduser()))
-    try:
-        import xllamacpp
-    except ImportError as error:
-        target = f"--target {named} " if named else ""
-        raise EngineError(
-            f"it needs the package xllamacpp ({first_line(error)}): run `pip install {target}xllamacpp`"
-        ) from None
-    return xllamacpp
-
-
-def describe(library: Any) -> tuple[str, str]:
-    """Version of the library, and the instruction sets that it was compiled for."""
-    system = str(library.get_system_info()).replace("CPU :", "")
-    pairs = [part.split("=") for part in system.split("|") if "=" in part]
-    return f"xllamacpp {version('xllamacpp')}", ", ".join(name.strip() for name, on in pairs if on.strip() != "0")
-
-
 class LlamaCppPeer(Peer):
-    """llama.cpp's server in this process: the same GGUF file, token ids, sampler settings and threads.
+    """llama.cpp's server: the same GGUF file, token ids, sampler settings and threads.
 
     Args:
-        library: the module xllamacpp.
+        library: folder of xllamacpp (`load_library`).
         file: the GGUF file.
         model: the engine's, for its tokenizer and device.
         context: tokens per slot.
@@ -301,63 +264,39 @@ class LlamaCppPeer(Peer):
         EngineError: llama.cpp cannot read the file, or has too little memory.
     """
 
-    def __init__(self, library: Any, file: Path, model: Model, context: int, slots: int, gamma: int) -> None:
+    def __init__(self, library: Path | None, file: Path, model: Model, context: int, slots: int, gamma: int) -> None:
         super().__init__("llama.cpp prompt lookup" if gamma else "llama.cpp", gamma, slots)
         self._tokenizer = model.tokenizer
-        parameters = library.CommonParams()  # its defaults for everything else
-        parameters.model.path = str(file)
-        parameters.n_ctx = context * slots
-        parameters.n_parallel = slots
-        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = torch.get_num_threads()
-        parameters.port = 0
-        parameters.verbosity = -1
-        if model.device.type == "cpu":
-            parameters.n_gpu_layers = 0
-        if gamma:
-            speculative = parameters.speculative
-            speculative.types = [library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-            speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = _NGRAM, gamma
-        try:
-            self._server = library.Server(parameters)
-        except RuntimeError as error:
-            raise EngineError(
-                f"it cannot load {file} with {slots} slots of {context} tokens: {first_line(error)}"
-            ) from None
+        threads, gpu = torch.get_num_threads(), model.device.type != "cpu"
+        self._server = LlamaServer(ServerOptions(library, file, context, slots, gamma, threads, gpu))
 
     def read(self, ids: Sequence[int]) -> float | None:
         """Seconds to read a prompt without its last token, which the first pass of a reply reads."""
-        return float(self._complete(ids[:-1], 0.0, 1, cache_prompt=False)["prompt_ms"]) / 1000
+        (timing,) = self._server.complete([_request(ids[:-1], 0.0, 1, cache_prompt=False)])
+        return float(timing["prompt_ms"]) / 1000
 
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
         batch = [prompt.encode(self._tokenizer) for prompt in prompts]
         if len(batch) == 1:
-            timings = [self._complete(batch[0], temperature, max_tokens, cache_prompt=False)]
+            requests = [_request(batch[0], temperature, max_tokens, cache_prompt=False)]
         else:
             for ids in batch:
-                self._complete(ids, temperature, 1)
-            with ThreadPoolExecutor(len(batch)) as pool:
-                ask = [pool.submit(self._complete, ids, temperature, max_tokens, ignore_eos=True) for ids in batch]
-                timings = [each.result() for each in ask]
+                self._server.complete([_request(ids, temperature, 1)])
+            requests = [_request(ids, temperature, max_tokens, ignore_eos=True) for ids in batch]
+        timings = self._server.complete(requests)
         tokens = sum(int(timing["predicted_n"]) - 1 for timing in timings)
         return Pace(tokens, max(float(timing["predicted_ms"]) for timing in timings) / 1000)
 
-    def _complete(self, ids: Sequence[int], temperature: float, max_tokens: int, **more: bool) -> dict[str, Any]:
-        """Timings of one reply.
 
-        Raises:
-            EngineError: llama.cpp reports a failure.
-        """
-        request = {
-            "prompt": list(ids),
-            "n_predict": max_tokens,
-            "temperature": temperature,
-            "top_k": 0,
-            "top_p": 1.0,
-            "min_p": 0.0,
-            "seed": _SEED,
-            **more,
-        }
-        answer = self._server.handle_completions(request)
-        if "error" in answer:
-            raise EngineError(f"llama.cpp failed: {answer['error'].get('message', answer['error'])}")
-        return dict(answer["timings"])
+def _request(ids: Sequence[int], temperature: float, max_tokens: int, **more: bool) -> dict[str, Any]:
+    """A request for one reply, as llama.cpp's server takes it."""
+    return {
+        "prompt": list(ids),
+        "n_predict": max_tokens,
+        "temperature": temperature,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "seed": _SEED,
+        **more,
+    }

@@ -10,14 +10,8 @@ import torch
 
 from specchat.engine import EngineError
 from specchat.engine.tools.bench import BenchOptions, figures, run
-from specchat.engine.tools.bench.peers import (
-    VARIABLE,
-    BatchClock,
-    LlamaCppPeer,
-    TransformersPeer,
-    describe,
-    load_library,
-)
+from specchat.engine.tools.bench.llama_server import VARIABLE, describe, load_library
+from specchat.engine.tools.bench.peers import BatchClock, LlamaCppPeer, TransformersPeer
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
 from tests.tiny_model import write_tiny_gguf
@@ -65,8 +59,9 @@ def library() -> ModuleType:
     return pytest.importorskip("xllamacpp")
 
 
-def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path, library: ModuleType) -> None:
-    plain, lookup = (LlamaCppPeer(library, gguf, _model(), 64, 2, gamma) for gamma in (0, 3))
+@pytest.mark.usefixtures("library")
+def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -> None:
+    plain, lookup = (LlamaCppPeer(None, gguf, _model(), 64, 2, gamma) for gamma in (0, 3))
     prompts = (Prompt(ids=(5, 80, 33, 120, 7, 9)),) * 2
     for temperature in (0.0, 1.0):
         assert 0 < plain.run(prompts, 1, temperature, 10).tokens <= 18
@@ -104,13 +99,14 @@ def test_llama_cpp_beside_the_engine(
         assert words in text
 
 
+@pytest.mark.usefixtures("library")
 def test_llama_cpp_refuses_what_it_cannot_run(
-    tiny_model: Callable[..., Path], library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     with pytest.raises(EngineError, match=r"it cannot load .*broken\.gguf"):
-        LlamaCppPeer(library, broken, _model(), 64, 1, 0)
+        LlamaCppPeer(None, broken, _model(), 64, 1, 0)
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     target = str(tiny_model(max_position_embeddings=2048))
     options = BenchOptions(

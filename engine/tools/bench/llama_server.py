@@ -1,0 +1,126 @@
+"""llama.cpp's server in a separate process.
+
+Next to the engine it would be slower than alone: it would share torch's OpenMP library, whose threads stop spinning
+between two steps once there are more of them than cores.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from specchat.engine.errors import EngineError, first_line
+
+VARIABLE = "SPECCHAT_LLAMA_CPP"
+"""Environment variable that names the folder of xllamacpp if the option does not."""
+_NGRAM = 3
+"""Tokens that llama.cpp's prompt lookup compares; its default of 12 rarely finds a match in short texts."""
+_servers: list[Any] = []
+"""The server of this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a server runs, and how."""
+
+    library: Path | None
+    """As `load_library` takes it."""
+    file: Path
+    """GGUF."""
+    context: int
+    """Tokens per slot."""
+    slots: int
+    gamma: int
+    """Draft length of its prompt lookup; 0 for plain decoding."""
+    threads: int
+    gpu: bool
+
+
+class LlamaServer:
+    """A server whose process ends with this one.
+
+    Raises:
+        EngineError: llama.cpp is not installed, cannot read the file, or has too little memory.
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._process = ProcessPoolExecutor(1, get_context("spawn"))
+        self._process.submit(_start, options).result()
+
+    def complete(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Timings of requests that run at the same time.
+
+        Raises:
+            EngineError: llama.cpp reports a failure.
+        """
+        answers = self._process.submit(_complete, requests).result()
+        for answer in answers:
+            if "error" in answer:
+                raise EngineError(f"llama.cpp failed: {answer['error'].get('message', answer['error'])}")
+        return [dict(answer["timings"]) for answer in answers]
+
+
+def load_library(folder: Path | None) -> Any:
+    """The module xllamacpp.
+
+    Args:
+        folder: that it was installed into (`pip install --target`); None for the folder that `VARIABLE` names, or for
+            this environment.
+
+    Raises:
+        EngineError: it is not installed there; says how to install it.
+    """
+    named = folder or os.environ.get(VARIABLE)
+    if named:
+        sys.path.append(str(Path(named).expanduser()))
+    try:
+        import xllamacpp
+    except ImportError as error:
+        target = f"--target {named} " if named else ""
+        raise EngineError(
+            f"it needs the package xllamacpp ({first_line(error)}): run `pip install {target}xllamacpp`"
+        ) from None
+    return xllamacpp
+
+
+def describe(library: Any) -> tuple[str, str]:
+    """Version of the library, and the instruction sets that it was compiled for."""
+    system = str(library.get_system_info()).replace("CPU :", "")
+    pairs = [part.split("=") for part in system.split("|") if "=" in part]
+    return f"xllamacpp {version('xllamacpp')}", ", ".join(name.strip() for name, on in pairs if on.strip() != "0")
+
+
+def _start(options: ServerOptions) -> None:
+    """Start the server of this process."""
+    library = load_library(options.library)
+    parameters = library.CommonParams()  # its defaults for everything else
+    parameters.model.path = str(options.file)
+    parameters.n_ctx = options.context * options.slots
+    parameters.n_parallel = options.slots
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = options.threads
+    parameters.port = 0
+    parameters.verbosity = -1
+    if not options.gpu:
+        parameters.n_gpu_layers = 0
+    if options.gamma:
+        speculative = parameters.speculative
+        speculative.types = [library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = _NGRAM, options.gamma
+    try:
+        _servers.append(library.Server(parameters))
+    except RuntimeError as error:
+        slots = f"{options.slots} slots of {options.context} tokens"
+        raise EngineError(f"it cannot load {options.file} with {slots}: {first_line(error)}") from None
+
+
+def _complete(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Answers of the server of this process."""
+    with ThreadPoolExecutor(len(requests)) as threads:
+        return list(threads.map(_servers[0].handle_completions, requests))
