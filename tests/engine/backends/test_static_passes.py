@@ -130,6 +130,7 @@ def test_layers_get_the_kernel_for_decoding(ratio: int, shapes: Any, monkeypatch
     torch._dynamo.reset()
     monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
     monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # what is lowered here is not to be kept
     sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
     runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
     assert compile_layers(runner.model)
@@ -167,6 +168,7 @@ def test_queries_are_where_the_kernel_for_decoding_looks_for_them(
     torch._dynamo.reset()
     monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
     monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # what is lowered here is not to be kept
     sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
     runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
     assert compile_layers(runner.model)
