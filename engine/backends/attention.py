@@ -32,6 +32,7 @@ _TILE, _WIDE = 64, 128
 """Queries that a block of the device holds; half as many where heads are larger than the second number. By itself the
 kernel holds as many as the longest pass has in two warps, whose registers are too few."""
 _POWERS = 1, 2, 4, 8
+"""Query heads per key head that the kernel for decoding takes, as far as they are used here."""
 _SHORT = 128
 """Query length up to which the kernel for decoding is chosen, which shares a row's columns among several blocks of the
 device (`torch._inductor.kernel.flex.flex_decoding`)."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -47,24 +48,31 @@ class LlamaServer:
     """A server whose process ends with this one.
 
     Raises:
-        EngineError: llama.cpp is not installed, cannot read the file, or has too little memory.
+        EngineError: llama.cpp is not installed, cannot read the file, has too little memory, or crashed.
     """
 
     def __init__(self, options: ServerOptions) -> None:
         self._process = ProcessPoolExecutor(1, get_context("spawn"))
-        self._process.submit(_start, options).result()
+        self._ask(_start, options)
 
     def complete(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Timings of requests that run at the same time.
 
         Raises:
-            EngineError: llama.cpp reports a failure.
+            EngineError: llama.cpp reports a failure, or crashed.
         """
-        answers = self._process.submit(_complete, requests).result()
+        answers = self._ask(_complete, requests)
         for answer in answers:
             if "error" in answer:
                 raise EngineError(f"llama.cpp failed: {answer['error'].get('message', answer['error'])}")
         return [dict(answer["timings"]) for answer in answers]
+
+    def _ask(self, function: Callable[..., Any], given: object) -> Any:
+        """Result of a function in the server's process."""
+        try:
+            return self._process.submit(function, given).result()
+        except BrokenProcessPool:
+            raise EngineError("the process of llama.cpp has ended by itself: try without --peer llama.cpp") from None
 
 
 def load_library(folder: Path | None) -> Any:

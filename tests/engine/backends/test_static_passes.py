@@ -1,5 +1,6 @@
 """Passes of fixed shape, as on a GPU: padded, by blocks, compiled; they give what passes as they come give."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,28 @@ def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: p
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+def lowered_by(lower: Any, ratio: int, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CapturedPasses]:
+    """Passes of a layer with this ratio of heads; torch's compiler lowers its attention by blocks with `lower`."""
+
+    def by_blocks(tokens: Any, columns: Any, view: Any, tree_mask: Any) -> Any:
+        view.paged = True
+        return runner._call(runner.model, tokens, columns, view, tree_mask).logits, None
+
+    def passes(*, compiled: bool) -> CapturedPasses:
+        made = make_static(runner, compiled=compiled)
+        made.step = by_blocks
+        return made
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
+    monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # what is lowered here is not to be kept
+    sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
+    runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
+    assert compile_layers(runner.model)
+    return passes
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 @pytest.mark.parametrize(("ratio", "shapes"), [(3, ((1, 17), (3, 5), (2, 1))), (8, ((1, 17),))])
@@ -123,20 +146,9 @@ def test_layers_get_the_kernel_for_decoding(ratio: int, shapes: Any, monkeypatch
         chosen.append(flex_decoding._use_flex_decoding(query, mask[3], value, dict(options), shared))
         raise NotImplementedError("asked")
 
-    def by_blocks(tokens: Any, columns: Any, view: Any, tree_mask: Any) -> Any:
-        view.paged = True
-        return runner._call(runner.model, tokens, columns, view, tree_mask).logits, None
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
-    monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # what is lowered here is not to be kept
-    sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
-    runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
-    assert compile_layers(runner.model)
+    passes_by_blocks = lowered_by(lower, ratio, monkeypatch)
     for rows, length in shapes:
-        passes = make_static(runner, compiled=True)
-        passes.step = by_blocks
+        passes = passes_by_blocks(compiled=True)
         passes.forward(drawn(rows, length), range(rows), [30] * rows)
         assert "asked" in str(passes.not_compiled)
         assert chosen.pop(), (rows, length)
@@ -161,19 +173,8 @@ def test_queries_are_where_the_kernel_for_decoding_looks_for_them(
         sums = lowerings[aten.full]([batch, heads, queries], 0.0, dtype=torch.float32, device=query.get_device())
         return found, sums
 
-    def by_blocks(tokens: Any, columns: Any, view: Any, tree_mask: Any) -> Any:
-        view.paged = True
-        return runner._call(runner.model, tokens, columns, view, tree_mask).logits, None
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
-    monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # what is lowered here is not to be kept
-    sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
-    runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
-    assert compile_layers(runner.model)
-    plain, compiled = make_static(runner), make_static(runner, compiled=True)
-    plain.step = compiled.step = by_blocks
+    passes_by_blocks = lowered_by(lower, ratio, monkeypatch)
+    plain, compiled = passes_by_blocks(compiled=False), passes_by_blocks(compiled=True)
     given = drawn(rows, length), range(rows), [30] * rows
     found = compiled.forward(*given)[0].clone()
     assert compiled.not_compiled is None

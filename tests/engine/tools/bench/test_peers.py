@@ -1,5 +1,6 @@
 """Peers: that they run, what they count, and why one is left out."""
 
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,10 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
     assert "batch of 1 only" in str(lookup.refusal(2))
     with pytest.raises(EngineError, match=r"llama\.cpp failed: .*context"):
         plain.read([5] * 2000)
+    for process in multiprocessing.active_children():
+        process.kill()
+    with pytest.raises(EngineError, match=r"process of llama\.cpp has ended"):
+        plain.read([5, 6, 7])
 
 
 def test_llama_cpp_beside_the_engine(
