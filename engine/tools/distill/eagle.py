@@ -8,6 +8,7 @@ embedding of the next. Random weights would first have to learn what the target 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Eagle(Draft):
     def start(self, folder: Path) -> StartingDraft:
         """Load a finished draft head, to be trained further."""
         card, head, vocabulary = read_head(folder, self.model)
-        if card.shape != self.shape:
+        # The same ε differs in its last digits between a GGUF file, which has 32 bits of it, and a config.json.
+        if replace(card.shape, epsilon=self.shape.epsilon) != self.shape:
             raise other_sizes(folder, self.model.name)
         return StartingDraft(head.state_dict(), vocabulary, card.tokens, card.steps, card.minutes)
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from specchat.engine import EngineConfig, EngineError
+from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.drafters.head import folder
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
@@ -240,6 +241,12 @@ def test_what_does_not_fit_is_refused_unwritten(target: Path, other: Path, head:
             make(its_target, goal, kind=kind, begin=str(start))
         assert not out.exists()
     assert sorted(file.name for file in head.iterdir()) == [CARD, WEIGHTS]
+
+
+@pytest.mark.model
+def test_the_shipped_head_can_be_trained_further(default_model: Path) -> None:
+    model = load_model(default_model, torch.device("cpu"), torch.bfloat16, ignore_progress)
+    assert Eagle(model).start(SHIPPED_HEADS / model.name).steps > 0
 
 
 @pytest.mark.parametrize("kind", [Medusa, Pass])
