@@ -14,6 +14,8 @@ from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
+_PANEL = 16
+"""Rows of a matrix that the kernels compute together."""
 _LARGEST_HEAD, _MOST_TAPS, _MOST_EXPERTS = 512, 16, 1024
 _WITH_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "router")
 """Matrices of a layer that may have a bias."""
@@ -76,6 +78,8 @@ class DecoderShape:
     """Intermediate size of an expert."""
     normalise_experts: bool = False
     """Whether the weights of a token's experts are scaled to add up to 1."""
+    clusters_scored: int = 0
+    """Clusters of the vocabulary that a token gets logits of."""
     delta_key_heads: int = 0
     """Of gated delta nets; 0 if the recurrent layers are short convolutions."""
     delta_value_heads: int = 0
@@ -202,6 +206,7 @@ class DecoderWeights:
         final_norm: [hidden].
         ropes: cosines and sines [positions, pairs] of each rotary table; dimensions d and d + pairs are a pair.
         inputs: of every layer, if they have any.
+        clusters: [n, hidden], scores clusters of output rows, n equal stretches; None where all tokens are scored.
 
     Raises:
         KernelError: sizes do not match.
@@ -216,11 +221,14 @@ class DecoderWeights:
         final_norm: Floats,
         ropes: Sequence[tuple[Floats, Floats]],
         inputs: LayerInputs | None = None,
+        clusters: PackedMatrix | None = None,
     ) -> None:
         _check(shape, layers, embedding, output, ropes, inputs)
+        if clusters is not None:
+            _check_clusters(shape, clusters)
         self.shape = shape
         self.layers = tuple(layers)
-        self.embedding, self.output, self.inputs = embedding, output, inputs
+        self.embedding, self.output, self.inputs, self.clusters = embedding, output, inputs, clusters
         self._kept: list[Any] = []
         self.shaped = [(layer, layer.shape or shape.layer) for layer in layers]
         """Layers, with their sizes."""
@@ -237,6 +245,7 @@ class DecoderWeights:
             ropes=c_ropes,
             **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name not in _OF_LAYERS},
             **self._c_inputs(inputs),
+            **({} if clusters is None else {"clusters": clusters.c}),
         )
         """`sk_model`; valid while this object lives."""
 
@@ -370,6 +379,14 @@ def _check(
         or inputs.projection.shape != (len(layers) * width, shape.hidden)
     ):
         raise KernelError(f"the inputs of {len(layers)} layers must be of one size, a multiple of 16, and not {width}")
+
+
+def _check_clusters(shape: DecoderShape, clusters: PackedMatrix) -> None:
+    """Check that the vocabulary is made of clusters."""
+    if clusters.columns != shape.hidden or shape.vocabulary % (clusters.rows * _PANEL):
+        raise KernelError(f"{clusters.rows} x {clusters.columns} is not clusters of {_PANEL}s of tokens x hidden")
+    if not 0 < shape.clusters_scored <= clusters.rows:
+        raise KernelError(f"{shape.clusters_scored} of {clusters.rows} clusters cannot be scored")
 
 
 def _check_shape(shape: DecoderShape, sizes: LayerShape, rope: tuple[Floats, Floats]) -> None:

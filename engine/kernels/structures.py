@@ -83,6 +83,8 @@ class CModel(Structure):
         "int32 inputs",
         "float inputs_scale",
         "int32 delta_key_heads delta_value_heads delta_key_size delta_value_size",
+        ("clusters", CMatrix),
+        "int32 clusters_scored",
     )
 
 

@@ -223,6 +223,8 @@ def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel
         raise ValueError(f"its taps are {card.shape.taps}, and the target has {depth} layers")
     if vocabulary.ndim != 1 or vocabulary.is_floating_point() or not len(vocabulary):
         raise ValueError("its vocabulary is no list of tokens")
+    if card.shape.clusters and len(vocabulary) % card.shape.clusters:
+        raise ValueError(f"its {len(vocabulary)} tokens are not {card.shape.clusters} clusters of one size")
     if card.codes not in METHODS:
         raise ValueError(f"its codes are {card.codes!r}, and not one of {', '.join(METHODS)}")
     if int(vocabulary.min()) < 0 or int(vocabulary.max()) >= target.vocab_size:

@@ -29,6 +29,8 @@ class HeadShape:
     """Depths of the target whose hidden states are fused: 0 the embeddings, the last one after the final norm."""
     rope_theta: float
     epsilon: float
+    clusters: int = 0
+    """Clusters of the tokens it can draft, equal stretches of its vocabulary; 0 where it scores all of them."""
 
 
 class DraftHead(nn.Module):
@@ -52,6 +54,7 @@ class DraftHead(nn.Module):
         self.gate_up = nn.Linear(d, 2 * shape.intermediate, bias=False)
         self.down = nn.Linear(shape.intermediate, d, bias=False)
         self.score_norm = Norm(d, shape.epsilon)
+        self.clusters = nn.Linear(d, shape.clusters, bias=False) if shape.clusters else None
 
     @property
     def taps(self) -> tuple[int, ...]:

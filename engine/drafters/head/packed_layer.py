@@ -41,6 +41,8 @@ _MOST_UNFUSED = 64
 _TIMED = 3
 """Steps that are timed to know what one takes."""
 _RULES = GrowthRules(EDGES, MAX_GAMMA, BRANCHES, LEAST, HOPE, Stream.DRAFT)
+_SCORED = 6
+"""One in so many clusters is scored."""
 _MATRICES = ("fuse", "again", "token", "qkv", "out", "gate_up", "down")
 """The linear layers of a head."""
 
@@ -308,10 +310,19 @@ def _weights(
         epsilon=shape.epsilon,
         activation="silu",
         attention_scale=shape.head_size**-0.5,
+        clusters_scored=-(-shape.clusters // _SCORED),
     )
     pairs = shape.head_size // 2
     cosines, sines = (_plain(part[0, 0, :, :pairs]) for part in head.rotation(torch.arange(positions)[None]))
-    whole = DecoderWeights(described, [layer], embedding, scores, _plain(head.score_norm.weight), [(cosines, sines)])
+    whole = DecoderWeights(
+        described,
+        [layer],
+        embedding,
+        scores,
+        _plain(head.score_norm.weight),
+        [(cosines, sines)],
+        clusters=head.clusters.matrix if isinstance(head.clusters, QuantizedLinear) else None,
+    )
     return HeadWeights(whole, fuse, again, token, len(shape.taps))
 
 

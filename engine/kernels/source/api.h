@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 16
+#define SK_ABI 17
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -106,6 +106,10 @@ struct sk_model {
     int32_t inputs;
     float inputs_scale;
     int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size;  // of delta nets; 0 without
+    // [clusters, hidden], scores of the clusters of output rows, which are of one size, a multiple of 16; without rows where
+    // all tokens are scored. A token gets the logits of `clusters_scored` of them.
+    sk_matrix clusters;
+    int32_t clusters_scored;
 };
 
 // Keys [blocks, key_heads, head_size, 32] and values [blocks, key_heads, 32, head_size] of a layer, owned by the caller:

@@ -43,7 +43,7 @@ Decoder::Decoder(const sk_model& model)
       key_heads_(model.heads) {
     model_.layers = layers_.data();
     model_.ropes = ropes_.data();
-    std::vector<sk_matrix*> all{&model_.output, &model_.inputs_projection};
+    std::vector<sk_matrix*> all{&model_.output, &model_.inputs_projection, &model_.clusters};
     for (sk_layer& layer : layers_)
         for (sk_matrix* each : matrices(layer)) all.push_back(each);
     for (int32_t i = 0; i < model_.layer_count; i++) {
@@ -381,6 +381,11 @@ void Decoder::judge(const sk_batch& batch) {
                        model_.hidden, judged_.token(i));
         if (wants_codes(model_.output)) judged_.quantize(*kernels_, i);
     });
+    model_.clusters.rows ? score_clusters(batch) : score(batch);
+    if (batch.best) find_best(batch);
+}
+
+void Decoder::score(const sk_batch& batch) {
     const int64_t total = panels(model_.vocabulary);
     const int64_t share = std::min<int64_t>(64, panels_per_piece(pool_, total));
     const Inputs inputs = judged_.inputs();
@@ -394,7 +399,6 @@ void Decoder::judge(const sk_batch& batch) {
             kernels_->cap(batch.logits + j * model_.vocabulary + first * kPanel, width, model_.logit_cap);
     };
     pool_.each((total + share - 1) / share, piece);
-    if (batch.best) find_best(batch);
 }
 
 void Decoder::find_best(const sk_batch& batch) {

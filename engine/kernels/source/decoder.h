@@ -128,6 +128,9 @@ class Decoder {
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
     void judge(const sk_batch& batch);
+    void score(const sk_batch& batch);
+    void score_clusters(const sk_batch& batch);
+    void choose_clusters(int64_t count);
 
     sk_model model_;
     std::vector<sk_layer> layers_;
@@ -158,6 +161,8 @@ class Decoder {
     Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
     Activations normed_, attended_, mixed_, hidden_, judged_;
+    Buffer<float> clusters_;       // [judged, clusters], their scores
+    std::vector<int32_t> chosen_;  // [judged, clusters]
     Routing routing_;
     std::vector<Buffer<float>> scratch_;
 };

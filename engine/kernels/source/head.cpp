@@ -23,7 +23,9 @@ std::shared_ptr<Fetch> weights_of(const sk_head_model& model) {
         sk_layer layer = model.layer.layers[i];
         for (const sk_matrix* each : matrices(layer)) fetch->add(each->data, matrix_bytes(*each));
     }
-    fetch->add(model.layer.output.data, matrix_bytes(model.layer.output));
+    // Which clusters of the output a step needs is not known before.
+    const sk_matrix& scores = model.layer.clusters.rows ? model.layer.clusters : model.layer.output;
+    fetch->add(scores.data, matrix_bytes(scores));
     if (int64_t(fetch->chunks.size()) * Fetch::kChunk > kMostFetched) fetch->chunks.clear();
     return fetch;
 }

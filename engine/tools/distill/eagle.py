@@ -19,8 +19,9 @@ from torch.nn import functional
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadCard, read_head, save_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.tools.distill.clusters import can_be_clustered, find_clusters, fit_clusters
 from specchat.engine.tools.distill.text import Conversation
-from specchat.engine.tools.distill.trainer import Batch, Draft, acceptance_loss, last_state, positions_loss
+from specchat.engine.tools.distill.trainer import Batch, Draft, acceptance_loss, last_state, positions_loss, rounded
 from specchat.engine.tools.distill.work_folder import Distilled, StartingDraft, other_sizes
 
 DEPTH = 4
@@ -29,6 +30,8 @@ _SHARE = 0.3
 """Fraction of positions of a batch that are trained beyond the first step."""
 _NOISE = 0.1
 """Standard deviation of the random factor on hidden states in training, against overfitting."""
+_OUTPUTS = 100_000
+"""Outputs that clusters are fitted on."""
 _DAMPING = 1e-2
 """Ridge term, as a fraction of the mean diagonal."""
 _OUTLIER = 5.0
@@ -57,9 +60,10 @@ class Eagle(Draft):
         """Load a finished draft head, to be trained further."""
         card, head, vocabulary = read_head(folder, self.model)
         # The same ε differs in its last digits between a GGUF file, which has 32 bits of it, and a config.json.
-        if replace(card.shape, epsilon=self.shape.epsilon) != self.shape:
+        if replace(card.shape, epsilon=self.shape.epsilon, clusters=0) != self.shape:
             raise other_sizes(folder, self.model.name)
-        return StartingDraft(head.state_dict(), vocabulary, card.tokens, card.steps, card.minutes)
+        weights = {name: weight for name, weight in head.state_dict().items() if not name.startswith("clusters")}
+        return StartingDraft(weights, vocabulary, card.tokens, card.steps, card.minutes)
 
     def new_network(self, text: Iterable[Conversation] | None) -> nn.Module:
         """A head that is fitted on text."""
@@ -70,6 +74,37 @@ class Eagle(Draft):
         target: Any = self.model.model
         drafts = unroll(self.network, target.get_input_embeddings().weight, batch, DEPTH, _SHARE, _NOISE)
         return positions_loss(drafts, self.scores, batch, acceptance_loss)
+
+    def finish(self, text: Iterable[Conversation]) -> None:
+        """Put the vocabulary into clusters, if it is large enough for that."""
+        if not can_be_clustered(len(self.vocabulary)):
+            return
+        order = find_clusters(self.scores)
+        self.vocabulary, self.scores = self.vocabulary[order.to(self.vocabulary.device)], self.scores[order]
+        matrix = fit_clusters(self.scores, self._outputs(text))
+        self.shape = replace(self.shape, clusters=len(matrix))
+        network = DraftHead(self.shape).to(matrix.device)
+        network.load_state_dict({**self.network.state_dict(), "clusters.weight": matrix})
+        self.network = network
+
+    @torch.no_grad()
+    def _outputs(self, text: Iterable[Conversation]) -> Tensor:
+        """What the network puts out where the target has chosen the token that it drafts [N, d]."""
+        target: Any = self.model.model
+        embedding: Tensor = target.get_input_embeddings().weight
+        device, found, count = embedding.device, list[Tensor](), 0
+        with rounded(self.network), torch.autocast(device.type, torch.bfloat16, enabled=target.dtype != torch.float32):
+            for talk in text:
+                if count >= _OUTPUTS:
+                    break
+                if len(talk.tokens) <= DEPTH + 1:
+                    continue
+                parts = (talk.tokens.long(), talk.sampled, talk.features, talk.log_total)
+                batch = Batch(*(part[None].to(device) for part in parts))
+                for drafted, places in unroll(self.network, embedding, batch, DEPTH):
+                    found.append(drafted[0, batch.counted[0, places + 1]].float())
+                    count += len(found[-1])
+        return torch.cat(found)
 
     def save(self, folder: Path, made: Distilled) -> None:
         """Write weights and card."""

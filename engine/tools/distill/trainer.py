@@ -132,6 +132,9 @@ class Draft(ABC):
     def new_network(self, text: Iterable[Conversation] | None) -> nn.Module:
         """The network of `begin`."""
 
+    def finish(self, text: Iterable[Conversation]) -> None:  # noqa: B027 most kinds add nothing
+        """Add to the trained network what is made of its outputs along text."""
+
     @abstractmethod
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss on a batch, and the expected acceptance rate at each position of a draft."""

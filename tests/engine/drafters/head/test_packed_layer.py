@@ -1,5 +1,7 @@
 """The head on the quantised kernels beside the head in torch: the same scores, whatever is read or drafted together."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -31,14 +33,17 @@ STEPS = 4
 class Pair:
     """The same head twice, with rows of `LENGTHS` tokens of which all but the last have been read."""
 
-    def __init__(self, method: str = "q8") -> None:
+    def __init__(self, method: str = "q8", drafted: int = DRAFTED, clusters: int = 0) -> None:
         torch.manual_seed(4)
-        head = DraftHead(SHAPE).eval().requires_grad_(False)
+        head = DraftHead(replace(SHAPE, clusters=clusters)).eval().requires_grad_(False)
+        output = torch.randn(drafted, SHAPE.hidden)
+        if head.clusters is not None:
+            head.clusters.weight.copy_(output.view(clusters, -1, SHAPE.hidden).mean(1))
         for norm in (head.read_norm, head.mlp_norm, head.score_norm):
             norm.weight.add_(0.2 * torch.randn(SHAPE.hidden))
         quantize_network(head, method)
         embedding = quantized_linear(torch.randn(WORDS, SHAPE.hidden))
-        scores = quantized_linear(torch.randn(DRAFTED, SHAPE.hidden), method=method)
+        scores = quantized_linear(output, method=method)
         assert can_be_packed(head)
         self.torch = TorchLayer(head, scores, lambda tokens: embedding.weight[tokens], BlockPool(3, COLUMNS), WINDOW)
         self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), WINDOW)
@@ -73,6 +78,24 @@ def test_it_scores_what_torch_does(method: str) -> None:
     assert torch.equal(torch.from_numpy(last.best).long(), places)
     shares = (values - last.logits.logsumexp(-1, keepdim=True)).exp()
     torch.testing.assert_close(torch.from_numpy(last.shares), shares)
+
+
+def test_only_the_likeliest_clusters_are_scored() -> None:
+    """The matrix of the clusters is the mean of their rows, so their scores are the means of their logits."""
+    pair = Pair(drafted=192, clusters=12)
+    found, all_scored = (
+        torch.stack(drafted(layer, *pair.remembering(layer)))[..., 0, :] for layer in (pair.packed, pair.torch)
+    )
+    scored = found > -1e3
+    assert (scored.sum(-1) == 32).all()
+    assert (found[~scored] == found.min()).all()
+    gap = found[scored] - all_scored[scored]
+    assert gap.abs().median() < 0.01 * all_scored.std()
+    means = all_scored.unflatten(-1, (12, 16)).mean(-1)
+    chosen = scored.unflatten(-1, (12, 16)).all(-1)
+    assert (means[chosen].view(-1, 2).amin(-1) + 0.05 > means.masked_fill(chosen, -9).flatten(0, -2).amax(-1)).all()
+    last = pair.packed.scores
+    assert torch.equal(torch.from_numpy(last.best).long(), last.logits.topk(4, -1).indices)
 
 
 @pytest.mark.parametrize("method", ["q8", "q4"])

@@ -1,0 +1,65 @@
+"""Clusters of a head's vocabulary: balanced, of tokens that are alike, and found by the matrix that scores them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine.drafters.head.folder import HeadAcceptance, read_head
+from specchat.engine.tools.distill import Distilled, clusters
+from specchat.engine.tools.distill.eagle import Eagle
+from specchat.engine.tools.distill.text import Conversation
+from tests.engine.tiny import tiny_model
+
+_REACHED = HeadAcceptance(0.5, (0.5,), 1.5)
+
+
+def test_tokens_that_are_alike_are_in_one_cluster_and_the_likeliest_are_found() -> None:
+    torch.manual_seed(0)
+    kinds = torch.randn(100, 64).repeat(clusters.SIZE, 1)
+    output = kinds + 0.5 * torch.randn(len(kinds), 64)
+    assert clusters.can_be_clustered(len(output))
+    order = clusters.find_clusters(output)
+    assert order.sort().values.equal(torch.arange(len(output)))
+    kind = (order % 100).view(-1, clusters.SIZE)
+    assert (kind == kind.mode(-1, keepdim=True).values).float().mean() > 0.8
+    outputs = 3 * torch.randn(4000, 64)
+    matrix = clusters.fit_clusters(output[order], outputs[1000:])
+    likeliest = (outputs[:1000] @ output[order].T).argmax(-1) // clusters.SIZE
+    chosen = (outputs[:1000] @ matrix.T).topk(len(matrix) // 6).indices
+    assert (chosen == likeliest[:, None]).any(-1).float().mean() > 0.97
+
+
+def test_a_trained_head_is_saved_with_clusters_and_can_be_trained_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "_FEWEST", 4)
+    torch.manual_seed(0)
+    model = tiny_model()
+    draft = Eagle(model)
+    draft.begin(torch.arange(3, 195))
+    width = len(draft.taps) * draft.hidden
+    talks = [
+        Conversation(torch.randint(200, (n,)).int(), torch.rand(n) < 0.7, torch.randn(n, width), torch.ones(n))
+        for n in (2, 40, 60)
+    ]
+    draft.finish(talks)
+    draft.save(
+        tmp_path / "head",
+        Distilled(
+            draft.noun,
+            "tiny",
+            tokens=10,
+            steps=20,
+            minutes=3.0,
+            reached={"greedy": _REACHED, "temperature 1": _REACHED},
+        ),
+    )
+    card, head, vocabulary = read_head(tmp_path / "head", model)
+    assert card.shape.clusters == 6
+    assert head.clusters is not None
+    assert vocabulary.sort().values.equal(torch.arange(3, 195))
+    torch.testing.assert_close(draft.scores, model.model.get_output_embeddings().weight[vocabulary])
+    again = Eagle(model)
+    again.begin(vocabulary)
+    again.network.load_state_dict(again.start(tmp_path / "head").weights)
