@@ -152,9 +152,10 @@ class StoredTurn:
         self._conversation.append(self._turn)
         return self._conversation.messages(self._turn)
 
-    def begin(self) -> None:
-        """Store the prompt, and an empty reply."""
+    def begin(self, model: str) -> None:
+        """Store the prompt, and an empty reply of a model, as the settings or the server name it."""
         conversation, turn = self._conversation, self._turn
+        self._reply.model = model
         self._archive.prompt(conversation, turn).result()
         conversation.begin_reply(turn, self._reply)
         self._archive.begin(conversation, turn, [self._reply]).result()

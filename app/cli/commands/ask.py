@@ -89,6 +89,8 @@ def answer(
             printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=question.show_thinking)
             if options.get("thinking") is not None and not ready.thinking_switch:
                 printer.note(NO_SWITCH.format(ready.target))
+            if turn is not None:
+                turn.begin(ready.target if attach else settings.target)
             return _stream(engine, request, printer, writer, turn)
         finally:
             engine.close()
@@ -150,8 +152,6 @@ def _stream(
     turn: StoredTurn | None,
 ) -> bool:
     outbox = Outbox()
-    if turn is not None:
-        turn.begin()
     engine.submit(request, outbox)
     with _interruptions() as interrupted:
         cancelled = False

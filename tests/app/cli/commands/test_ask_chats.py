@@ -41,6 +41,7 @@ def test_a_chat_is_kept_and_gone_on_with(ask: Callable[..., Done]) -> None:
     replies = [turn.reply for turn in kept.turns if turn.reply]
     assert [reply.text.strip() for reply in replies] == [done.out.strip() for done in (first, second, third)]
     assert all(len(reply.emitted) == 5 for reply in replies)
+    assert all(reply.model for reply in replies), "/learn reads the replies of one model"
     assert kept.messages(kept.turns[1])[:2] == (Message("system", "Be brief."), Message("user", "the first question"))
 
 
