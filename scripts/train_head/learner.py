@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from scripts.train_head.graphs import captured, compiled
 from scripts.train_head.text import Text
-from scripts.train_head.unroll import unroll
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.tools.distill.trainer import acceptance_loss, rounded
+from specchat.engine.tools.distill.eagle import unroll
+from specchat.engine.tools.distill.trainer import Batch, acceptance_loss, rounded
 
 DEPTH = 4
 """Draft steps that the head is trained over."""
@@ -147,7 +147,9 @@ class Learner:
         total: Any = 0.0
         rates, firsts, weights = list[Tensor](), list[Tensor](), list[float]()
         d = self._embedding.shape[1]
-        for drafted, places, anchors in unroll(self._head, self._embedding, text, DEPTH, share, noise):
+        batch = Batch(text.tokens, text.counted, text.tapped, text.log_total)
+        for drafted, places in unroll(self._head, self._embedding, batch, DEPTH, share, noise, text.begin):
+            anchors = places - len(weights) - 1
             counted = text.counted[:, places + 1] & (text.begin[:, places + 1] == text.begin[:, anchors])
             weight = (counted / counted.sum().clamp(min=1)).flatten()[:, None]
             weights.append(_FADE ** len(weights))

@@ -126,7 +126,13 @@ class Eagle(Draft):
 
 
 def unroll(
-    head: DraftHead, embedding: Tensor, batch: Batch, depth: int, share: float = 1.0, noise: float = 0.0
+    head: DraftHead,
+    embedding: Tensor,
+    batch: Batch,
+    depth: int,
+    share: float = 1.0,
+    noise: float = 0.0,
+    begin: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Run the head over several draft steps from every position of a batch.
 
@@ -140,6 +146,8 @@ def unroll(
         depth: draft steps.
         share: fraction of positions, drawn anew for each batch, that continue beyond the first step.
         noise: standard deviation of the random factor on hidden states.
+        begin: [B, T], the place where each token's conversation begins, as no position attends to another one; None
+            where a sequence is one conversation.
 
     Yields:
         For each step, output states [B, N, d], and the places [N] of the tokens that it has read last.
@@ -151,24 +159,30 @@ def unroll(
     if noise:
         tapped = tapped * (1 + noise * torch.randn_like(tapped))
     state = head.fused(tapped)
-    mask = anchors <= anchors[:, None]
+    mask = (anchors <= anchors[:, None])[None, None]
+    if begin is not None:
+        own = begin[:, None, : len(anchors)]
+        mask = mask & (own[..., None] == own[..., None, :])
+    groups = head.shape.heads // head.shape.key_heads
     keys: list[Tensor] = []
     values: list[Tensor] = []
     for step in range(depth):
         stream = head.enter(state, functional.embedding(batch.tokens[:, anchors + step + 1], embedding))
         if step:  # a draft attends to target states up to its anchor, then to its own
-            mask = torch.cat([mask, torch.eye(len(anchors), dtype=torch.bool, device=device)], 1)
+            drafts = torch.eye(len(anchors), dtype=torch.bool, device=device).expand(*mask.shape[:2], -1, -1)
+            mask = torch.cat([mask, drafts], -1)
         query, key, value = head.read(stream, head.rotation((anchors + step)[None]))
         keys.append(key)
         values.append(value)
-        attended = functional.scaled_dot_product_attention(
-            query, torch.cat(keys, 2), torch.cat(values, 2), mask, enable_gqa=True
-        )
+        # Repeated, as the fused attention of a GPU takes no mask together with fewer key heads.
+        known, told = (torch.cat(part, 2).repeat_interleave(groups, 1) for part in (keys, values))
+        attended = functional.scaled_dot_product_attention(query, known, told, mask)
         drafted = head.finish(stream, attended)
         yield drafted, anchors + step + 1
         if step == 0 and share < 1:
-            chosen = torch.randperm(len(anchors), device=device)[: int(share * len(anchors))].sort().values
-            anchors, mask, drafted = anchors[chosen], mask[chosen], drafted[:, chosen]
+            count = int(share * len(anchors))
+            chosen = torch.rand(len(anchors), device=device).argsort()[:count].sort().values
+            anchors, mask, drafted = anchors[chosen], mask[..., chosen, :], drafted[:, chosen]
         state = head.again(drafted)
 
 

@@ -144,6 +144,18 @@ def test_every_step_of_a_head_scores_what_the_drafter_would() -> None:
             torch.testing.assert_close(scores[0, 0], seen[step][anchor])
 
 
+def test_a_position_attends_to_no_conversation_before_its_own() -> None:
+    model = tiny_model()
+    head, embeddings = tiny_head(model).head, model.model.get_input_embeddings().weight
+    torch.manual_seed(3)
+    tokens, begins = torch.randint(0, 250, (2, 30)), torch.tensor([[0] * 12 + [12] * 18, [0] * 30])
+    tapped = torch.randn(2, 30, head.shape.hidden * len(head.shape.taps))
+    together = unroll(head, embeddings, Batch(tokens, tokens >= 0, tapped, tapped[..., 0]), 3, begin=begins)
+    later = Batch(tokens[:1, 12:], tokens[:1, 12:] >= 0, tapped[:1, 12:], tapped[:1, 12:, 0])
+    for (mine, _), (alone, _) in zip(together, unroll(head, embeddings, later, 3), strict=True):
+        torch.testing.assert_close(mine[0, 12:], alone[0])
+
+
 def batch_of(model: LoadedModel, tokens: Tensor) -> Batch:
     with torch.no_grad():
         out = model.model(tokens, output_hidden_states=True)
