@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_weights import (
+from specchat.engine.kernels.decoder_shape import (
     DecoderShape,
     LayerShape,
     check_delta_net,
