@@ -47,7 +47,7 @@ EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 _GREEDY = (0.01, 0.03, 0.07, 0.14, 0.3, 0.5, 0.6, 0.77, 0.8, 0.95, 0.98)
 """Acceptance rates of the default model's head between these edges, greedy; they depend on neither rank nor depth."""
 _DRAWN = (0.3, 0.3, 0.33, 0.38, 0.4, 0.47, 0.55, 0.61, 0.71, 0.82, 0.92)
-"""The same at temperature 1, by the likeliest token's probability: what is drawn is accepted as far as p and q overlap."""
+"""At temperature 1, by the probability of the likeliest token: a drawn one is accepted as far as p and q overlap."""
 GRADES = len(_GREEDY)
 EXPECTED = dict(enumerate((*_GREEDY, *_DRAWN)))
 """The rate first thought of, by bucket: grades of greedy tokens, then those of drawn ones."""

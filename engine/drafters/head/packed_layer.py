@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -222,7 +222,9 @@ class GrowingTreesOfHead(Growing):
 
     def now(self) -> Draft:
         """Grow them without a pass; the draft."""
-        return self.made(self.head.grow(self.trees))
+        draft = self.made(self.head.grow(self.trees)).trimmed()
+        # The memory of its distributions is that of the next draft, which may be one of the same round.
+        return draft if draft.q is None else replace(draft, q=draft.q.clone())
 
     def made(self, found: Sequence[GrownTree]) -> Draft:
         """The draft of trees that have grown."""
