@@ -138,6 +138,7 @@ def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Pr
         overlap = " ".join(f"{100 * rate:.0f}" for rate in trainer.overlap)
         words = f"{trainer.steps} steps, {overlap} % acceptance on the training text"
         progress("training", words, min(trainer.seconds / budget, 1.0))
+    progress("training", "finishing the draft", None)
     draft.finish(corpus.conversations())
     before = start or StartingDraft({}, None, tokens=0, steps=0, minutes=0.0)
     minutes = (work.text_seconds + trainer.seconds) / 60
