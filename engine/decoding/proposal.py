@@ -122,7 +122,7 @@ class Draft:
 
     def settled(self) -> Draft:
         """The draft with its tokens: a deferred one is made now."""
-        return self if self.growing is None else replace(self.growing.now(), sources=self.sources).trimmed()
+        return self if self.growing is None else replace(self.growing.now(), sources=self.sources)
 
     def trimmed(self) -> Draft:
         """The draft without distributions that no token was drawn from."""

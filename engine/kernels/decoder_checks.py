@@ -16,7 +16,8 @@ from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
-PANEL = 16
+"""Their numbers in the kernels."""
+_PANEL = 16
 """Rows of a matrix that the kernels compute together."""
 _MOST_TAPS = 16
 _WITH_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "router")
@@ -85,8 +86,8 @@ def check_weights(
 
 def check_clusters(shape: DecoderShape, clusters: PackedMatrix) -> None:
     """Check that the vocabulary is made of clusters."""
-    if clusters.columns != shape.hidden or shape.vocabulary % (clusters.rows * PANEL):
-        raise KernelError(f"{clusters.rows} x {clusters.columns} is not clusters of {PANEL}s of tokens x hidden")
+    if clusters.columns != shape.hidden or shape.vocabulary % (clusters.rows * _PANEL):
+        raise KernelError(f"{clusters.rows} x {clusters.columns} is not clusters of {_PANEL}s of tokens x hidden")
     if not 0 < shape.clusters_scored <= clusters.rows:
         raise KernelError(f"{shape.clusters_scored} of {clusters.rows} clusters cannot be scored")
 

@@ -7,7 +7,7 @@ weights that are rounded to 4 bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -58,7 +58,8 @@ class Learner:
     def __init__(self, head: DraftHead, target: Any, vocabulary: Tensor, text: Text) -> None:
         self._head, self._text = head, text
         self._embedding = target.get_input_embeddings().weight
-        self._scores = target.get_output_embeddings().weight[vocabulary].contiguous()
+        self.scores = target.get_output_embeddings().weight[vocabulary].contiguous()
+        """[V', d], the target's output embeddings of the tokens that can be drafted."""
         device = text.tokens.device
         self.filled = torch.ones((), device=device)
         """Rows of the text that are written."""
@@ -115,9 +116,25 @@ class Learner:
             firsts += torch.stack(first) / batches
         return rates.tolist(), firsts.tolist()
 
+    @torch.no_grad()
+    def outputs(self, batches: int) -> Tensor:
+        """What the head puts out along windows of the text [N, d], float32."""
+        found = list[Tensor]()
+        with rounded(self._head), self._autocast():
+            for _ in range(batches):
+                text = self._drawn()
+                for drafted, places in self._unrolled(text, 0.0, 1.0):
+                    found.append(drafted[text.counted[:, places + 1]].float())
+        return torch.cat(found)
+
+    def _unrolled(self, text: Text, noise: float, share: float) -> Iterator[tuple[Tensor, Tensor]]:
+        """As `unroll` yields them."""
+        batch = Batch(text.tokens, text.counted, text.tapped, text.log_total)
+        return unroll(self._head, self._embedding, batch, DEPTH, share, noise, text.begin)
+
     def _autocast(self) -> AbstractContextManager[Any]:
         """Matrix products in bfloat16, unless the target is in float32."""
-        return torch.autocast(self.rate.device.type, torch.bfloat16, enabled=self._scores.dtype != torch.float32)
+        return torch.autocast(self.rate.device.type, torch.bfloat16, enabled=self.scores.dtype != torch.float32)
 
     def _drawn(self, among: Tensor | None = None) -> Text:
         """Random windows of the text, in these rows or in all that are written."""
@@ -147,18 +164,17 @@ class Learner:
         total: Any = 0.0
         rates, firsts, weights = list[Tensor](), list[Tensor](), list[float]()
         d = self._embedding.shape[1]
-        batch = Batch(text.tokens, text.counted, text.tapped, text.log_total)
-        for drafted, places in unroll(self._head, self._embedding, batch, DEPTH, share, noise, text.begin):
+        for drafted, places in self._unrolled(text, noise, share):
             anchors = places - len(weights) - 1
             counted = text.counted[:, places + 1] & (text.begin[:, places + 1] == text.begin[:, anchors])
             weight = (counted / counted.sum().clamp(min=1)).flatten()[:, None]
             weights.append(_FADE ** len(weights))
             with torch.no_grad():
-                p_scores = text.tapped[:, places, -d:].flatten(0, 1) @ self._scores.T
-                q_scores = drafted.flatten(0, 1).to(self._scores.dtype) @ self._scores.T
+                p_scores = text.tapped[:, places, -d:].flatten(0, 1) @ self.scores.T
+                q_scores = drafted.flatten(0, 1).to(self.scores.dtype) @ self.scores.T
                 log_total = text.log_total[:, places].flatten()[:, None]
                 toward, rate = self._judge(p_scores, log_total, q_scores, weight)
-                gradient = (toward @ self._scores).view(drafted.shape)
+                gradient = (toward @ self.scores).view(drafted.shape)
                 rates.append(rate)
                 if agreement:
                     same = p_scores.argmax(-1) == q_scores.argmax(-1)

@@ -20,11 +20,12 @@ from scripts.train_head.writer import Writer
 from specchat.engine.drafters.head.folder import read_head, save_head
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
+from specchat.engine.tools.distill.clusters import can_be_clustered, cluster
 
 _WAVES = 2
 """Waves in memory that updates draw from."""
 _JUDGED = 16
-"""Batches of a new wave that the head is judged on before it is trained on it."""
+"""Batches of a new wave that the head is judged on before it is trained on it; as many are for clusters."""
 _AHEAD = 50
 """Updates after which the GPU is waited for: it must not fall behind the clock by more."""
 _SAVED = 5
@@ -91,8 +92,9 @@ class Training:
         """
         while time.perf_counter() < self._ends:
             self._turn()
-            if self._waves % _SAVED == 1 or time.perf_counter() > self._ends:
+            if self._waves % _SAVED == 1:
                 self._save()
+        self._save(finished=True)
 
     def _turn(self) -> None:
         """Write a wave, judge the head on it, and train on it and the one before."""
@@ -135,11 +137,18 @@ class Training:
             if done > 1:
                 break
 
-    def _save(self) -> None:
+    def _save(self, *, finished: bool = False) -> None:
+        """Save both heads; finished ones get clusters, if their vocabulary is large enough."""
         card, learner, out = self._card, self._learner, self._options.out
+        clustered = finished and can_be_clustered(len(self._vocabulary))
+        outputs = learner.outputs(_JUDGED) if clustered else None
         card = replace(card, tokens=card.tokens + self._written, steps=card.steps + learner.updates)
         averaged = copy.deepcopy(self._given).float()
         averaged.load_state_dict({name: weight.cpu() for name, weight in learner.average.items()})
         for name, head in (("last", self._network), ("average", averaged)):
-            save_head(out / name, head, self._vocabulary, card)
+            vocabulary = self._vocabulary
+            if outputs is not None:
+                head, order = cluster(head, learner.scores, outputs)
+                vocabulary = vocabulary[order.to(vocabulary.device)]
+            save_head(out / name, head, vocabulary, replace(card, shape=head.shape))
         torch.save(self._used.cpu(), out / "used.pt")

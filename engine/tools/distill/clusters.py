@@ -7,9 +7,13 @@ near the share that the head's distribution has in each cluster.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from specchat.engine.drafters.head.network import DraftHead
 
 SIZE = 32
 """Tokens of a cluster."""
@@ -27,15 +31,30 @@ def can_be_clustered(tokens: int) -> bool:
     return tokens % SIZE == 0 and tokens // SIZE >= _FEWEST
 
 
+def cluster(head: DraftHead, scores: Tensor, outputs: Tensor) -> tuple[DraftHead, Tensor]:
+    """A copy of a head with clusters, and the order [V'] of its vocabulary in which they follow each other.
+
+    Args:
+        head: with or without clusters.
+        scores: [V', d], the target's output embeddings of its vocabulary.
+        outputs: [N, d], what the head has put out.
+    """
+    order = find_clusters(scores)
+    matrix = fit_clusters(scores[order], outputs)
+    clustered = DraftHead(replace(head.shape, clusters=len(matrix))).to(matrix.device)
+    clustered.load_state_dict({**head.state_dict(), "clusters.weight": matrix})
+    return clustered, order
+
+
 def find_clusters(scores: Tensor) -> Tensor:
     """The order [V'] in which rows of output embeddings [V', d] are cluster by cluster, each ascending."""
     count = len(scores) // SIZE
     centred = (scores - scores.mean(0)).float()
     centres = centred[torch.randperm(len(centred), device=centred.device)[:count]]
     for _ in range(_MEANS):
-        cluster = _balanced(functional.normalize(centred, dim=1) @ functional.normalize(centres, dim=1).T)
-        centres = torch.zeros_like(centres).index_add_(0, cluster, centred) / SIZE
-    return cluster.argsort(stable=True)
+        chosen = _balanced(functional.normalize(centred, dim=1) @ functional.normalize(centres, dim=1).T)
+        centres = torch.zeros_like(centres).index_add_(0, chosen, centred) / SIZE
+    return chosen.argsort(stable=True)
 
 
 def _balanced(likeness: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadCard, read_head, save_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.tools.distill.clusters import can_be_clustered, find_clusters, fit_clusters
+from specchat.engine.tools.distill.clusters import can_be_clustered, cluster
 from specchat.engine.tools.distill.text import Conversation
 from specchat.engine.tools.distill.trainer import Batch, Draft, acceptance_loss, last_state, positions_loss, rounded
 from specchat.engine.tools.distill.work_folder import Distilled, StartingDraft, other_sizes
@@ -79,13 +79,9 @@ class Eagle(Draft):
         """Put the vocabulary into clusters, if it is large enough for that."""
         if not can_be_clustered(len(self.vocabulary)):
             return
-        order = find_clusters(self.scores)
-        self.vocabulary, self.scores = self.vocabulary[order.to(self.vocabulary.device)], self.scores[order]
-        matrix = fit_clusters(self.scores, self._outputs(text))
-        self.shape = replace(self.shape, clusters=len(matrix))
-        network = DraftHead(self.shape).to(matrix.device)
-        network.load_state_dict({**self.network.state_dict(), "clusters.weight": matrix})
-        self.network = network
+        self.network, order = cluster(self.network, self.scores, self._outputs(text))
+        self.shape, self.scores = self.network.shape, self.scores[order]
+        self.vocabulary = self.vocabulary[order.to(self.vocabulary.device)]
 
     @torch.no_grad()
     def _outputs(self, text: Iterable[Conversation]) -> Tensor:
