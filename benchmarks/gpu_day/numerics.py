@@ -57,7 +57,7 @@ def _compare(ratio: int, kind: str) -> Row:
         most, context = max(row_counts), columns + 64
         exact = TransformersBackend(exact_network, most, context, 17)
         fast, usual = (TransformersBackend(fast_network, most, context, 17) for _ in range(2))
-        usual.captured, usual.flex = None, False
+        usual.captured, usual.in_place = None, False
         if not ON_GPU:
             fast.captured = CapturedPasses(fast.cache, fast._step, GraphPool(device, capture=False))
         for backend in (exact, fast, usual):

@@ -139,6 +139,8 @@ class CapturedPasses:
         """Why layers do not run compiled although requested; None if they do."""
         self._trees = trees
         self._compiled = compiled
+        for tensor in (*cache.keys, *cache.values) if compiled else ():
+            torch._dynamo.mark_static(tensor)  # else code for as many rows as slots is thought to need as many
         self.column_counts = _sizes(cache.columns - 1)
         """Columns that passes may attend over."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specchat.engine.backends import attention
+from specchat.engine.backends import attention, cache_attention
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.longrope import fix_longrope
@@ -96,16 +96,13 @@ class TransformersBackend(TensorBackend):
         self._gathers = not probe.attention_alone_reads
         """Whether attention takes keys and values by row."""
         plain = folds and not (exact or self.states or self._gathers)
-        self.flex = plain and attention.has_block_kernels(self.device, probe)
-        """Whether passes of fixed shape attend by `engine.backends.attention.block_mask`."""
-        self._not_flex: str | None = None
+        self.in_place = plain and cache_attention.has_kernel(self.device)
+        """Whether passes of fixed shape attend by `engine.backends.cache_attention`."""
+        self._not_in_place: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
         columns = context + overhang + 1
-        columns = -(-columns // attention.BLOCK) * attention.BLOCK if self.flex else columns
         shapes = [probe.shapes.get(layer, (0, 0, 0, 0)) for layer in range(max(probe.shapes, default=-1) + 1)]
-        self.cache = KVCache(
-            shapes, slots, columns, self.device, model.dtype, paged=self.flex, states=self.states, pool=pool
-        )
+        self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, states=self.states, pool=pool)
         graphs = GraphPool(self.device, capture=True) if captures else None
         self.captured: CapturedPasses | None = None
         """Passes of fixed shape, on a GPU."""
@@ -122,7 +119,7 @@ class TransformersBackend(TensorBackend):
         passes = self.captured
         reasons = {
             "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
-            "its attention cannot be compiled": self._not_flex,
+            "its attention cannot be compiled": self._not_in_place,
             "its layers cannot be compiled": passes and passes.not_compiled,
             "its passes are not captured as CUDA graphs": self.device.type == "cuda"
             and self.states
@@ -265,16 +262,16 @@ class TransformersBackend(TensorBackend):
     def _step(
         self, tokens: Tensor, columns: Tensor, view: StaticView, tree_mask: TreeMask | TreePart | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        view.paged = self.flex
+        view.whole = self.in_place
         try:
             out = self._call(self.model, tokens, columns, view, tree_mask)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # a compiler fails in many ways, with each new shape
-            if not self.flex or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+            if not self.in_place or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
                 raise
-            self.flex = view.paged = False
-            self._not_flex = first_line(error)
+            self.in_place = view.whole = False
+            self._not_in_place = first_line(error)
             out = self._call(self.model, tokens, columns, view, tree_mask)
         return out.logits, self._tapped(out, tokens.shape[1])
 
@@ -297,6 +294,7 @@ class TransformersBackend(TensorBackend):
             **{"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs},
             position_ids=positions.clamp(max=self.context - 1),
             attention_mask=self._masks.of(columns, view, tree_mask),
+            **self._masks.rows(columns, view),
             use_cache=True,
             output_hidden_states=bool(self.taps),
         )

@@ -135,9 +135,7 @@ def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
 class KVCache(LayerCache):
     """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
 
-    Args:
-        paged: whether the columns of all slots follow each other in memory, for `pages`; else those of one slot do.
-            Others as for `LayerCache`.
+    Its arguments are those of `LayerCache`.
 
     Raises:
         EngineError: it does not fit into memory.
@@ -151,15 +149,12 @@ class KVCache(LayerCache):
         device: torch.device,
         dtype: torch.dtype,
         *,
-        paged: bool = False,
         states: States | None = None,
         pool: BlockPool | None = None,
     ) -> None:
         def rows(layers: int, heads: int, size: int) -> Tensor:
             # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
-            first, second = (heads, slots) if paged else (slots, heads)
-            block = lazy_zeros((layers, first, second, columns, size), device, dtype)
-            return block.transpose(1, 2) if paged else block
+            return lazy_zeros((layers, slots, heads, columns, size), device, dtype)
 
         super().__init__(shapes, slots, columns, device, dtype, states, pool)
         require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
@@ -234,12 +229,6 @@ class KVCache(LayerCache):
         end = target + len(sources)
         for rows in map(as_array, self._rows):
             rows[:, slot, :, target:end] = rows[:, slot][:, :, list(sources)]
-
-
-def pages(stored: Tensor) -> Tensor:
-    """Keys or values [slots, G, columns, D] of one layer of a paged cache as [1, G, slots x columns, D], uncopied."""
-    slots, groups, columns, size = stored.shape
-    return stored.transpose(0, 1).view(1, groups, slots * columns, size)
 
 
 class CacheView:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from specchat.engine.cache.kv_cache import KVCache, pages
+from specchat.engine.cache.kv_cache import KVCache
 
 
 @dataclass(eq=False)
@@ -23,18 +23,18 @@ class LayerView:
     """S, columns attended over."""
     positions: Tensor
     """[B, T], columns that the pass writes; they may lie beyond S."""
-    paged: bool
-    """Whether the whole cache is handed out, as pages."""
+    whole: bool
+    """Whether the whole cache is handed out."""
     is_compileable: ClassVar[bool] = False
 
     def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write keys and values [B, G, T, D]; return those of the rows [B, G, S, D], or the pages of all."""
+        """Write keys and values [B, G, T, D]; return those of the rows [B, G, S, D], or of all slots."""
         return self._write(self.keys, key), self._write(self.values, value)
 
     def _write(self, stored: Tensor, new: Tensor) -> Tensor:
         stored[self.slots[:, None], :, self.positions] = new.transpose(1, 2)
-        if self.paged:
-            return pages(stored)
+        if self.whole:
+            return stored
         seen = stored[:, :, : self.length]
         return seen if len(self.slots) == len(stored) else seen.index_select(0, self.slots)
 
@@ -56,14 +56,14 @@ class StaticView:
     """[B, T], columns that the pass writes."""
     compiled: bool = False
     """Whether layers run compiled (`engine.backends.captured_passes`)."""
-    paged: bool = False
-    """Whether layers get the pages of the whole cache, of which the mask says where rows are."""
+    whole: bool = False
+    """Whether layers get the whole cache, for `engine.backends.cache_attention`."""
     is_compileable: ClassVar[bool] = False
 
     def layer(self, layer_idx: int) -> LayerView:
         """View of one layer."""
         keys, values = self.cache.keys[layer_idx], self.cache.values[layer_idx]
-        return LayerView(keys, values, self.slots, self.length, self.positions, self.paged)
+        return LayerView(keys, values, self.slots, self.length, self.positions, self.whole)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """As `LayerView.update`, for layer `layer_idx`."""

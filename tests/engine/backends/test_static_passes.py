@@ -1,15 +1,10 @@
-"""Passes of fixed shape, as on a GPU: padded, by blocks, compiled; they give what passes as they come give."""
+"""Passes of fixed shape, as on a GPU: padded, in place, compiled; they give what passes as they come give."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._inductor import ir as inductor
-from torch._inductor.kernel.flex import flex_attention as flex_lowering
-from torch._inductor.kernel.flex import flex_decoding
-from torch._inductor.lowering import lowerings
 from torch._inductor.runtime import cache_dir_utils
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
 
@@ -24,7 +19,6 @@ from specchat.engine.models.packed import gpu_layers
 from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-aten = torch.ops.aten
 
 SIZES = {
     "vocab_size": 260, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -86,8 +80,7 @@ def test_padded_passes_touch_nobody_elses_cache(slots: list[int], starts: list[i
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
 @pytest.mark.parametrize("device", DEVICES)
 @torch.inference_mode()
-def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
+def test_attention_in_place_gives_what_that_to_copies_gives(network: Any, device: str) -> None:
     torch.manual_seed(0)
     runner, place = prompted(network(), device, length=130), torch.device(device)
     make_static(runner)
@@ -103,83 +96,12 @@ def test_blocks_give_what_a_mask_gives(network: Any, device: str, monkeypatch: p
         width = max(map(len, drafts)) + 1
         fed = drawn(len(slots), width, seed=3).to(place)
         tree_mask = TreeMask.of(drafts, runner.width(width), place) if tree in drafts else None
-        runner.flex = False
+        runner.in_place = False
         expected = runner._forward(fed, slots, starts, tree_mask)[0].clone()
-        runner.flex = True
+        runner.in_place = True
         found = runner._forward(fed, slots, starts, tree_mask)[0]
-        assert runner.flex, runner.performance_warnings
+        assert runner.in_place, runner.performance_warnings
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def lowered_by(lower: Any, ratio: int, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CapturedPasses]:
-    """Passes of a layer with this ratio of heads; torch's compiler lowers its attention by blocks with `lower`."""
-
-    def by_blocks(tokens: Any, columns: Any, view: Any, tree_mask: Any) -> Any:
-        view.paged = True
-        return runner._call(runner.model, tokens, columns, view, tree_mask).logits, None
-
-    def passes(*, compiled: bool) -> CapturedPasses:
-        made = make_static(runner, compiled=compiled)
-        made.step = by_blocks
-        return made
-
-    torch._dynamo.reset()
-    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
-    monkeypatch.setattr(flex_lowering, "lower_cpu", lower)
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)  # what is lowered here is not to be kept
-    sizes = SIZES | {"num_attention_heads": 2 * ratio, "num_hidden_layers": 1}
-    runner = prompted(MistralForCausalLM(MistralConfig(**sizes)))
-    assert compile_layers(runner.model)
-    return passes
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-@pytest.mark.parametrize(("ratio", "shapes"), [(3, ((1, 17), (3, 5), (2, 1))), (8, ((1, 17),))])
-@torch.inference_mode()
-def test_layers_get_the_kernel_for_decoding(ratio: int, shapes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any number of rows and tokens: torch's compiler is asked where it would choose for a GPU."""
-    chosen: list[bool] = []
-
-    def lower(query: Any, key: Any, value: Any, _: Any, mask: Any, __: Any, options: Any, *___: Any) -> None:
-        shared = query.get_size()[1] != key.get_size()[1]
-        chosen.append(flex_decoding._use_flex_decoding(query, mask[3], value, dict(options), shared))
-        raise NotImplementedError("asked")
-
-    passes_by_blocks = lowered_by(lower, ratio, monkeypatch)
-    for rows, length in shapes:
-        passes = passes_by_blocks(compiled=True)
-        passes.forward(drawn(rows, length), range(rows), [30] * rows)
-        assert "asked" in str(passes.not_compiled)
-        assert chosen.pop(), (rows, length)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-@pytest.mark.parametrize(("ratio", "rows", "length"), [(8, 1, 17), (16, 1, 9)])
-@torch.inference_mode()
-def test_queries_are_where_the_kernel_for_decoding_looks_for_them(
-    ratio: int, rows: int, length: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It takes the strides before their layout is settled: a kernel that returns the queries must get them right."""
-
-    def lower(query: Any, _: Any, value: Any, *__: Any) -> tuple[Any, Any]:
-        (batch, heads, queries, size), groups = query.get_size(), value.get_size()[1]
-        query = inductor.ExternKernel.realize_input(query)
-        outer, head, *inner = query.get_stride()
-        sizes = (batch, groups, heads // groups, queries, size)
-        shared = lowerings[aten.as_strided](query, sizes, (outer, head * (heads // groups), head, *inner))
-        found = lowerings[aten.clone](lowerings[aten.view](shared, [batch, heads, queries, size]))
-        sums = lowerings[aten.full]([batch, heads, queries], 0.0, dtype=torch.float32, device=query.get_device())
-        return found, sums
-
-    passes_by_blocks = lowered_by(lower, ratio, monkeypatch)
-    plain, compiled = passes_by_blocks(compiled=False), passes_by_blocks(compiled=True)
-    given = drawn(rows, length), range(rows), [30] * rows
-    found = compiled.forward(*given)[0].clone()
-    assert compiled.not_compiled is None
-    monkeypatch.setattr(attention, "flex_attention", lambda query, *_, **__: query)
-    torch.testing.assert_close(found, plain.forward(*given)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_needed() -> None:
@@ -199,17 +121,16 @@ def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_nee
     assert set(passes.graphs.keys) - set(captured) == {(64, 1, 2048)}
 
 
-def test_where_blocks_fail_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_kernel_fails_torchs_attention_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(attention, "has_block_kernels", lambda *_: True)
     runner = prompted(tiny_model(hidden=64).model)
     make_static(runner)
-    runner.flex = False
+    runner.in_place = False
     expected = runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]).clone()
     monkeypatch.setattr(attention, "attend", fail)
-    runner.flex = True
+    runner.in_place = True
     torch.testing.assert_close(runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]), expected)
     assert runner.performance_warnings == ["its attention cannot be compiled (no such kernel)"]
 
@@ -221,11 +142,12 @@ def test_where_blocks_fail_a_mask_does(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
     model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
     assert compile_layers(model.model)
+    model.in_place = True
     compiled, plain = make_static(model, capture=device == "cuda", compiled=True), make_static(other)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     trees = [tree_of(2)] * 3
-    for rows, length, start in ((1, 1, 20), (1, 5, 20), (5, 1, 25), (5, 4, 26), (1, 9, 300), (3, 12, 30)):
+    for rows, length, start in ((5, 12, 20), (1, 1, 24), (1, 5, 24), (5, 1, 29), (1, 9, 300), (3, 12, 30)):
         fed = drawn(rows, length, seed=length).to(device)
         tree_mask = TreeMask.of(trees, length, torch.device(device)) if rows == 3 else None
         ours = compiled.forward(fed, range(rows), [start] * rows, tree_mask)

@@ -1,0 +1,98 @@
+"""Attention to the rows of a KV cache where they lie, an operation of torch: a Triton kernel on a GPU.
+
+torch's own kernels for a mask given as a tensor take keys and values of one row after the other, copied there, and read
+all columns of the longest row.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+COUNTERS = 1 << 14
+"""Numbers that the kernel counts in: one per row, key head and tile of queries."""
+
+
+class CacheRows(NamedTuple):
+    """Where the rows of a pass are in the cache."""
+
+    slots: Tensor
+    """[B], int64, the slot of each row."""
+    starts: Tensor
+    """[B], int64, the column of its first token."""
+    counters: Tensor
+    """[`COUNTERS`], int32, zeros, which the kernel restores."""
+
+
+def has_kernel(device: torch.device) -> bool:
+    """Whether there is a kernel for the device."""
+    return device.type == "cuda" and find_spec("triton") is not None
+
+
+@torch.library.custom_op("specchat::attend", mutates_args=())
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    counters: Tensor,
+    scale: float,
+    window: int,
+) -> Tensor:
+    """[B, T, H, Dv]: attention of new tokens to the columns of their rows, on a CPU by torch's kernels.
+
+    Args:
+        query: [B, H, T, D].
+        keys: [slots, G, columns, D], H a multiple of G, with those of the new tokens.
+        values: [slots, G, columns, Dv].
+        visible: [B, 1, T, S], uint8, other than 0 where a query may attend to a column of the row's slot, itself at
+            least. Rows that end beyond S are padding, whose results do not matter.
+        slots: as in `CacheRows`, as are the next two.
+        starts: columns of the rows' first tokens.
+        counters: zeros.
+        scale: factor on the scores.
+        window: columns before its first token that a row attends to, at least; 0 for all.
+    """
+    del starts, counters, window
+    (batch, heads, length, size), groups, seen = query.shape, keys.shape[1], visible.shape[-1]
+    folded = query.reshape(batch, groups, heads // groups * length, size)
+    mask = visible.bool().repeat(1, 1, heads // groups, 1)
+    own, theirs = keys[slots, :, :seen], values[slots, :, :seen]
+    attended = functional.scaled_dot_product_attention(folded, own, theirs, mask, scale=scale)
+    return attended.view(batch, heads, length, -1).transpose(1, 2).contiguous()
+
+
+@attend.register_fake
+def _(query: Tensor, keys: Tensor, values: Tensor, *_: object) -> Tensor:  # noqa: ARG001
+    batch, heads, length, _size = query.shape
+    return query.new_empty(batch, length, heads, values.shape[-1])
+
+
+@attend.register_kernel("cuda")
+def _(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    slots: Tensor,
+    starts: Tensor,
+    counters: Tensor,
+    scale: float,
+    window: int,
+) -> Tensor:
+    from specchat.engine.backends.cache_attention_kernel import launch
+
+    rows = CacheRows(slots, starts, counters)
+    return launch(query, keys, values, visible, rows, scale, window, _processors(query.device))
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

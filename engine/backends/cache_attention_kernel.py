@@ -1,0 +1,170 @@
+"""The Triton kernel of `engine.backends.cache_attention.attend`.
+
+A row's columns are divided among several blocks of the device, as in Dao et al. 2023, "Flash-Decoding": one row has too
+few heads to occupy it. Each block has the softmax of its columns (Dao et al. 2022, "FlashAttention", Algorithm 1); the
+last one to finish puts them together, so that a layer needs one launch. The query heads of a key head, and a row's
+tokens, are rows of one matrix product, so that keys and values are read once for all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from specchat.engine.backends.cache_attention import COUNTERS, CacheRows
+
+_LEAST = 16
+"""Fewest rows and columns of a matrix product."""
+_MOST = 64
+"""Most queries of a tile, and most columns of a step."""
+_TILE_BYTES = 16384
+"""Most memory of a step's keys: two steps of keys and values fit into the shared memory of every supported card."""
+_REGISTERS = 8192
+"""Most numbers that a tile accumulates."""
+_BLOCKS_PER_PROCESSOR = 2
+
+
+def launch(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor,
+    rows: CacheRows,
+    scale: float,
+    window: int,
+    processors: int,
+) -> Tensor:
+    """As `engine.backends.cache_attention.attend`.
+
+    Args:
+        query: and the others as there.
+        keys: any strides except along D, as are the values.
+        values: of the cache.
+        visible: the mask.
+        rows: where the rows are.
+        scale: factor on the scores.
+        window: columns before a row.
+        processors: of the device.
+
+    Raises:
+        ValueError: there are more rows and heads than counters.
+    """
+    (batch, heads, length, size), groups, seen = query.shape, keys.shape[1], visible.shape[-1]
+    folded, size_out = heads // groups, values.shape[-1]
+    padded, padded_out = (max(triton.next_power_of_2(each), _LEAST) for each in (size, size_out))
+    tile = min(triton.next_power_of_2(folded * length), _MOST, _REGISTERS // padded_out)
+    tile = max(tile, _LEAST)
+    step = max(min(_MOST, _TILE_BYTES // (padded * keys.itemsize)), _LEAST)
+    tiles = triton.cdiv(folded * length, tile)
+    if batch * groups * tiles > COUNTERS:
+        raise ValueError(f"{batch} rows of {groups} heads are too many")
+    wanted = triton.cdiv(_BLOCKS_PER_PROCESSOR * processors, batch * groups * tiles)
+    splits = min(wanted, triton.cdiv(seen, step))
+    out = query.new_empty(batch, length, heads, size_out)
+    sums = query.new_empty((batch * groups * tiles, splits, tile, size_out + 2), dtype=torch.float32)
+    query, visible = _along(query), _along(visible)
+    _attend[splits, groups * tiles, batch](
+        query, keys, values, visible, rows.slots, rows.starts, rows.counters, sums, out,
+        seen, scale * 1.4426950408889634, window,
+        *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], visible.stride(0), visible.stride(2),
+        length, folded, size, size_out, padded, padded_out, tile, step, tiles,
+        num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return out
+
+
+def _along(tensor: Tensor) -> Tensor:
+    """The tensor, copied unless its last dimension is consecutive."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+@triton.jit(do_not_specialize=("seen", "window"))  # type: ignore[untyped-decorator]
+def _attend(  # type: ignore[no-untyped-def]
+    query, keys, values, visible, slots, starts, counters, sums, out,
+    seen, scale, window,
+    query_row, query_head, query_token, key_slot, key_head, key_column, value_slot, value_head, value_column,
+    visible_row, visible_token,
+    length: tl.constexpr, folded: tl.constexpr, size: tl.constexpr, size_out: tl.constexpr,
+    padded: tl.constexpr, padded_out: tl.constexpr, tile: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr,
+):  # fmt: skip
+    """One tile of a key head's queries, and a part of the columns. `scale` is that of powers of two."""
+    split, splits = tl.program_id(0), tl.num_programs(0)
+    head, row = tl.program_id(1) // tiles, tl.program_id(2)
+    asked = tl.program_id(1) % tiles * tile + tl.arange(0, tile)
+    exists = asked < folded * length
+    own_head, token = head * folded + asked // length, asked % length
+    parts, parts_out = tl.arange(0, padded), tl.arange(0, padded_out)
+
+    # The columns of this block of the device. Padding reads one step.
+    slot, start = tl.load(slots + row), tl.load(starts + row)
+    padding = start + length > seen
+    end = tl.where(padding, tl.minimum(step, seen), start + length)
+    begin = tl.where(padding | (window == 0) | (start < window), 0, (start - window) // step)
+    each = tl.cdiv(tl.cdiv(end, step) - begin, splits)
+    busy = tl.cdiv(tl.cdiv(end, step) - begin, each)
+    if split >= busy:
+        return
+
+    at = query + row * query_row + own_head[:, None] * query_head + token[:, None] * query_token + parts[None]
+    q = tl.load(at, mask=exists[:, None] & (parts < size)[None], other=0.0)
+    # Finite, so that a query that sees nothing here has weights of 0.
+    most = tl.full([tile], -1e30, tl.float32)
+    total = tl.zeros([tile], tl.float32)
+    mixed = tl.zeros([tile, padded_out], tl.float32)
+    keys += slot * key_slot + head * key_head
+    values += slot * value_slot + head * value_head
+    visible += row * visible_row
+    first = (begin + split * each) * step
+    for place in range(first, tl.minimum(first + each * step, end), step):
+        columns = place + tl.arange(0, step)
+        inside = columns < end
+        at = keys + columns[:, None] * key_column + parts[None]
+        k = tl.load(at, mask=inside[:, None] & (parts < size)[None], other=0.0)
+        at = values + columns[:, None] * value_column + parts_out[None]
+        v = tl.load(at, mask=inside[:, None] & (parts_out < size_out)[None], other=0.0)
+        at = visible + token[:, None] * visible_token + columns[None]
+        seen_here = tl.load(at, mask=exists[:, None] & inside[None], other=0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(seen_here != 0, scores, float("-inf"))
+        now = tl.maximum(most, tl.max(scores, 1))
+        weights = tl.exp2(scores - now[:, None])
+        kept = tl.exp2(most - now)
+        total = total * kept + tl.sum(weights, 1)
+        mixed = mixed * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        most = now
+
+    heads = tl.num_programs(1) // tiles * folded
+    to = out + ((row * length + token[:, None]) * heads + own_head[:, None]) * size_out + parts_out[None]
+    written = exists[:, None] & (parts_out < size_out)[None]
+    if busy == 1:
+        tl.store(to, (mixed / total[:, None]).to(q.dtype), mask=written)
+        return
+
+    # What each block has found: the sums, then their largest exponent and the sum of their weights.
+    group = row * tl.num_programs(1) + tl.program_id(1)
+    lines = tl.arange(0, tile) * (size_out + 2)
+    mine = sums + (group * splits + split) * tile * (size_out + 2)
+    tl.store(mine + lines[:, None] + parts_out[None], mixed, mask=written)
+    tl.store(mine + lines + size_out, most, mask=exists)
+    tl.store(mine + lines + size_out + 1, total, mask=exists)
+    tl.debug_barrier()  # every thread's sums are written before this block is counted
+    if tl.atomic_add(counters + group, 1, sem="acq_rel") < busy - 1:
+        return
+    tl.store(counters + group, 0)
+    most = tl.full([tile], -1e30, tl.float32)
+    total = tl.zeros([tile], tl.float32)
+    mixed = tl.zeros([tile, padded_out], tl.float32)
+    theirs = sums + group * splits * tile * (size_out + 2)
+    for _ in range(busy):
+        high = tl.load(theirs + lines + size_out, mask=exists, other=-1e30, cache_modifier=".cg")
+        weight = tl.load(theirs + lines + size_out + 1, mask=exists, other=0.0, cache_modifier=".cg")
+        part = tl.load(theirs + lines[:, None] + parts_out[None], mask=written, other=0.0, cache_modifier=".cg")
+        now = tl.maximum(most, high)
+        kept, scaled = tl.exp2(most - now), tl.exp2(high - now)
+        total = total * kept + weight * scaled
+        mixed = mixed * kept[:, None] + part * scaled[:, None]
+        most = now
+        theirs += tile * (size_out + 2)
+    tl.store(to, (mixed / total[:, None]).to(q.dtype), mask=written)
