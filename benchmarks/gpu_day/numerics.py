@@ -4,7 +4,9 @@ ratios, columns, trees."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ PLACES = ((300, (1, 4, 32)), (4000, (1,))) if ON_GPU else ((300, (1, 2)),)
 """Columns of the cache that are filled, and numbers of rows."""
 WIDTHS = (17, 9, 5, 1) if ON_GPU else (5, 1)
 """The widest first, as the engine captures them: it decides what is compiled for the others."""
+_PROCESSES = 6 if ON_GPU else 1
 _VOCABULARY, _KEY_HEADS = 1024, 2
 _HEAD = 128 if ON_GPU else 16
 _MOST_GAP = {"float32": 1e-4, "bfloat16": 0.02, "q8": 0.02, "q4": 0.02}
@@ -39,8 +42,11 @@ def rows() -> Iterator[Row]:
     """A row per head ratio and format."""
     if not ON_GPU:
         yield {"what": "no GPU: passes of fixed shape run eagerly on the CPU, in float32"}
-    for ratio, kind in product(RATIOS, KINDS):
-        yield {"what": f"{ratio} query heads per key head, {kind}", **_compare(ratio, kind)}
+    with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:  # most of the time is the compiler's
+        found = {pool.submit(_compare, *case): case for case in product(RATIOS, KINDS)}
+        for future in as_completed(found):
+            ratio, kind = found[future]
+            yield {"what": f"{ratio} query heads per key head, {kind}", **future.result()}
 
 
 @torch.inference_mode()
