@@ -54,8 +54,8 @@ def launch(
     (batch, heads, length, size), groups, seen = query.shape, keys.shape[1], visible.shape[-1]
     folded, size_out = heads // groups, values.shape[-1]
     padded, padded_out = (max(triton.next_power_of_2(each), _LEAST) for each in (size, size_out))
-    tile = min(triton.next_power_of_2(folded * length), _MOST, _REGISTERS // padded_out)
-    tile = max(tile, _LEAST)
+    most = min(_MOST, _REGISTERS // padded_out) if query.itemsize < 4 else _LEAST  # no matrix units for float32
+    tile = max(min(triton.next_power_of_2(folded * length), most), _LEAST)
     step = max(min(_MOST, _TILE_BYTES // (padded * keys.itemsize)), _LEAST)
     tiles = triton.cdiv(folded * length, tile)
     if batch * groups * tiles > COUNTERS:
@@ -107,8 +107,9 @@ def _attend(  # type: ignore[no-untyped-def]
     if split >= busy:
         return
 
-    at = query + row * query_row + own_head[:, None] * query_head + token[:, None] * query_token + parts[None]
-    q = tl.load(at, mask=exists[:, None] & (parts < size)[None], other=0.0)
+    query += row * query_row
+    asking = query + own_head[:, None] * query_head + token[:, None] * query_token + parts[None]
+    q = tl.load(asking, mask=exists[:, None] & (parts < size)[None], other=0.0)
     # Finite, so that a query that sees nothing here has weights of 0.
     most = tl.full([tile], -1e30, tl.float32)
     total = tl.zeros([tile], tl.float32)
@@ -120,14 +121,14 @@ def _attend(  # type: ignore[no-untyped-def]
     for place in range(first, tl.minimum(first + each * step, end), step):
         columns = place + tl.arange(0, step)
         inside = columns < end
-        at = keys + columns[:, None] * key_column + parts[None]
-        k = tl.load(at, mask=inside[:, None] & (parts < size)[None], other=0.0)
-        at = values + columns[:, None] * value_column + parts_out[None]
-        v = tl.load(at, mask=inside[:, None] & (parts_out < size_out)[None], other=0.0)
-        at = visible + token[:, None] * visible_token + columns[None]
-        seen_here = tl.load(at, mask=exists[:, None] & inside[None], other=0)
+        keys_here = keys + columns[:, None] * key_column + parts[None]
+        k = tl.load(keys_here, mask=inside[:, None] & (parts < size)[None], other=0.0)
+        values_here = values + columns[:, None] * value_column + parts_out[None]
+        v = tl.load(values_here, mask=inside[:, None] & (parts_out < size_out)[None], other=0.0)
+        visible_here = visible + token[:, None] * visible_token + columns[None]
+        allowed = tl.load(visible_here, mask=exists[:, None] & inside[None], other=0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        scores = tl.where(seen_here != 0, scores, float("-inf"))
+        scores = tl.where(allowed != 0, scores, float("-inf"))
         now = tl.maximum(most, tl.max(scores, 1))
         weights = tl.exp2(scores - now[:, None])
         kept = tl.exp2(most - now)

@@ -52,6 +52,27 @@ def test_it_computes_with_sixteen_bits(dtype: torch.dtype, device: str) -> None:
         compare(case, 4, torch.device(device), dtype, 2e-3 if dtype is torch.float16 else 2e-2)
 
 
+@pytest.mark.skipif(find_spec("triton") is None or INTERPRETED, reason="needs Triton's compiler")
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("capability", [75, 80, 90, 120])
+def test_the_kernel_compiles_without_a_gpu(dtype: str, capability: int) -> None:
+    """For a Turing card and later ones, and without numbers that do not fit into registers."""
+    from triton import compile as translated
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from specchat.engine.backends.cache_attention_kernel import _attend
+
+    fixed = {"length": 5, "folded": 4, "size": 128, "size_out": 128, "padded": 128, "padded_out": 128, "tile": 16}
+    fixed |= {"step": 32, "tiles": 2}
+    kinds = {**dict.fromkeys(("query", "keys", "values", "out"), f"*{dtype}"), "visible": "*u8", "sums": "*fp32"}
+    kinds |= {"slots": "*i64", "starts": "*i64", "counters": "*i32", "scale": "fp32"}
+    signature = {name: "constexpr" if name in fixed else kinds.get(name, "i32") for name in _attend.arg_names}
+    source = ASTSource(_attend, signature, {(_attend.arg_names.index(name),): fixed[name] for name in fixed})
+    made = translated(source, GPUTarget("cuda", capability, 32), {"num_warps": 4, "num_stages": 2})
+    assert made.metadata.shared < (99 if capability > 75 else 64) * 1024
+
+
 def compare(
     case: tuple[list[int], list[int], Tree, int, int, int],
     ratio: int,
