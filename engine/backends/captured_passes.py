@@ -82,13 +82,14 @@ def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        layer, view = held(), kwargs.get("past_key_values")
+        layer = held()
+        name, view = next((named for named in kwargs.items() if isinstance(named[1], StaticView)), ("", None))
         assert layer is not None
-        if not (isinstance(view, StaticView) and view.compiled):
+        if view is None or not view.compiled:
             return plain(layer, *args, **kwargs)
         # The layer gets its own view, so that the compiled code does not depend on the layer's index.
         with _no_hooks_within(layer):
-            return compiled(layer, *args, **{**kwargs, "past_key_values": view.layer(index)})
+            return compiled(layer, *args, **{**kwargs, name: view.layer(index)})
 
     return forward
 

@@ -31,6 +31,7 @@ from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint
 from specchat.engine.sampling.penalties import Penalties
@@ -76,6 +77,7 @@ class TransformersBackend(TensorBackend):
     ) -> None:
         self.model = model
         self.taps = tuple(taps)
+        self._cache_argument = cache_argument(model.forward)
         self.config = model.config.get_text_config()
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
@@ -299,10 +301,10 @@ class TransformersBackend(TensorBackend):
             output_hidden_states=bool(self.taps),
         )
         if self.states is None:
-            return run(past_key_values=view)
+            return run(**{self._cache_argument: view})
         slots, starts = view.slots.tolist(), columns[:, 0].tolist()
         with self.states.reading(slots, starts, columns.shape[1], view) as states:
-            return run(past_key_values=states)
+            return run(**{self._cache_argument: states})
 
 
 def _use_slot_attention(model: Any, config: Any) -> bool:
@@ -329,7 +331,7 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
                 input_ids=token,
                 position_ids=torch.zeros_like(token),
                 attention_mask=masks.of(torch.zeros_like(token), probe),
-                past_key_values=probe,
+                **{cache_argument(model.base_model.forward): probe},
                 use_cache=True,
             )
     except Exception as error:  # this call runs modelling code of any kind

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, first_line
+from specchat.engine.models.cache_argument import cache_argument
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -31,7 +32,7 @@ MTP_FILE = "mtp.safetensors"
 """The multi-token-prediction layer of a model that came as a GGUF file."""
 TEXT_PART = "model.language_model."
 """Beginning of the names of the text part's weights where a model reads images too."""
-_NEEDED_ARGUMENTS = {"attention_mask", "position_ids", "past_key_values"}
+_NEEDED_ARGUMENTS = {"attention_mask", "position_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,8 @@ def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig)
         return f"layers are of an unknown type ({', '.join(others)})"
     if network._is_stateful and not getattr(text, "layer_types", None):
         return "layers keep a recurrent state"
-    lacking = sorted(_NEEDED_ARGUMENTS - set(inspect.signature(network.forward).parameters))
+    needed = {*_NEEDED_ARGUMENTS, cache_argument(network.forward)}
+    lacking = needed - set(inspect.signature(network.forward).parameters)
     if lacking or getattr(text, "alibi", False):
         return "cache is not indexed by token position"
     return None

@@ -25,6 +25,7 @@ from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, pack_hea
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.load import fill
 from specchat.engine.errors import EngineError
+from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
@@ -153,11 +154,15 @@ class _BlockLayer(TorchLayer):
         mask: Tensor,
     ) -> Tensor:
         heads = self._head.config.num_attention_heads // self._head.config.num_key_value_heads
+
+        def update(key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+            return self.stored(places, key, value)
+
         out = self._head.block(
             stream,
             position_embeddings=rotation,
             attention_mask=mask.repeat(1, 1, heads, 1),
-            past_key_values=SimpleNamespace(update=lambda key, value, *_: self.stored(places, key, value)),
+            **{cache_argument(self._head.block.forward): SimpleNamespace(update=update)},
         )
         scored: Tensor = self._head.norm(out)
         return scored

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.published.find import CONFIG
 from specchat.engine.drafters.published.load import FINGERPRINT, TARGET, read_published
+from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.research.medusa import WEIGHTS, MedusaHeads, save_medusa
@@ -104,17 +105,18 @@ class Pass(Draft):
     def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Loss at some places of some rows. After token i, embedding j is at position i + 1 + j, predicts i + 2 + j."""
         network: Any = self.model.model
+        name = cache_argument(network.base_model.forward)
         network.set_attn_implementation("eager")  # a runner sets its own attention, which needs its cache
         batch = Batch(*(part[:_ROWS] for part in batch))
         tokens, length, device = batch.tokens, batch.tokens.shape[1], batch.tokens.device
         places = torch.randperm(length - POSITIONS - 1, device=device)[:_PLACES].sort().values
         with torch.no_grad():
-            cache = network.base_model(input_ids=tokens, use_cache=True).past_key_values
+            cache = getattr(network.base_model(input_ids=tokens, use_cache=True), name)
         out: Tensor = network.base_model(
             inputs_embeds=self.network.weight.repeat(len(tokens), len(places), 1).to(network.dtype),
             position_ids=(places[:, None] + 1 + torch.arange(POSITIONS, device=device)).flatten()[None],
             attention_mask=self._mask(places, length),
-            past_key_values=cache,
+            **{name: cache},
             use_cache=True,
         ).last_hidden_state
         states = out.view(len(tokens), len(places), POSITIONS, -1).unbind(2)

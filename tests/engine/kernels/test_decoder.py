@@ -15,6 +15,7 @@ from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError, Library, Variant
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.token_layout import TokenLayout
+from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.tiny_decoders import CONTEXT, FAMILIES, RECURRENT, RoundingCache, tiny_decoder, tiny_network
@@ -63,7 +64,7 @@ def test_a_pass_computes_what_the_modelling_code_does(family: str, cache_type: s
     with torch.inference_mode():
         out = network(
             torch.from_numpy(tokens)[None],
-            past_key_values=None if family in RECURRENT else RoundingCache(cache_type),
+            **{cache_argument(network.forward): None if family in RECURRENT else RoundingCache(cache_type)},
             output_hidden_states=True,
         )
     chain = TokenLayout.chains([1], [0], [LENGTH])
