@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = (
     *("transformers>=5.17,<6", "safetensors", "tokenizers", "gguf", "accelerate", "filelock", "psutil", "rich"),
+    "numpy<2.3",  # Triton's interpreter, which TRITON_INTERPRET=1 switches on, takes arrays for numbers
     *("pytest>=8.4,<9", "pytest-asyncio", "hypothesis", "jsonschema"),
 )
 """What the engine and its tests import, besides torch."""

@@ -23,7 +23,6 @@ _TILE_BYTES = 16384
 """Most memory of a step's keys: two steps of keys and values fit into the shared memory of every supported card."""
 _REGISTERS = 8192
 """Most numbers that a tile accumulates."""
-_BLOCKS_PER_PROCESSOR = 2
 
 
 def launch(
@@ -60,8 +59,7 @@ def launch(
     tiles = triton.cdiv(folded * length, tile)
     if batch * groups * tiles > COUNTERS:
         raise ValueError(f"{batch} rows of {groups} heads are too many")
-    wanted = triton.cdiv(_BLOCKS_PER_PROCESSOR * processors, batch * groups * tiles)
-    splits = min(wanted, triton.cdiv(seen, step))
+    splits = min(triton.cdiv(processors, batch * groups * tiles), triton.cdiv(seen, step))
     out = query.new_empty(batch, length, heads, size_out)
     sums = query.new_empty((batch * groups * tiles, splits, tile, size_out + 2), dtype=torch.float32)
     query, visible = _along(query), _along(visible)

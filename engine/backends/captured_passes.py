@@ -33,15 +33,13 @@ from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64
-"""Recompilation limit per layer class and process: kinds of layers, times numbers of rows, one or several tokens."""
-_OPTIONS: dict[str, Any] = {
-    "emulate_precision_casts": True,
-    "coordinate_descent_tuning": True,
-    "combo_kernels": True,
-}
+"""Recompilation limit per layer class and process: kinds of layers, one or several rows, one or several tokens."""
+_OPTIONS = {"emulate_precision_casts": True, "combo_kernels": True}
 """Options of torch's compiler. It rounds where the modelling code rounds, so that results differ only by the order of
-sums; it makes the products of one token by itself, fused with what is before and after them: on an H100, 8B in bfloat16
-is 3 to 6 % faster than with cuBLAS's; and it puts kernels side by side into one launch."""
+sums, and puts kernels side by side into one launch."""
+_TUNED = _OPTIONS | {"coordinate_descent_tuning": True}
+"""For one token: the compiler makes its products by itself, fused with what is before and after them, and tries
+variants of every kernel. On an H100, 8B in bfloat16 is 3 to 6 % faster than with cuBLAS's."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -77,8 +75,9 @@ def _indices(layer: nn.Module) -> set[int]:
 def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     """Forward pass of a layer, compiled if its cache view asks for it."""
     plain = type(layer).forward
-    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options=_OPTIONS)
-
+    usual, tuned = (
+        torch.compile(plain, fullgraph=True, dynamic=True, options=options) for options in (_OPTIONS, _TUNED)
+    )
     held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -88,6 +87,7 @@ def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
         if view is None or not view.compiled:
             return plain(layer, *args, **kwargs)
         # The layer gets its own view, so that the compiled code does not depend on the layer's index.
+        compiled = tuned if view.positions.numel() == 1 else usual
         with _no_hooks_within(layer):
             return compiled(layer, *args, **{**kwargs, name: view.layer(index)})
 

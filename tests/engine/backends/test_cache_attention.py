@@ -1,6 +1,7 @@
 """The Triton kernel that attends to rows of the cache where they lie: on a GPU, or in Triton's interpreter.
 
-The latter runs where Triton is installed and TRITON_INTERPRET is set, as `scripts/test_torch.py` does.
+The latter needs no GPU, but Triton, which comes with torch for CUDA:
+TRITON_INTERPRET=1 python -m scripts.test_torch 2.11 -- tests/engine/backends/test_cache_attention.py
 """
 
 import os
