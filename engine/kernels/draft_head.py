@@ -25,7 +25,7 @@ from specchat.engine.kernels.growing_trees import (
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CCache, CGrowth, CHeadModel, CHeadStep, CTables
+from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 STATE = -1
@@ -75,7 +75,7 @@ class PackedHead:
             matrix: PackedMatrix = getattr(weights, name)
             if (matrix.rows, matrix.columns) != (hidden, columns):
                 raise KernelError(f"{name} is {matrix.rows} x {matrix.columns} and not {hidden} x {columns}")
-        self.weights, self._width = weights, weights.taps * hidden
+        self.weights, self.width = weights, weights.taps * hidden
         self._kernels = library().c
         model = CHeadModel(
             layer=weights.layer.c,
@@ -85,8 +85,6 @@ class PackedHead:
             tap_count=weights.taps,
         )
         self._c = self._kernels.sk_head_new(model)
-        self._known: Tensor | None = None
-        """The draft vocabulary, once checked."""
         weakref.finalize(self, self._kernels.sk_head_free, self._c)
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
@@ -117,7 +115,7 @@ class PackedHead:
         Raises:
             KernelError: a slot or column does not exist.
         """
-        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self._width), threads)
+        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self.width), threads)
 
     def absorb(self, rows: RoundRows) -> None:
         """Compute and store the head's states of each row's last token and of the tokens that a round has accepted.
@@ -127,36 +125,22 @@ class PackedHead:
         """
         self._kernels.sk_head_absorb_round(self._c, rows.c)
 
-    def trees(
-        self,
-        rows: Sequence[CGrowth],
-        read: Sequence[TargetStates],
-        support: tuple[Tensor, Tensor],
-        rules: GrowthRules,
-        threads: int,
-        kept: object,
-    ) -> GrowingTrees:
-        """Draft trees (`engine.drafters.tree_growth`) to be grown, once new states have been stored.
+    def trees(self, count: int, support: tuple[Tensor, Tensor], rules: GrowthRules) -> GrowingTrees:
+        """Memory for so many draft trees (`engine.drafters.tree_growth`).
 
         Args:
-            rows: [B].
-            read: new hidden states of the target.
+            count: B.
             support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it.
             rules: for all trees.
-            threads: number of threads, the caller included.
-            kept: memory that `rows` point to.
 
         Raises:
-            KernelError: arguments do not fit.
+            KernelError: the vocabulary does not fit.
         """
-        known, places = support
-        if known is not self._known:
-            sizes = self.weights.layer.shape.vocabulary, self.weights.layer.embedding.rows
-            for part, size in zip((known, places), sizes, strict=True):
-                if part.dtype is not torch.int64 or part.shape != (size,) or not part.is_contiguous():
-                    raise KernelError(f"a draft vocabulary must be {sizes[0]} and {sizes[1]} contiguous int64")
-            self._known = known
-        return GrowingTrees(self._c, rows, read, self._width, support, rules, threads, kept)
+        sizes = self.weights.layer.shape.vocabulary, self.weights.layer.embedding.rows
+        for part, size in zip(support, sizes, strict=True):
+            if part.dtype is not torch.int64 or part.shape != (size,) or not part.is_contiguous():
+                raise KernelError(f"a draft vocabulary must be {sizes[0]} and {sizes[1]} contiguous int64")
+        return GrowingTrees(self._c, count, support, rules)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:
         """Grow trees without a pass of the target, in one call.

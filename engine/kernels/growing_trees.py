@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from ctypes import Array
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -54,52 +53,50 @@ class TargetStates(NamedTuple):
 
 
 class GrowingTrees:
-    """`sk_growing`, and what has to live as long.
+    """`sk_growing` for B trees, and what has to live as long; used again for each draft.
 
     Args:
         head: `sk_head`.
-        rows: [B], the tree to grow for each.
-        read: new hidden states of the target.
-        width: of them.
+        count: B.
         support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it.
         rules: for all trees.
-        threads: number of threads, the caller included.
-        kept: memory that `rows` point to.
     """
 
-    def __init__(
-        self,
-        head: int,
-        rows: Sequence[CGrowth],
-        read: Sequence[TargetStates],
-        width: int,
-        support: tuple[Tensor, Tensor],
-        rules: GrowthRules,
-        threads: int,
-        kept: object,
-    ) -> None:
+    def __init__(self, head: int, count: int, support: tuple[Tensor, Tensor], rules: GrowthRules) -> None:
         self.head, self.longest = head, rules.longest
-        self._kept = rows, [*read], support, kept
+        self.rows = (CGrowth * count)()
+        """[B], the tree to grow for each."""
         known, places = support
-        self.rows = (CGrowth * len(rows))(*rows)
-        edges = _c_edges(rules.edges)
+        edges = array("d", rules.edges)
+        self._lasting, self._kept = (support, edges), object()
         self._c = CGrowing(
-            len(rows),
-            self.rows,
-            len(read),
-            c_reads(read, width),
-            known.data_ptr(),
-            places.data_ptr(),
-            places.shape[0],
-            edges.buffer_info()[0],
-            len(edges),
-            rules.longest,
-            rules.branches,
-            rules.stream,
-            rules.least,
-            rules.hope,
-            threads,
+            row_count=count,
+            rows=self.rows,
+            known=known.data_ptr(),
+            places=places.data_ptr(),
+            vocabulary=places.shape[0],
+            edges=edges.buffer_info()[0],
+            edge_count=len(edges),
+            longest=rules.longest,
+            branches=rules.branches,
+            stream=rules.stream,
+            least=rules.least,
+            hope=rules.hope,
         )
+
+    def fill(self, read: Sequence[TargetStates], width: int, threads: int, kept: object) -> None:
+        """Set what is new for a draft, next to `rows`.
+
+        Args:
+            read: new hidden states of the target.
+            width: of them.
+            threads: number of threads, the caller included.
+            kept: memory that `rows` point to.
+        """
+        self._kept = kept, read
+        self._c.read_count, self._c.threads = len(read), threads
+        if read:
+            self._c.read = c_reads(read, width)
 
     @property
     def steps(self) -> int:
@@ -123,9 +120,3 @@ def c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
         if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
             raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
     return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))
-
-
-@lru_cache
-def _c_edges(edges: tuple[float, ...]) -> array[float]:
-    """Kept alive by the cache."""
-    return array("d", edges)

@@ -44,7 +44,7 @@ class Viewport:
     @property
     def place(self) -> Place:
         """The current place."""
-        top, height = self._view.scroll_offset.y, self._view.size.height
+        top, height = self._view.scroll_offset.y, max(self._view.size.height, 1)
         first, part = next(iter(self._stack.parts_between(top, top + height)), (top, None))
         seen = ((self._cursor.at(line, 0, nearest=True), line - top) for line in range(top, top + height))
         spot, above = next(((spot, above) for spot, above in seen if spot is not None), (None, 0))
@@ -69,7 +69,7 @@ class Viewport:
         """Scroll until a line is the first visible one; the end is followed if that shows it."""
         self.following = False
         self._scroll(line)
-        self.following = self._view.is_vertical_scroll_end
+        self.following = bool(self._view.size) and self._view.is_vertical_scroll_end  # a view without layout is at its end
 
     def refresh(self, first: int, end: int) -> None:
         """Redraw the visible ones of these lines; otherwise Textual would also redraw widgets below the view."""

@@ -83,7 +83,8 @@ class PackedLayer(HeadLayer):
         self._unfused = 0
         self._penalties = PenaltiesOfRows(embedding.rows)
         self._q: dict[int, Tensor] = {}
-        """Memory for distributions, by number of rows."""
+        self._trees: dict[int, GrowingTrees] = {}
+        """Memory for distributions, and for trees that grow, by number of rows."""
         self.scores: Scores
         """What the last step gave."""
 
@@ -158,9 +159,14 @@ class PackedLayer(HeadLayer):
         drawn = [not each.row.greedy for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None
         address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
-        found = [_growth(each, begins[i], address + stride * i, self._penalties) for i, each in enumerate(asked)]
-        rows, kept = [row for row, _ in found], (q, found)
-        trees = self._head.trees(rows, self._read, support, _RULES, torch.get_num_threads(), kept)
+        if len(asked) not in self._trees:
+            self._trees[len(asked)] = self._head.trees(len(asked), support, _RULES)
+        trees = self._trees[len(asked)]
+        kept = [
+            _fill(row, each, begin, address + stride * i, self._penalties)
+            for i, (row, each, begin) in enumerate(zip(trees.rows, asked, begins, strict=True))
+        ]
+        trees.fill(self._read, self._head.width, torch.get_num_threads(), (q, kept))
         self._read, self._unfused = [], 0
         return Draft.deferred(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
 
@@ -245,11 +251,12 @@ def can_be_packed(head: DraftHead) -> bool:
     return all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
 
 
-def _growth(asked: Asked, begin: int, q: int, penalties: PenaltiesOfRows) -> tuple[CGrowth, object]:
-    """The tree to grow for a row, and the memory that it points to.
+def _fill(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: PenaltiesOfRows) -> object:
+    """Set the tree to grow for a row; the memory that it points to.
 
     Args:
-        asked: what it may be.
+        growth: set.
+        asked: what the tree may be.
         begin: first place that the head has to read.
         q: address of the distributions of each node's children, if the row is sampled.
         penalties: of all rows.
@@ -264,25 +271,14 @@ def _growth(asked: Asked, begin: int, q: int, penalties: PenaltiesOfRows) -> tup
     # The last place is scored even where it has been read.
     begin = min(begin, len(row.tokens) - 2)
     ids, numbers = array("q", row.tokens[begin + 1 :]), budget.numbers
-    passes = numbers.buffer_info()[0]
-    growth = CGrowth(
-        row.slot,
-        begin,
-        begin + len(ids),
-        asked.depth,
-        budget.line,
-        budget.repeatable,
-        ids.buffer_info()[0],
-        passes,
-        passes + 8 * (len(budget.passes) + first),
-        budget.step,
-        None if row.greedy else c_settings(row.request.sampling),
-        penalties.of(row).c() if row.adjusts else None,
-        row.seed,
-        row.rounds,
-        q,
-    )
-    return growth, (ids, numbers)
+    growth.slot, growth.begin, growth.end, growth.depth = row.slot, begin, begin + len(ids), asked.depth
+    growth.line, growth.repeatable, growth.step = budget.line, budget.repeatable, budget.step
+    growth.ids, growth.passes = ids.buffer_info()[0], numbers.buffer_info()[0]
+    growth.rates = growth.passes + 8 * (len(budget.passes) + first)
+    growth.sampling = None if row.greedy else c_settings(row.request.sampling)
+    growth.penalties = penalties.of(row).c() if row.adjusts else None
+    growth.seed, growth.number, growth.q = row.seed, row.rounds, q
+    return ids, numbers
 
 
 def _weights(
