@@ -63,13 +63,18 @@ def main() -> None:
     print(f"{options.file}: {options.file.stat().st_size / 1e9:.2f} GB")
 
 
-def write(file: Path, tokenizer: Path, shape: Shape) -> None:
+Values = Callable[[np.random.Generator, str, tuple[int, ...], Type], NDArray[Any]]
+"""Makes a tensor of this name, with these sizes and of this type."""
+
+
+def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = None) -> None:
     """Write random weights.
 
     Args:
         file: where to; replaced if it is there.
         tokenizer: a GGUF file whose tokenizer is taken.
         shape: of the model.
+        values: makes the weights, `random_values` if None.
     """
     draws = np.random.default_rng(1)
     writer = GGUFWriter(file, shape.architecture, use_temp_file=True)
@@ -89,7 +94,7 @@ def write(file: Path, tokenizer: Path, shape: Shape) -> None:
         for name, sizes, kind in shape.tensors(shape, layer)
     )
     for name, sizes, kind in (embedding, norm, *shape.shared, *layers):
-        writer.add_tensor(name, _values(draws, name, sizes, kind), raw_dtype=kind)
+        writer.add_tensor(name, (values or random_values)(draws, name, sizes, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -119,7 +124,7 @@ def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter, vocabulary: int) -> 
             writer.add_key_value(name, value, field.types[0])
 
 
-def _values(draws: np.random.Generator, name: str, sizes: tuple[int, ...], kind: Type) -> NDArray[Any]:
+def random_values(draws: np.random.Generator, name: str, sizes: tuple[int, ...], kind: Type) -> NDArray[Any]:
     """Random values; norms and scales are 1, and the decay rates of a delta net negative."""
     if kind in _BYTES:
         return _blocks(draws, sizes[0], sizes[1], kind)
@@ -164,8 +169,8 @@ def _attention(shape: Shape, layer: int, heads: int, key_heads: int, size: int, 
 
 
 def _llama(shape: Shape, layer: int) -> Iterator[Tensor]:
-    yield from _attention(shape, layer, 32, 8, 64, gated=False)
-    yield from _mlp(shape, layer, 8192)
+    yield from _attention(shape, layer, 32, shape.metadata["attention.head_count_kv"], 64, gated=False)
+    yield from _mlp(shape, layer, shape.metadata["feed_forward_length"])
     for name in ("attn_norm", "ffn_norm"):
         yield f"{name}.weight", (shape.hidden,), Type.F32
 
@@ -219,6 +224,18 @@ SHAPES = {
             "attention.layer_norm_rms_epsilon": 1e-5,
             "rope.dimension_count": 64,
             "rope.freq_base": 500_000.0,
+        },
+        _llama,
+    ),
+    "smollm2-1.7b": Shape(
+        *("llama", 2048, 24, 49_152),
+        {
+            "feed_forward_length": 8192,
+            "attention.head_count": 32,
+            "attention.head_count_kv": 32,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.dimension_count": 64,
+            "rope.freq_base": 130_000.0,
         },
         _llama,
     ),

@@ -76,11 +76,11 @@ def slot_attention(
         [B, T, H, Dv], and None for the weights.
 
     Raises:
-        RuntimeError: the model's layers do not hand `cache_rows` on.
+        RuntimeError: the model's layers do not pass `cache_rows`.
     """
     if attention_mask is not None and attention_mask.dtype is torch.uint8:
         if cache_rows is None:
-            raise RuntimeError("the model's layers do not hand on what it needs")
+            raise RuntimeError("the model's layers do not pass on where the rows are")
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return attend(query, key, value, attention_mask, *cache_rows, scale, sliding_window or 0), None
     # Compiled layers are static ones, whose rows lie together; the compiler knows no context variables.

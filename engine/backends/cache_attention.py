@@ -89,8 +89,7 @@ def _(
 ) -> Tensor:
     from specchat.engine.backends.cache_attention_kernel import launch
 
-    rows = CacheRows(slots, starts, counters)
-    return launch(query, keys, values, visible, rows, scale, window, _processors(query.device))
+    return launch(query, keys, values, visible, slots, starts, counters, scale, window, _processors(query.device))
 
 
 @lru_cache

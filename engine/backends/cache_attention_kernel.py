@@ -13,8 +13,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from specchat.engine.backends.cache_attention import COUNTERS, CacheRows
-
 _LEAST = 16
 """Fewest rows and columns of a matrix product."""
 _MOST = 64
@@ -30,7 +28,9 @@ def launch(
     keys: Tensor,
     values: Tensor,
     visible: Tensor,
-    rows: CacheRows,
+    slots: Tensor,
+    starts: Tensor,
+    counters: Tensor,
     scale: float,
     window: int,
     processors: int,
@@ -42,7 +42,9 @@ def launch(
         keys: any strides except along D, as are the values.
         values: of the cache.
         visible: the mask.
-        rows: where the rows are.
+        slots: of the rows.
+        starts: of the rows.
+        counters: zeros.
         scale: factor on the scores.
         window: columns before a row.
         processors: of the device.
@@ -57,14 +59,14 @@ def launch(
     tile = max(min(triton.next_power_of_2(folded * length), most), _LEAST)
     step = max(min(_MOST, _TILE_BYTES // (padded * keys.itemsize)), _LEAST)
     tiles = triton.cdiv(folded * length, tile)
-    if batch * groups * tiles > COUNTERS:
+    if batch * groups * tiles > len(counters):
         raise ValueError(f"{batch} rows of {groups} heads are too many")
     splits = min(triton.cdiv(processors, batch * groups * tiles), triton.cdiv(seen, step))
     out = query.new_empty(batch, length, heads, size_out)
     sums = query.new_empty((batch * groups * tiles, splits, tile, size_out + 2), dtype=torch.float32)
     query, visible = _along(query), _along(visible)
     _attend[splits, groups * tiles, batch](
-        query, keys, values, visible, rows.slots, rows.starts, rows.counters, sums, out,
+        query, keys, values, visible, slots, starts, counters, sums, out,
         seen, scale * 1.4426950408889634, window,
         *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], visible.stride(0), visible.stride(2),
         length, folded, size, size_out, padded, padded_out, tile, step, tiles,
@@ -108,31 +110,12 @@ def _attend(  # type: ignore[no-untyped-def]
     query += row * query_row
     asking = query + own_head[:, None] * query_head + token[:, None] * query_token + parts[None]
     q = tl.load(asking, mask=exists[:, None] & (parts < size)[None], other=0.0)
-    # Finite, so that a query that sees nothing here has weights of 0.
-    most = tl.full([tile], -1e30, tl.float32)
-    total = tl.zeros([tile], tl.float32)
-    mixed = tl.zeros([tile, padded_out], tl.float32)
-    keys += slot * key_slot + head * key_head
-    values += slot * value_slot + head * value_head
-    visible += row * visible_row
     first = (begin + split * each) * step
-    for place in range(first, tl.minimum(first + each * step, end), step):
-        columns = place + tl.arange(0, step)
-        inside = columns < end
-        keys_here = keys + columns[:, None] * key_column + parts[None]
-        k = tl.load(keys_here, mask=inside[:, None] & (parts < size)[None], other=0.0)
-        values_here = values + columns[:, None] * value_column + parts_out[None]
-        v = tl.load(values_here, mask=inside[:, None] & (parts_out < size_out)[None], other=0.0)
-        visible_here = visible + token[:, None] * visible_token + columns[None]
-        allowed = tl.load(visible_here, mask=exists[:, None] & inside[None], other=0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        scores = tl.where(allowed != 0, scores, float("-inf"))
-        now = tl.maximum(most, tl.max(scores, 1))
-        weights = tl.exp2(scores - now[:, None])
-        kept = tl.exp2(most - now)
-        total = total * kept + tl.sum(weights, 1)
-        mixed = mixed * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        most = now
+    mixed, most, total = _softmax(
+        q, keys + slot * key_slot + head * key_head, values + slot * value_slot + head * value_head,
+        visible + row * visible_row + token * visible_token, exists, first, tl.minimum(first + each * step, end),
+        scale, key_column, value_column, size, size_out, padded, padded_out, tile, step,
+    )  # fmt: skip
 
     heads = tl.num_programs(1) // tiles * folded
     to = out + ((row * length + token[:, None]) * heads + own_head[:, None]) * size_out + parts_out[None]
@@ -152,18 +135,61 @@ def _attend(  # type: ignore[no-untyped-def]
     if tl.atomic_add(counters + group, 1, sem="acq_rel") < busy - 1:
         return
     tl.store(counters + group, 0)
+    found = _put_together(sums + group * splits * tile * (size_out + 2), busy, exists, tile, size_out, padded_out)
+    tl.store(to, found.to(q.dtype), mask=written)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _softmax(  # type: ignore[no-untyped-def]
+    q, keys, values, visible, exists, first, end, scale, key_column, value_column,
+    size: tl.constexpr, size_out: tl.constexpr, padded: tl.constexpr, padded_out: tl.constexpr,
+    tile: tl.constexpr, step: tl.constexpr,
+):  # fmt: skip
+    """Of the columns from `first` to `end`: the weighted sum of values [tile, padded_out], not divided by the sum of
+    weights; the exponent that weights are relative to [tile]; and that sum [tile]. `visible` has each query's row."""
+    parts, parts_out = tl.arange(0, padded), tl.arange(0, padded_out)
+    # Finite, so that a query that sees nothing here has weights of 0.
     most = tl.full([tile], -1e30, tl.float32)
     total = tl.zeros([tile], tl.float32)
     mixed = tl.zeros([tile, padded_out], tl.float32)
-    theirs = sums + group * splits * tile * (size_out + 2)
+    for place in range(first, end, step):
+        columns = place + tl.arange(0, step)
+        inside = columns < end
+        keys_here = keys + columns[:, None] * key_column + parts[None]
+        k = tl.load(keys_here, mask=inside[:, None] & (parts < size)[None], other=0.0)
+        values_here = values + columns[:, None] * value_column + parts_out[None]
+        v = tl.load(values_here, mask=inside[:, None] & (parts_out < size_out)[None], other=0.0)
+        allowed = tl.load(visible[:, None] + columns[None], mask=exists[:, None] & inside[None], other=0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(allowed != 0, scores, float("-inf"))
+        now = tl.maximum(most, tl.max(scores, 1))
+        weights = tl.exp2(scores - now[:, None])
+        kept = tl.exp2(most - now)
+        total = total * kept + tl.sum(weights, 1)
+        mixed = mixed * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        most = now
+    return mixed, most, total
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _put_together(  # type: ignore[no-untyped-def]
+    parts, busy, exists, tile: tl.constexpr, size_out: tl.constexpr, padded_out: tl.constexpr
+):
+    """The softmax over all columns of a tile's queries, from those of `busy` parts of the columns."""
+    lines, columns = tl.arange(0, tile) * (size_out + 2), tl.arange(0, padded_out)
+    stored = exists[:, None] & (columns < size_out)[None]
+    most = tl.full([tile], -1e30, tl.float32)
+    total = tl.zeros([tile], tl.float32)
+    mixed = tl.zeros([tile, padded_out], tl.float32)
     for _ in range(busy):
-        high = tl.load(theirs + lines + size_out, mask=exists, other=-1e30, cache_modifier=".cg")
-        weight = tl.load(theirs + lines + size_out + 1, mask=exists, other=0.0, cache_modifier=".cg")
-        part = tl.load(theirs + lines[:, None] + parts_out[None], mask=written, other=0.0, cache_modifier=".cg")
+        # Past the first-level cache, which knows nothing of what other processors write.
+        high = tl.load(parts + lines + size_out, mask=exists, other=-1e30, cache_modifier=".cg")
+        weight = tl.load(parts + lines + size_out + 1, mask=exists, other=0.0, cache_modifier=".cg")
+        part = tl.load(parts + lines[:, None] + columns[None], mask=stored, other=0.0, cache_modifier=".cg")
         now = tl.maximum(most, high)
         kept, scaled = tl.exp2(most - now), tl.exp2(high - now)
         total = total * kept + weight * scaled
         mixed = mixed * kept[:, None] + part * scaled[:, None]
         most = now
-        theirs += tile * (size_out + 2)
-    tl.store(to, (mixed / total[:, None]).to(q.dtype), mask=written)
+        parts += tile * (size_out + 2)
+    return mixed / total[:, None]

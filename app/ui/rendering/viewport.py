@@ -69,7 +69,8 @@ class Viewport:
         """Scroll until a line is the first visible one; the end is followed if that shows it."""
         self.following = False
         self._scroll(line)
-        self.following = bool(self._view.size) and self._view.is_vertical_scroll_end  # a view without layout is at its end
+        # A view without layout says that it is at its end.
+        self.following = bool(self._view.size) and self._view.is_vertical_scroll_end
 
     def refresh(self, first: int, end: int) -> None:
         """Redraw the visible ones of these lines; otherwise Textual would also redraw widgets below the view."""

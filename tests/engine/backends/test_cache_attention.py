@@ -100,7 +100,7 @@ def launched() -> Callable[..., torch.Tensor]:
     from specchat.engine.backends.cache_attention_kernel import launch
 
     def run(*given: torch.Tensor | float) -> torch.Tensor:
-        return launch(*given[:4], CacheRows(*given[4:7]), *given[7:], processors=132)  # type: ignore[arg-type]
+        return launch(*given, processors=132)  # type: ignore[arg-type]
 
     return run
 

@@ -1,0 +1,128 @@
+"""A target in the shape of a larger model and a head that agrees with it at a given share of the tokens.
+
+Run from the repository: python -m benchmarks.make_predictable_pair FILE.gguf HEAD [--agreement A] [--shape SHAPE]
+
+For `specchat bench --target FILE.gguf --draft HEAD --temperature 0`: what drafts bring to a model of this size, without
+one at hand. All layers are computed, and add nothing, so that the target's next token is a function of its last one: a
+cycle through tokens in random order. For a share of them the head knows the next token, and is as sure of another one
+for the rest. So each drafted token is accepted with probability A, independently of the others, as Leviathan et al.
+2023 assume (section 3.1).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from numpy.typing import NDArray
+from torch import nn
+
+from benchmarks.make_random_gguf import SHAPES, Shape, random_values, write
+from specchat.engine.config import models_folder
+from specchat.engine.drafters.head.folder import HeadAcceptance, HeadCard, save_head
+from specchat.engine.drafters.head.network import DraftHead, HeadShape
+from specchat.engine.models import DEFAULT_PRESET, ModelStore
+from specchat.engine.models.packed.find import gguf_file, packed_folder
+from specchat.engine.models.packed.load import load_packed
+from specchat.engine.progress import ignore_progress
+
+_DRAFTABLE = 12_288
+"""Tokens of the cycle; the head scores as many."""
+_FIRST = 1000
+"""First token of the cycle: those before it are special, or in prompts."""
+_WITHOUT_EFFECT = ("attn_output.weight", "ffn_down.weight")
+"""What layers add to the hidden states is 0."""
+_LESS = np.float16(0.98)
+"""Of the logit of the right token, that of the one which the head takes for it."""
+
+
+def main() -> None:
+    """Write both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("head", type=Path)
+    parser.add_argument("--agreement", type=float, default=0.8)
+    parser.add_argument("--shape", choices=("llama-3.2-1b", "smollm2-1.7b"), default="llama-3.2-1b")
+    options = parser.parse_args()
+    source = gguf_file(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress)
+    assert source is not None  # the default model is a GGUF file
+    shape = SHAPES[options.shape]
+    output = ("output.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)
+    pair = _Pair(options.agreement)
+    write(options.file, source, replace(shape, shared=(output,)), pair.values)
+    _save(options.head, options.file, shape, pair.known)
+
+
+class _Pair:
+    """The weights of the target, and what the head can draft.
+
+    Args:
+        agreement: share of the tokens that the head knows.
+    """
+
+    def __init__(self, agreement: float) -> None:
+        draws = np.random.default_rng(2)
+        self._cycle = draws.permutation(_DRAFTABLE) + _FIRST
+        self._wrong = draws.permutation(_DRAFTABLE)[: round((1 - agreement) * _DRAFTABLE)]
+        """Places in the cycle after which the head is wrong."""
+        self._decoys = np.arange(len(self._wrong)) + _FIRST + _DRAFTABLE
+        following = np.roll(self._cycle, -1)
+        self.known = np.sort([*np.delete(following, self._wrong), *self._decoys])
+        self._embedding: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def values(self, draws: np.random.Generator, name: str, sizes: tuple[int, ...], kind: Type) -> NDArray[Any]:
+        """A tensor of the target."""
+        if name == "output.weight":
+            return self._output()
+        found = random_values(draws, name, sizes, kind)
+        if name == "token_embd.weight":
+            found[:_FIRST] = found[self._cycle[:_FIRST]]  # so that the cycle is entered after any prompt
+            self._embedding = found
+        elif name.endswith(_WITHOUT_EFFECT):
+            step = slice(208, 210) if kind is Type.Q6_K else slice(0, 4)
+            blocks = found.reshape(-1, 210 if kind is Type.Q6_K else 144)
+            blocks[:, step] = 0
+        return found
+
+    def _output(self) -> NDArray[np.uint8]:
+        """Rows of the output layer: of each token the embedding of its predecessor."""
+        rows = self._embedding.copy()
+        rows[:_FIRST].reshape(-1, 210)[:, 208:] = 0
+        rows[np.roll(self._cycle, -1)] = self._embedding[self._cycle]
+        taken = self._embedding[self._cycle[self._wrong]]
+        steps = taken.reshape(-1, 210)[:, 208:].copy().view(np.float16) * _LESS
+        taken.reshape(-1, 210)[:, 208:] = steps.view(np.uint8)
+        rows[self._decoys] = taken
+        return rows
+
+
+def _save(folder: Path, target: Path, shape: Shape, known: NDArray[np.int64]) -> None:
+    """A head of one of the target's layers, which hands the embedding of the last token on."""
+    about = shape.metadata
+    heads, size = about["attention.head_count"], about["rope.dimension_count"]
+    taps = (shape.layers // 4, shape.layers // 2, shape.layers)
+    head_shape = HeadShape(
+        *(shape.hidden, heads, about["attention.head_count_kv"], size, about["feed_forward_length"], taps),
+        *(about["rope.freq_base"], about["attention.layer_norm_rms_epsilon"]),
+    )
+    head = DraftHead(head_shape).requires_grad_(False)
+    for part in (head.fuse, head.again, head.out, head.down):
+        part.weight.zero_()
+    head.token.weight.copy_(nn.init.eye_(torch.empty(shape.hidden, shape.hidden)))
+    found = packed_folder(str(target), "auto", ModelStore(models_folder()), ignore_progress)
+    assert found is not None  # it is a GGUF file
+    loaded = load_packed(found, ignore_progress)
+    unknown = HeadAcceptance(0.0, (), 1.0)
+    card = HeadCard(
+        *(loaded.name, loaded.fingerprint, head_shape, 0, 0, 0.0, 4, unknown, unknown), codes="q4", norms=loaded.norms
+    )
+    save_head(folder, head, torch.from_numpy(known), card)
+
+
+if __name__ == "__main__":
+    main()
