@@ -4,8 +4,8 @@ Run from the repository: python -m benchmarks.make_predictable_pair FILE.gguf HE
 
 For `specchat bench --target FILE.gguf --draft HEAD --temperature 0`: what drafts bring to a model of this size, without
 one at hand. All layers are computed, and add nothing, so that the target's next token is a function of its last one: a
-cycle through tokens in random order. For a share of them the head knows the next token, and is as sure of another one
-for the rest. So each drafted token is accepted with probability A, independently of the others, as Leviathan et al.
+cycle through tokens in random order. The head predicts it for a share A of the tokens, and is as confident of a wrong
+one for the rest. So each drafted token is accepted with probability A, independently of the others, as Leviathan et al.
 2023 assume (section 3.1).
 """
 
@@ -22,7 +22,7 @@ from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.make_random_gguf import SHAPES, Shape, random_values, write
+from benchmarks.make_random_gguf import BYTES, SHAPES, STEPS, Shape, random_values, write
 from specchat.engine.config import models_folder
 from specchat.engine.drafters.head.folder import HeadAcceptance, HeadCard, save_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
@@ -35,10 +35,10 @@ _DRAFTABLE = 12_288
 """Tokens of the cycle; the head scores as many."""
 _FIRST = 1000
 """First token of the cycle: those before it are special, or in prompts."""
-_WITHOUT_EFFECT = ("attn_output.weight", "ffn_down.weight")
-"""What layers add to the hidden states is 0."""
+_ADDED = ("attn_output.weight", "ffn_down.weight")
+"""Output projections, which are 0, so that layers add nothing to the hidden states."""
 _LESS = np.float16(0.98)
-"""Of the logit of the right token, that of the one which the head takes for it."""
+"""Factor between the logit of the right token and that of the wrong one that the head drafts instead."""
 
 
 def main() -> None:
@@ -83,26 +83,25 @@ class _Pair:
         if name == "token_embd.weight":
             found[:_FIRST] = found[self._cycle[:_FIRST]]  # so that the cycle is entered after any prompt
             self._embedding = found
-        elif name.endswith(_WITHOUT_EFFECT):
-            step = slice(208, 210) if kind is Type.Q6_K else slice(0, 4)
-            blocks = found.reshape(-1, 210 if kind is Type.Q6_K else 144)
-            blocks[:, step] = 0
+        elif name.endswith(_ADDED):
+            found.reshape(-1, BYTES[kind])[:, STEPS[kind]] = 0
         return found
 
     def _output(self) -> NDArray[np.uint8]:
         """Rows of the output layer: of each token the embedding of its predecessor."""
         rows = self._embedding.copy()
-        rows[:_FIRST].reshape(-1, 210)[:, 208:] = 0
+        size, step = BYTES[Type.Q6_K], STEPS[Type.Q6_K]
+        rows[:_FIRST].reshape(-1, size)[:, step] = 0
         rows[np.roll(self._cycle, -1)] = self._embedding[self._cycle]
         taken = self._embedding[self._cycle[self._wrong]]
-        steps = taken.reshape(-1, 210)[:, 208:].copy().view(np.float16) * _LESS
-        taken.reshape(-1, 210)[:, 208:] = steps.view(np.uint8)
+        steps = taken.reshape(-1, size)[:, step].copy().view(np.float16) * _LESS
+        taken.reshape(-1, size)[:, step] = steps.view(np.uint8)
         rows[self._decoys] = taken
         return rows
 
 
 def _save(folder: Path, target: Path, shape: Shape, known: NDArray[np.int64]) -> None:
-    """A head of one of the target's layers, which hands the embedding of the last token on."""
+    """Write a head with the sizes of a target's layer, whose output is the embedding of the last token."""
     about = shape.metadata
     heads, size = about["attention.head_count"], about["rope.dimension_count"]
     taps = (shape.layers // 4, shape.layers // 2, shape.layers)
@@ -110,6 +109,7 @@ def _save(folder: Path, target: Path, shape: Shape, known: NDArray[np.int64]) ->
         *(shape.hidden, heads, about["attention.head_count_kv"], size, about["feed_forward_length"], taps),
         *(about["rope.freq_base"], about["attention.layer_norm_rms_epsilon"]),
     )
+    torch.manual_seed(0)
     head = DraftHead(head_shape).requires_grad_(False)
     for part in (head.fuse, head.again, head.out, head.down):
         part.weight.zero_()

@@ -26,7 +26,10 @@ from specchat.engine.progress import ignore_progress
 CONTEXT = 8192
 _BLOCK = 256
 """Columns of a block of the types used here."""
-_BYTES = {Type.Q4_K: 144, Type.Q5_K: 176, Type.Q6_K: 210}
+BYTES = {Type.Q4_K: 144, Type.Q5_K: 176, Type.Q6_K: 210}
+"""Of a block."""
+STEPS = {Type.Q4_K: slice(4), Type.Q5_K: slice(4), Type.Q6_K: slice(208, 210)}
+"""Where a block has its scale and, of the first two, its minimum, float16: with zeros all weights are 0."""
 _STEP = np.float16(1e-4)
 """Of a Q4_K block: weights then have a standard deviation of about 0.03."""
 _OUTER_STEP = np.float16(2e-5)
@@ -126,7 +129,7 @@ def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter, vocabulary: int) -> 
 
 def random_values(draws: np.random.Generator, name: str, sizes: tuple[int, ...], kind: Type) -> NDArray[Any]:
     """Random values; norms and scales are 1, and the decay rates of a delta net negative."""
-    if kind in _BYTES:
+    if kind in BYTES:
         return _blocks(draws, sizes[0], sizes[1], kind)
     if "norm" in name or "scale" in name:
         return np.ones(sizes, np.float32)
@@ -138,10 +141,10 @@ def random_values(draws: np.random.Generator, name: str, sizes: tuple[int, ...],
 
 def _blocks(draws: np.random.Generator, rows: int, columns: int, kind: Type) -> NDArray[np.uint8]:
     """Random blocks [rows, bytes] of codes; minima are such that the mean of all weights is about 0."""
-    blocks = np.frombuffer(draws.bytes(rows * columns // _BLOCK * _BYTES[kind]), np.uint8).reshape(-1, _BYTES[kind])
+    blocks = np.frombuffer(draws.bytes(rows * columns // _BLOCK * BYTES[kind]), np.uint8).reshape(-1, BYTES[kind])
     blocks = blocks.copy()
     if kind is Type.Q6_K:
-        blocks[:, 208:] = np.frombuffer(_OUTER_STEP.tobytes(), np.uint8)
+        blocks[:, STEPS[kind]] = np.frombuffer(_OUTER_STEP.tobytes(), np.uint8)
     else:
         step, mean = (_STEP, 7.5) if kind is Type.Q4_K else (_STEP / 2, 15.5)
         blocks[:, :2] = np.frombuffer(np.float16(step).tobytes(), np.uint8)

@@ -1,14 +1,14 @@
-"""Attention to the rows of a KV cache where they lie, an operation of torch: a Triton kernel on a GPU.
+"""Attention over a KV cache by slot, without copying its rows: a custom operator of torch, a Triton kernel on a GPU.
 
-torch's own kernels for a mask given as a tensor take keys and values of one row after the other, copied there, and read
-all columns of the longest row.
+torch's kernels for a mask given as a tensor take a copy of the rows' keys and values, and read as many columns of each
+row as the longest one has.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ def attend(
     scale: float,
     window: int,
 ) -> Tensor:
-    """[B, T, H, Dv]: attention of new tokens to the columns of their rows, on a CPU by torch's kernels.
+    """Scaled dot-product attention [B, T, H, Dv] of new tokens to the columns of their rows; in torch on a CPU.
 
     Args:
         query: [B, H, T, D].
@@ -56,7 +56,7 @@ def attend(
             least. Rows that end beyond S are padding, whose results do not matter.
         slots: as in `CacheRows`, as are the next two.
         starts: columns of the rows' first tokens.
-        counters: zeros.
+        counters: of the kernel.
         scale: factor on the scores.
         window: columns before its first token that a row attends to, at least; 0 for all.
     """
@@ -76,20 +76,10 @@ def _(query: Tensor, keys: Tensor, values: Tensor, *_: object) -> Tensor:  # noq
 
 
 @attend.register_kernel("cuda")
-def _(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    visible: Tensor,
-    slots: Tensor,
-    starts: Tensor,
-    counters: Tensor,
-    scale: float,
-    window: int,
-) -> Tensor:
+def _(query: Tensor, *others: Any) -> Tensor:
     from specchat.engine.backends.cache_attention_kernel import launch
 
-    return launch(query, keys, values, visible, slots, starts, counters, scale, window, _processors(query.device))
+    return launch(query, *others, processors=_processors(query.device))
 
 
 @lru_cache

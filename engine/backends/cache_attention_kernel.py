@@ -1,8 +1,8 @@
 """The Triton kernel of `engine.backends.cache_attention.attend`.
 
-A row's columns are divided among several blocks of the device, as in Dao et al. 2023, "Flash-Decoding": one row has too
-few heads to occupy it. Each block has the softmax of its columns (Dao et al. 2022, "FlashAttention", Algorithm 1); the
-last one to finish puts them together, so that a layer needs one launch. The query heads of a key head, and a row's
+A row's columns are split among several thread blocks, as in Dao et al. 2023, "Flash-Decoding": one row has too few
+heads to occupy the device. Each block computes the softmax of its split (Dao et al. 2022, "FlashAttention", Algorithm
+1); the last one to finish combines them, so that a layer needs one launch. The query heads of a key head, and a row's
 tokens, are rows of one matrix product, so that keys and values are read once for all of them.
 """
 
@@ -19,6 +19,7 @@ _MOST = 64
 """Most queries of a tile, and most columns of a step."""
 _TILE_BYTES = 16384
 """Most memory of a step's keys: two steps of keys and values fit into the shared memory of every supported card."""
+_LOG2_E = 1.4426950408889634
 _REGISTERS = 8192
 """Most numbers that a tile accumulates."""
 
@@ -33,6 +34,7 @@ def launch(
     counters: Tensor,
     scale: float,
     window: int,
+    *,
     processors: int,
 ) -> Tensor:
     """As `engine.backends.cache_attention.attend`.
@@ -44,7 +46,7 @@ def launch(
         visible: the mask.
         slots: of the rows.
         starts: of the rows.
-        counters: zeros.
+        counters: zeros, and zeros again afterwards.
         scale: factor on the scores.
         window: columns before a row.
         processors: of the device.
@@ -67,7 +69,7 @@ def launch(
     query, visible = _along(query), _along(visible)
     _attend[splits, groups * tiles, batch](
         query, keys, values, visible, slots, starts, counters, sums, out,
-        seen, scale * 1.4426950408889634, window,
+        seen, scale * _LOG2_E, window,
         *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], visible.stride(0), visible.stride(2),
         length, folded, size, size_out, padded, padded_out, tile, step, tiles,
         num_warps=4, num_stages=2,
@@ -89,29 +91,32 @@ def _attend(  # type: ignore[no-untyped-def]
     length: tl.constexpr, folded: tl.constexpr, size: tl.constexpr, size_out: tl.constexpr,
     padded: tl.constexpr, padded_out: tl.constexpr, tile: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr,
 ):  # fmt: skip
-    """One tile of a key head's queries, and a part of the columns. `scale` is that of powers of two."""
+    """Attention of a tile of one key head's queries to one split of a row's columns; grid [splits, G x tiles, B].
+
+    `scale` includes log2(e), as exponentials are powers of 2.
+    """
     split, splits = tl.program_id(0), tl.num_programs(0)
     head, row = tl.program_id(1) // tiles, tl.program_id(2)
-    asked = tl.program_id(1) % tiles * tile + tl.arange(0, tile)
-    exists = asked < folded * length
-    own_head, token = head * folded + asked // length, asked % length
+    index = tl.program_id(1) % tiles * tile + tl.arange(0, tile)
+    exists = index < folded * length
+    own_head, token = head * folded + index // length, index % length
     parts, parts_out = tl.arange(0, padded), tl.arange(0, padded_out)
 
-    # The columns of this block of the device. Padding reads one step.
+    # The columns of this split. Padding reads one step.
     slot, start = tl.load(slots + row), tl.load(starts + row)
     padding = start + length > seen
     end = tl.where(padding, tl.minimum(step, seen), start + length)
     begin = tl.where(padding | (window == 0) | (start < window), 0, (start - window) // step)
     each = tl.cdiv(tl.cdiv(end, step) - begin, splits)
-    busy = tl.cdiv(tl.cdiv(end, step) - begin, each)
-    if split >= busy:
+    active = tl.cdiv(tl.cdiv(end, step) - begin, each)
+    if split >= active:
         return
 
     query += row * query_row
-    asking = query + own_head[:, None] * query_head + token[:, None] * query_token + parts[None]
-    q = tl.load(asking, mask=exists[:, None] & (parts < size)[None], other=0.0)
+    queries_here = query + own_head[:, None] * query_head + token[:, None] * query_token + parts[None]
+    q = tl.load(queries_here, mask=exists[:, None] & (parts < size)[None], other=0.0)
     first = (begin + split * each) * step
-    mixed, most, total = _softmax(
+    accumulated, maximum, denominator = _softmax(
         q, keys + slot * key_slot + head * key_head, values + slot * value_slot + head * value_head,
         visible + row * visible_row + token * visible_token, exists, first, tl.minimum(first + each * step, end),
         scale, key_column, value_column, size, size_out, padded, padded_out, tile, step,
@@ -119,24 +124,24 @@ def _attend(  # type: ignore[no-untyped-def]
 
     heads = tl.num_programs(1) // tiles * folded
     to = out + ((row * length + token[:, None]) * heads + own_head[:, None]) * size_out + parts_out[None]
-    written = exists[:, None] & (parts_out < size_out)[None]
-    if busy == 1:
-        tl.store(to, (mixed / total[:, None]).to(q.dtype), mask=written)
+    stored = exists[:, None] & (parts_out < size_out)[None]
+    if active == 1:
+        tl.store(to, (accumulated / denominator[:, None]).to(q.dtype), mask=stored)
         return
 
-    # What each block has found: the sums, then their largest exponent and the sum of their weights.
+    # Of each query: what was accumulated, then maximum and denominator.
     group = row * tl.num_programs(1) + tl.program_id(1)
     lines = tl.arange(0, tile) * (size_out + 2)
-    mine = sums + (group * splits + split) * tile * (size_out + 2)
-    tl.store(mine + lines[:, None] + parts_out[None], mixed, mask=written)
-    tl.store(mine + lines + size_out, most, mask=exists)
-    tl.store(mine + lines + size_out + 1, total, mask=exists)
-    tl.debug_barrier()  # every thread's sums are written before this block is counted
-    if tl.atomic_add(counters + group, 1, sem="acq_rel") < busy - 1:
+    own_part = sums + (group * splits + split) * tile * (size_out + 2)
+    tl.store(own_part + lines[:, None] + parts_out[None], accumulated, mask=stored)
+    tl.store(own_part + lines + size_out, maximum, mask=exists)
+    tl.store(own_part + lines + size_out + 1, denominator, mask=exists)
+    tl.debug_barrier()  # every thread's sums are stored before this block is counted
+    if tl.atomic_add(counters + group, 1, sem="acq_rel") < active - 1:
         return
     tl.store(counters + group, 0)
-    found = _put_together(sums + group * splits * tile * (size_out + 2), busy, exists, tile, size_out, padded_out)
-    tl.store(to, found.to(q.dtype), mask=written)
+    found = _combine(sums + group * splits * tile * (size_out + 2), active, exists, tile, size_out, padded_out)
+    tl.store(to, found.to(q.dtype), mask=stored)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -145,13 +150,14 @@ def _softmax(  # type: ignore[no-untyped-def]
     size: tl.constexpr, size_out: tl.constexpr, padded: tl.constexpr, padded_out: tl.constexpr,
     tile: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
-    """Of the columns from `first` to `end`: the weighted sum of values [tile, padded_out], not divided by the sum of
-    weights; the exponent that weights are relative to [tile]; and that sum [tile]. `visible` has each query's row."""
+    """Online softmax over the columns from `first` to `end`: accumulated values [tile, padded_out], not yet divided by
+    the denominator; maximum of the scores [tile]; denominator [tile]. `visible` points to each query's row of the mask.
+    """
     parts, parts_out = tl.arange(0, padded), tl.arange(0, padded_out)
     # Finite, so that a query that sees nothing here has weights of 0.
-    most = tl.full([tile], -1e30, tl.float32)
-    total = tl.zeros([tile], tl.float32)
-    mixed = tl.zeros([tile, padded_out], tl.float32)
+    maximum = tl.full([tile], -1e30, tl.float32)
+    denominator = tl.zeros([tile], tl.float32)
+    accumulated = tl.zeros([tile, padded_out], tl.float32)
     for place in range(first, end, step):
         columns = place + tl.arange(0, step)
         inside = columns < end
@@ -162,34 +168,34 @@ def _softmax(  # type: ignore[no-untyped-def]
         allowed = tl.load(visible[:, None] + columns[None], mask=exists[:, None] & inside[None], other=0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         scores = tl.where(allowed != 0, scores, float("-inf"))
-        now = tl.maximum(most, tl.max(scores, 1))
-        weights = tl.exp2(scores - now[:, None])
-        kept = tl.exp2(most - now)
-        total = total * kept + tl.sum(weights, 1)
-        mixed = mixed * kept[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        most = now
-    return mixed, most, total
+        new_maximum = tl.maximum(maximum, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_maximum[:, None])
+        decay = tl.exp2(maximum - new_maximum)
+        denominator = denominator * decay + tl.sum(weights, 1)
+        accumulated = accumulated * decay[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        maximum = new_maximum
+    return accumulated, maximum, denominator
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _put_together(  # type: ignore[no-untyped-def]
-    parts, busy, exists, tile: tl.constexpr, size_out: tl.constexpr, padded_out: tl.constexpr
+def _combine(  # type: ignore[no-untyped-def]
+    parts, active, exists, tile: tl.constexpr, size_out: tl.constexpr, padded_out: tl.constexpr
 ):
-    """The softmax over all columns of a tile's queries, from those of `busy` parts of the columns."""
+    """The results of `active` splits as one: values [tile, padded_out]."""
     lines, columns = tl.arange(0, tile) * (size_out + 2), tl.arange(0, padded_out)
     stored = exists[:, None] & (columns < size_out)[None]
-    most = tl.full([tile], -1e30, tl.float32)
-    total = tl.zeros([tile], tl.float32)
-    mixed = tl.zeros([tile, padded_out], tl.float32)
-    for _ in range(busy):
-        # Past the first-level cache, which knows nothing of what other processors write.
-        high = tl.load(parts + lines + size_out, mask=exists, other=-1e30, cache_modifier=".cg")
-        weight = tl.load(parts + lines + size_out + 1, mask=exists, other=0.0, cache_modifier=".cg")
+    maximum = tl.full([tile], -1e30, tl.float32)
+    denominator = tl.zeros([tile], tl.float32)
+    accumulated = tl.zeros([tile, padded_out], tl.float32)
+    for _ in range(active):
+        # .cg: not from the first-level cache, which does not see what other processors store.
+        part_maximum = tl.load(parts + lines + size_out, mask=exists, other=-1e30, cache_modifier=".cg")
+        part_denominator = tl.load(parts + lines + size_out + 1, mask=exists, other=0.0, cache_modifier=".cg")
         part = tl.load(parts + lines[:, None] + columns[None], mask=stored, other=0.0, cache_modifier=".cg")
-        now = tl.maximum(most, high)
-        kept, scaled = tl.exp2(most - now), tl.exp2(high - now)
-        total = total * kept + weight * scaled
-        mixed = mixed * kept[:, None] + part * scaled[:, None]
-        most = now
+        new_maximum = tl.maximum(maximum, part_maximum)
+        decay, scaled = tl.exp2(maximum - new_maximum), tl.exp2(part_maximum - new_maximum)
+        denominator = denominator * decay + part_denominator * scaled
+        accumulated = accumulated * decay[:, None] + part * scaled[:, None]
+        maximum = new_maximum
         parts += tile * (size_out + 2)
-    return mixed / total[:, None]
+    return accumulated / denominator[:, None]

@@ -121,7 +121,7 @@ class TransformersBackend(TensorBackend):
         passes = self.captured
         reasons = {
             "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
-            "its attention cannot be compiled": self._not_in_place,
+            "its attention kernel cannot be used": self._not_in_place,
             "its layers cannot be compiled": passes and passes.not_compiled,
             "its passes are not captured as CUDA graphs": self.device.type == "cuda"
             and self.states

@@ -68,7 +68,8 @@ class GrowingTrees:
         """[B], the tree to grow for each."""
         known, places = support
         edges = array("d", rules.edges)
-        self._lasting, self._kept = (support, edges), object()
+        self._lasting = support, edges
+        self._kept: object = None
         self._c = CGrowing(
             row_count=count,
             rows=self.rows,

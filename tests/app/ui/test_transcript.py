@@ -145,3 +145,15 @@ async def test_a_new_width_wraps_again(stage: Stage) -> None:
             if transcript.size:
                 longest = max(transcript.render_line(y).cell_length for y in range(transcript.size.height))
                 assert longest <= transcript.size.width
+
+
+async def test_a_place_is_kept_that_was_scrolled_to_before_the_first_layout(stage: Stage) -> None:
+    turns = [Turn(f"What is {number}?") for number in range(60)]
+    transcript = Transcript(Conversation(turns=turns))
+    async with stage.started() as pilot:
+        await stage.app.screen.mount(transcript)
+        assert not transcript.size
+        transcript.go_to(turns[20])
+        await stage.settle(pilot)
+        assert transcript.size
+        assert any("What is 20?" in transcript.render_line(y).text for y in range(transcript.size.height))

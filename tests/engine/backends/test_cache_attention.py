@@ -1,4 +1,4 @@
-"""The Triton kernel that attends to rows of the cache where they lie: on a GPU, or in Triton's interpreter.
+"""The Triton kernel for attention over the cache by slot: on a GPU, or in Triton's interpreter.
 
 The latter needs no GPU, but Triton, which comes with torch for CUDA:
 TRITON_INTERPRET=1 python -m scripts.test_torch 2.11 -- tests/engine/backends/test_cache_attention.py

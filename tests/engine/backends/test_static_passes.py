@@ -121,18 +121,29 @@ def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_nee
     assert set(passes.graphs.keys) - set(captured) == {(64, 1, 2048)}
 
 
-def test_where_the_kernel_fails_torchs_attention_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no such kernel")
+@pytest.mark.parametrize(
+    ("broken", "name", "returned", "reason"),
+    [
+        (attention, "attend", None, "no such kernel"),
+        (attention.AttentionMasks, "rows", {}, "the model's layers do not pass on where the rows are"),
+    ],
+)
+def test_where_the_kernel_fails_torchs_attention_does(
+    broken: Any, name: str, returned: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def instead(*_: object, **__: object) -> Any:
+        if returned is None:
+            raise RuntimeError(reason)
+        return returned
 
     runner = prompted(tiny_model(hidden=64).model)
     make_static(runner)
     runner.in_place = False
     expected = runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]).clone()
-    monkeypatch.setattr(attention, "attend", fail)
+    monkeypatch.setattr(broken, name, instead)
     runner.in_place = True
     torch.testing.assert_close(runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]), expected)
-    assert runner.performance_warnings == ["its attention cannot be compiled (no such kernel)"]
+    assert runner.performance_warnings == [f"its attention kernel cannot be used ({reason})"]
 
 
 @pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
