@@ -58,7 +58,7 @@ class PackedBackend(Backend):
     """
 
     device = CPU
-    capabilities = Capabilities(ragged=True, packed=True)
+    capabilities = Capabilities(ragged=True, packed=True, rounds=4)
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class PackedBackend(Backend):
         self._states = None
         if recurrent:
             self._states = PackedStates(len(recurrent), slots, shape.taps, shape.recurrent_sizes)
-            self.capabilities = replace(self.capabilities, trees=False)
+            self.capabilities = replace(self.capabilities, trees=False, rounds=1)
         self.cache = PagedCache(model.cached, slots, columns, self._states, pool, cache_type)
         self._decoder = model.decoder(context, columns)
         self.cache.connect(self._decoder.attach, self._decoder.move)
@@ -89,8 +89,10 @@ class PackedBackend(Backend):
         if self._states:
             self._decoder.attach_states(*self._states.tensors)
         self.penalties = Penalties(slots, context, CPU)
-        self._penalties_of_rows = PenaltiesOfRows(self.vocabulary)
-        self._memory = RoundMemory(RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST))
+        self.penalties_of_rows = PenaltiesOfRows(self.vocabulary)
+        """Their bias and penalties as the kernels read them."""
+        rules = RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST)
+        self._memory = RoundMemory(rules, self.capabilities.rounds)
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def width(self, length: int) -> int:
@@ -121,36 +123,39 @@ class PackedBackend(Backend):
 
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
         """Scores of each row's last token and its draft; drafts that grow are there then. Most rows are judged too."""
-        wanted, lengths = round_rows(rows, proposal, self._penalties_of_rows), proposal.lengths
+        wanted, lengths = round_rows(rows, proposal, self.penalties_of_rows), proposal.lengths
         if self._states:
             starts = [row.cached for row in rows]
             self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
-        memory, growing = self._memory.of(len(rows), max(lengths)), proposal.growing
-        memory.fill(wanted, proposal.support, int(any(row.greedy for row in rows)), torch.get_num_threads())
+        memory, growing = self._memory.of(len(rows), max(lengths))[: proposal.rounds], proposal.growing
+        best, threads = int(any(row.greedy for row in rows)), torch.get_num_threads()
+        memory[0].fill(wanted, proposal.support, best, threads)
         try:
-            self._decoder.run_round(memory, self.taps, growing.trees if growing else None)
+            ran = self._decoder.run_rounds(memory, self.taps, growing.trees if growing else None, proposal.ends)
         except KernelError as error:
             if growing is None:
                 raise
             growing, proposal.growing, proposal.fault = None, None, error  # the target continues alone
-            memory.fill(wanted, None, int(any(row.greedy for row in rows)), torch.get_num_threads())
-            self._decoder.run_round(memory, self.taps)
+            memory[0].fill(wanted, None, best, threads)
+            ran = self._decoder.run_rounds(memory[:1], self.taps)
+        *earlier, last = memory[:ran]
+        made = [(replace(proposal), each) for each in earlier]
         if growing:
-            trees = [GrownTree(*memory.draft(i)) for i in range(len(rows))]
-            proposal.settle(growing.made(trees), memory.c.growing_s)
-        return PackedScores(memory, len(self.taps) * self._decoder.shape.hidden)
+            for each, rows_of in (*made, (proposal, last)):
+                trees = [GrownTree(*rows_of.draft(i)) for i in range(len(rows))]
+                each.settle(growing.made(trees, rows_of.c.steps), rows_of.c.growing_s)
+        return PackedScores(last, len(self.taps) * self._decoder.shape.hidden, made)
 
     def accept(
         self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
     ) -> PackedVerdict:
         """Accept or reject the drafts."""
-        return accept_packed(rows, proposal, scores, gammas, self._reference, self._penalties_of_rows)
+        return accept_packed(rows, proposal, scores, gammas, self._reference)
 
-    def keep(self, rows: Sequence[SequenceState], verdict: PackedVerdict) -> None:
+    def keep(self, rows: Sequence[SequenceState], verdict: PackedVerdict) -> None:  # noqa: ARG002
         """Move keys and values of accepted branches to consecutive columns."""
-        for row, outcome in zip(rows, verdict.outcomes(), strict=True):
-            if outcome.moves:
-                self.cache.move(row.slot, [row.cached + node for node in outcome.path], row.cached + 1)
+        for slot, sources, target in verdict.moves():
+            self.cache.move(slot, sources, target)
 
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:  # noqa: ARG002
         """Run a pass over several tokens."""

@@ -6,6 +6,7 @@ reference on tensors (`engine.backends.tensor_acceptance`).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +17,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
+from specchat.engine.decoding.backend import EarlierRound
 from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.kernels.round import LEFT, RoundRow, RoundRows, RowVerdict
-from specchat.engine.kernels.row_penalties import Breaks, RowPenalties
+from specchat.engine.kernels.round import RoundRow, RoundRows
+from specchat.engine.kernels.row_penalties import RowPenalties, break_flags
 from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -32,6 +34,8 @@ class PackedScores:
     rows: RoundRows
     width: int
     """Of the tapped hidden states; 0 without taps."""
+    earlier: Sequence[tuple[Proposal, RoundRows]] = ()
+    """Rounds that were run before this one."""
 
     @property
     def logits(self) -> list[Tensor]:
@@ -67,10 +71,17 @@ class PackedVerdict:
     Args:
         outcomes: of each row.
         scores: what they were judged from.
+        earlier: rounds that were run before.
     """
 
-    def __init__(self, outcomes: list[Outcome], scores: PackedScores) -> None:
-        self._outcomes, self._scores = outcomes, scores
+    def __init__(self, outcomes: list[Outcome], scores: PackedScores, earlier: Sequence[EarlierRound] = ()) -> None:
+        self._outcomes, self._scores, self.earlier = outcomes, scores, earlier
+
+    def moves(self) -> Iterator[tuple[int, list[int], int]]:
+        """Slots, columns of accepted tokens that are to be moved, and where to."""
+        for row, outcome in zip(self._scores.rows.rows, self._outcomes, strict=True):
+            if outcome.moves:
+                yield row.slot, [row.start + node for node in outcome.path], row.start + 1
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row."""
@@ -91,19 +102,16 @@ class PenaltiesOfRows:
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
         self._known: dict[int, RowPenalties] = {}
-        self._breaks: dict[tuple[str, ...], Breaks] = {}
+        self._breaks: dict[tuple[str, ...], array[int]] = {}
 
     def of(self, row: SequenceState) -> RowPenalties:
         """Bias and penalties of a row."""
         known = self._known.get(row.slot)
         if known is None or known.tokens is not row.tokens:
             sampling, texts = row.request.sampling, row.request.sampling.dry_sequence_breakers
-            breaks = None if row.repeatable else self._breaks.get(texts)  # its drafts may not depend on other rows
-            if breaks is None:
-                breaks = Breaks(texts, self._vocabulary)
-            if not row.repeatable:
-                self._breaks[texts] = breaks
-            known = RowPenalties(sampling, row.tokens, row.prompt_length, row.text.name, breaks)
+            if sampling.dry and texts not in self._breaks:
+                self._breaks[texts] = break_flags(texts, map(row.text.name, range(self._vocabulary)))
+            known = RowPenalties(sampling, row.tokens, row.prompt_length, self._breaks.get(texts))
             self._known[row.slot] = known
         return known
 
@@ -126,6 +134,7 @@ def round_rows(rows: Sequence[SequenceState], proposal: Proposal, penalties: Pen
                 q=q.data_ptr() + 4 * i * q.stride(0) if q is not None and drawn and drawn[i] and drafted else 0,
                 penalties=penalties.of(row).c() if row.adjusts and not special else None,
                 held=special,
+                left=row.left,
             )
         )
     return wanted
@@ -137,17 +146,12 @@ def accept_packed(
     scores: PackedScores,
     gammas: Sequence[int],
     reference: TensorAcceptance,
-    penalties: PenaltiesOfRows,
 ) -> PackedVerdict:
     """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows."""
     drafts, memory = proposal.on_host, scores.rows
-    if left := [i for i, each in enumerate(memory.rows) if each.held == LEFT]:
-        for i in left:
-            penalties.of(rows[i]).learn(drafts[i])
-        memory.judge()
     special = [i for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)) if _is_special(row, tree)]
     outcomes = {
-        i: _outcome(row, gammas[i], drafts[i], proposal.trees[i], memory.verdict(i))
+        i: _outcome(row, gammas[i], drafts[i], proposal.trees[i], memory, i)
         for i, row in enumerate(rows)
         if i not in special
     }
@@ -158,7 +162,8 @@ def accept_packed(
         outcomes |= zip(special, verdict.outcomes(), strict=True)
         for i in special:
             memory.settle(i, outcomes[i].path)
-    return PackedVerdict([outcomes[i] for i in range(len(rows))], scores)
+    earlier = [EarlierRound(each, _outcomes(rows, each, made, gammas), made.c.seconds) for each, made in scores.earlier]
+    return PackedVerdict([outcomes[i] for i in range(len(rows))], scores, earlier)
 
 
 def _is_special(row: SequenceState, tree: Tree) -> bool:
@@ -167,13 +172,24 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
     return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
 
 
-def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, made: RowVerdict) -> Outcome:
-    """Outcome of a row that the kernels have judged."""
+def _outcomes(
+    rows: Sequence[SequenceState], proposal: Proposal, judged: RoundRows, gammas: Sequence[int]
+) -> list[Outcome]:
+    """Outcomes of rows that the kernels have judged."""
+    drafts = zip(rows, gammas, proposal.on_host, proposal.trees, strict=True)
+    return [_outcome(row, gamma, drafted, tree, judged, i) for i, (row, gamma, drafted, tree) in enumerate(drafts)]
+
+
+def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, judged: RoundRows, i: int) -> Outcome:
+    """Outcome of the i-th row, which the kernels have judged."""
+    made, number = judged.verdict(i), judged.rows[i].number
+    if number > row.rounds:  # a later round has less room
+        gamma = min(gamma, judged.rows[i].left - 1)
     chances: Iterable[tuple[float, float]] = zip(made.p, made.q, strict=True)
     betas: Sequence[float] = made.beta
     if row.greedy:
         chances, betas = _certainties(tree, made.path), [*[1.0] * len(made.path), 0.0]
-    u = partial(uniform, row.seed, row.rounds, Stream.ACCEPT)
+    u = partial(uniform, row.seed, number, Stream.ACCEPT)
     return Outcome(gamma, drafted, tree, made.path, made.last, made.last < 0, chances, u, betas)
 
 

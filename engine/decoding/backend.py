@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -40,12 +40,27 @@ class Capabilities:
     """Whether weights are packed for the CPU kernels, which heads on the same target can use too."""
     captured: bool = False
     """Whether passes are captured as CUDA graphs."""
+    rounds: int = 1
+    """Most rounds that it can run together (`Proposal.rounds`)."""
     prefixes: bool = True
     """Whether keys and values of a text's beginning serve every text that begins so."""
 
 
+class EarlierRound(NamedTuple):
+    """A round that `Backend.score` has run before the last one."""
+
+    proposal: Proposal
+    outcomes: list[Outcome]
+    seconds: float
+    """Of drafting and verification."""
+
+
 class Verdict(Protocol):
     """Result of `Backend.accept`; on a GPU it may still be on the device."""
+
+    @property
+    def earlier(self) -> Sequence[EarlierRound]:
+        """Rounds before the one that the rest is about, where several were run together."""
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row. On a GPU this is the round's one copy from device to host."""
@@ -157,7 +172,10 @@ class Backend(ABC):
 
     @abstractmethod
     def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> Any:
-        """Scores of each row's last token and its draft, by one pass; input of `accept`, valid until the next pass."""
+        """Scores of each row's last token and its draft, by one pass; input of `accept`, valid until the next pass.
+
+        It may be the last of several rounds (`Proposal.rounds`, `Verdict.earlier`).
+        """
 
     @abstractmethod
     def accept(self, rows: Sequence[SequenceState], proposal: Proposal, scores: Any, gammas: Sequence[int]) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -28,6 +28,8 @@ from specchat.engine.sequence.sequence import SequenceState
 _TOGETHER = 4
 """Rounds that are learnt from together. After each short pass, the code that learns would have to be read from memory
 again: to learn from four rounds takes little longer than from one."""
+_TOGETHER_S = 0.012
+"""Time of plain rounds up to which they are run together: a reader does not see that they come at once."""
 _UNSURE = 0.25
 """Acceptance rate of tokens that take no draft step after most matches. At a batch size where such tokens do not pay,
 drafters are not asked for them: that would take longer than it could gain."""
@@ -60,6 +62,7 @@ class Planner:
         target: whose passes verify.
         on_fault: called with a row whose drafter raised; the row continues without drafts.
         experiences: with the drafters, of earlier sessions.
+        ends: tokens that end a reply.
     """
 
     def __init__(
@@ -68,7 +71,9 @@ class Planner:
         target: Backend,
         on_fault: Callable[[SequenceState, Exception], None],
         experiences: Experiences | None = None,
+        ends: Collection[int] = (),
     ) -> None:
+        self._ends = ends
         self.drafters = RowDrafters(drafters, on_fault)
         self._target = target
         self._on_fault = on_fault
@@ -146,10 +151,10 @@ class Planner:
         row.drafter = self.named(drafter, gamma)
         self.admit(row)
 
-    def plan(self, rows: Sequence[SequenceState], device: torch.device) -> RoundPlan:
-        """Draft for every row, as one batch on the device."""
+    def plan(self, rows: Sequence[SequenceState], device: torch.device, *, together: bool = False) -> RoundPlan:
+        """Draft for every row, as one batch on the device; `together` allows several rounds with such drafts."""
         for row in rows:
-            row.room = row.draft_room(self._target.limit(row))
+            row.measure_room(self._target.limit(row))
         gammas = [self._usual(row) for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         least = self._controller.least_rate(len(rows)) if adaptive else 1.0
@@ -177,8 +182,10 @@ class Planner:
                     gammas[i] = max(gammas[i], draft.trees[k].depth)
                 if draft.sources:
                     sources[i] = draft.sources[k]
+        proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
+        proposal.rounds, proposal.ends = self._together(rows, proposal) if together else 1, self._ends
         return RoundPlan(
-            proposal=merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device),
+            proposal=proposal,
             gammas=gammas,
             adaptive=adaptive,
             drafted_buckets=buckets,
@@ -186,6 +193,14 @@ class Planner:
             drafted_steps=steps,
             sources=sources,
         )
+
+    def _together(self, rows: Sequence[SequenceState], proposal: Proposal) -> int:
+        """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
+        alone = all(row.drafter == NO_DRAFTER for row in rows)
+        if not (alone or proposal.growing) or not all(row.rounds for row in rows):
+            return 1
+        fitting = _TOGETHER_S / self._costs.of_batch(len(rows)).plain_s
+        return max(1, min(self._target.capabilities.rounds, int(fitting)))
 
     def _sure(self, rows: Sequence[SequenceState], adaptive: Sequence[int], least: float) -> list[int]:
         """Adaptive rows whose next draft takes no draft step and is nearly always right, if `least` is exceeded so."""

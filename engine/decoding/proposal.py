@@ -6,7 +6,7 @@ distribution with index s that candidates of row b name as their source (`Tree.c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -70,8 +70,8 @@ class Growing(Protocol):
     def now(self) -> Draft:
         """Grow the trees without a pass; the draft."""
 
-    def made(self, found: Sequence[GrownTree]) -> Draft:
-        """The draft from trees that a pass has grown."""
+    def made(self, found: Sequence[GrownTree], steps: int) -> Draft:
+        """The draft from trees that a pass has grown, in so many draft steps."""
 
 
 @dataclass(slots=True)
@@ -173,6 +173,10 @@ class Proposal:
     """Seconds that growing took."""
     fault: Exception | None = None
     """Why no draft has grown, if growing failed; the rows were scored without drafts."""
+    rounds: int = 1
+    """Rounds that `Backend.score` may run one after the other, each with a draft like this one, if it can."""
+    ends: Collection[int] = ()
+    """Tokens that end a reply, and with it those rounds."""
 
     def settle(self, grown: Draft, seconds: float) -> None:
         """Take the drafts that the pass has grown."""

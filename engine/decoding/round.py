@@ -3,47 +3,55 @@
 The target's cache holds every token of a row but the last. A round feeds that token and the drafted tokens in one pass;
 the logits after each node verify its candidates, and those after the last accepted node give the correction or bonus
 (Leviathan et al. 2023, Algorithm 1). Rolling back means leaving `SequenceState.cached` at the last accepted token.
+
+Where passes are short, a backend may run some rounds together: work on the host after a pass takes several times as
+long as it does right after other such work, since the pass has driven code and data out of the processor's caches.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.backend import Backend, EarlierRound
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.sequence.sequence import SequenceState
 
 
-class Timing(NamedTuple):
-    """Times of a round in seconds; `started` is `time.perf_counter` at its start."""
+class RoundResult(NamedTuple):
+    """What a round has decided, and its times in seconds."""
 
-    draft: float
-    verify: float
-    started: float
+    plan: RoundPlan
+    """With the drafts."""
+    outcomes: list[Outcome]
+    """Of each row."""
+    draft_s: float
+    verify_s: float
 
 
-def run_round(
-    target: Backend, rows: Sequence[SequenceState], planner: Planner, on_launch: Callable[[], object] = lambda: None
-) -> tuple[RoundPlan, list[Outcome], Timing]:
-    """Run one round for a batch of rows that are prefilled.
+def run_rounds(
+    target: Backend,
+    rows: Sequence[SequenceState],
+    planner: Planner,
+    on_launch: Callable[[], object] = lambda: None,
+    *,
+    together: bool = False,
+) -> list[RoundResult]:
+    """Run one round for a batch of rows that are prefilled, or some of them.
 
     Args:
         target: verifies.
         rows: B sequences.
         planner: drafts.
         on_launch: called once, when a device that computes by itself has all of the round's work.
-
-    Returns:
-        The plan with the drafts, one outcome per row, and the times of the round.
+        together: whether several rounds may be run, for which the cache has blocks.
     """
-    started = time.perf_counter()
     watch = target.stopwatch
     watch.start()
-    plan = planner.plan(rows, target.device)
+    plan = planner.plan(rows, target.device, together=together)
     watch.mark()
     scores = target.score(rows, plan.proposal)
     verdict = target.accept(rows, plan.proposal, scores, plan.gammas)
@@ -54,5 +62,14 @@ def run_round(
     kept = [1 + outcome.accepted for outcome in outcomes]
     planner.drafters.on_hidden_states(rows, verdict.hidden_states(), kept)
     draft_s, verify_s = watch.seconds()
-    growing_s = plan.proposal.growing_s
-    return plan, outcomes, Timing(draft_s + growing_s, verify_s - growing_s, started)
+    last = EarlierRound(plan.proposal, outcomes, verify_s - sum(each.seconds for each in verdict.earlier))
+    rounds = [*verdict.earlier, last]
+    return [
+        RoundResult(
+            plan if each is last else replace(plan, proposal=each.proposal),
+            each.outcomes,
+            draft_s / len(rounds) + each.proposal.growing_s,
+            each.seconds - each.proposal.growing_s,
+        )
+        for each in rounds
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ctypes import c_void_p, pointer
 from functools import lru_cache
 
@@ -122,21 +122,36 @@ class Decoder:
         self._kernels.sk_decoder_pass(self._c, batch.c)
         return logits, tapped
 
-    def run_round(self, rows: RoundRows, taps: Sequence[int] = (), growing: GrowingTrees | None = None) -> None:
-        """Grow drafts, score all rows and their drafts, and judge the rows that are not held.
+    def run_rounds(
+        self,
+        rounds: Sequence[RoundRows],
+        taps: Sequence[int] = (),
+        growing: GrowingTrees | None = None,
+        ends: Collection[int] = (),
+    ) -> int:
+        """Grow drafts, score all rows and their drafts, and judge the rows that are not held; then the same again.
 
         Args:
-            rows: filled; their results are set.
+            rounds: memory of `RoundMemory`, for as many rounds as may be run; the first one is filled.
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
+            ends: tokens that end a reply, and with it the rounds.
+
+        Returns:
+            How many rounds were run (`sk_rounds_run`); their results are set.
 
         Raises:
-            KernelError: arguments do not fit.
+            KernelError: arguments do not fit; no row has changed.
         """
+        first, c_ends = rounds[0], array("q", ends)
         if taps:
-            rows.c.tap_count, rows.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
-        rows.c.growing = growing and pointer(growing.c_for([row.drafted for row in rows.rows]))
-        self._kernels.sk_round_run(self._c, growing and growing.head, rows.c)
+            first.c.tap_count, first.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
+        first.c.growing = growing and pointer(growing.c_for([row.drafted for row in first.rows]))
+        head = growing and growing.head
+        ran: int = self._kernels.sk_rounds_run(
+            self._c, head, first.c, len(rounds), c_ends.buffer_info()[0], len(c_ends)
+        )
+        return ran
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
         """Copy columns of a slot, in ascending order, to `target` and the columns after it.

@@ -101,7 +101,7 @@ class GrowingTrees:
 
     @property
     def steps(self) -> int:
-        """Number of draft steps, once they have grown."""
+        """Number of draft steps, once they have grown without a pass."""
         return int(self._c.steps)
 
     def c_for(self, drafted: Sequence[int]) -> CGrowing:

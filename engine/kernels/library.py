@@ -28,7 +28,7 @@ from specchat.engine.kernels.structures import (
     CTables,
 )
 
-_ABI = 17
+_ABI = 18
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {
@@ -54,7 +54,7 @@ _CHECKED: dict[str, tuple[Any, ...]] = {
     "sk_decoder_attach_recurrent": (c_int32, c_void_p, c_int32, *[c_void_p] * 4),
     "sk_decoder_pass": (c_int32, c_void_p, POINTER(CBatch)),
     "sk_decoder_move": (c_int32, c_void_p, c_int32, c_void_p, c_int64, c_int32),
-    "sk_round_run": (c_int32, c_void_p, c_void_p, POINTER(CRound)),
+    "sk_rounds_run": (c_int32, c_void_p, c_void_p, POINTER(CRound), c_int64, c_void_p, c_int64),
     "sk_head_new": (c_void_p, POINTER(CHeadModel)),
     "sk_head_attach": (c_int32, c_void_p, POINTER(CTables), c_void_p, POINTER(CCache)),
     "sk_head_absorb": (c_int32, c_void_p, c_int64, POINTER(CRead), c_int32),

@@ -1,4 +1,4 @@
-"""Rounds on the kernels: drafts that grow, a pass over all rows and their drafts, and the verdicts, in one call."""
+"""Rounds on the kernels: drafts that grow, a pass over all rows and their drafts, and verdicts; some in one call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ctypes import _Pointer
 
 Logits = NDArray[np.float32]
-LEFT = 2
-"""SK_HELD_FOR_BREAKS: `CRow.held` of a row that waits for `RoundRows.judge`."""
 
 
 class RoundRules(NamedTuple):
@@ -58,6 +56,8 @@ class RoundRow(NamedTuple):
     penalties: _Pointer[CPenalties] | None = None
     held: bool = False
     """Whether the caller judges it, not the kernels."""
+    left: int = 0
+    """Tokens that it may yet emit, in this round and those that follow in the same call."""
 
 
 class RowVerdict(NamedTuple):
@@ -82,9 +82,10 @@ class RoundRows:
         count: B.
         most: tokens of a draft.
         rules: for all rounds.
+        c: of the round, if its memory is part of others'.
     """
 
-    def __init__(self, count: int, most: int, rules: RoundRules) -> None:
+    def __init__(self, count: int, most: int, rules: RoundRules, c: CRound | None = None) -> None:
         self.most, self._vocabulary = most, rules.vocabulary
         self.rows = (CRow * count)()
         # In arrays of ctypes: for a short pass, numpy's time per call is noticeable.
@@ -97,7 +98,8 @@ class RoundRows:
             row.p = chances + 12 * most * i
             row.q_of, row.beta = row.p + 4 * most, row.p + 8 * most
         self._support: tuple[Tensor, Tensor] | None = None
-        self.c = CRound(CRows(count, self.rows, most, rules.vocabulary, rules.vocabulary))
+        self.c = CRound() if c is None else c
+        self.c.rows = CRows(count, self.rows, most, rules.vocabulary, rules.vocabulary)
         self.c.rows.branches = rules.branches
         self.c.rows.accept_stream, self.c.rows.last_stream = rules.accept_stream, rules.last_stream
 
@@ -121,13 +123,13 @@ class RoundRows:
             count, first = len(each.drafted), 3 * most * i
             row.slot, row.start, row.last_token, row.count = each.slot, each.start, each.last_token, count
             row.sampling = each.sampling and c_settings(each.sampling)
-            row.seed, row.number, row.q, row.held = each.seed, each.number, each.q, each.held
+            row.seed, row.number, row.q, row.held, row.left = each.seed, each.number, each.q, each.held, each.left
             row.penalties = each.penalties
             self._drafted[first : first + count] = [*each.drafted]
             self._drafted[first + most : first + most + count] = [*each.parents]
 
     def judge(self) -> None:
-        """Judge the rows that are `LEFT`, once `Breaks` knows their drafted tokens.
+        """Judge the rows that are not held, by logits that are given.
 
         Raises:
             KernelError: a token is outside the vocabulary.
@@ -169,21 +171,22 @@ class RoundRows:
 
 
 class RoundMemory:
-    """Cache of `RoundRows` by number of rows and room for tokens.
+    """Cache of `RoundRows` by number of rows and room for tokens, for as many rounds as a call may run.
 
     Args:
         rules: for all rounds.
+        rounds: most of a call.
     """
 
-    def __init__(self, rules: RoundRules) -> None:
-        self._rules = rules
-        self._known: dict[tuple[int, int], RoundRows] = {}
+    def __init__(self, rules: RoundRules, rounds: int) -> None:
+        self._rules, self._rounds = rules, rounds
+        self._known: dict[tuple[int, int], list[RoundRows]] = {}
 
-    def of(self, count: int, most: int = 0) -> RoundRows:
+    def of(self, count: int, most: int = 0) -> list[RoundRows]:
         """With room for so many rows, and tokens of a draft, of `MAX_GAMMA` at least."""
         size = count, max(most, MAX_GAMMA)
         if size not in self._known:
-            self._known[size] = RoundRows(*size, self._rules)
+            self._known[size] = [RoundRows(*size, self._rules, each) for each in (CRound * self._rounds)()]
         return self._known[size]
 
 

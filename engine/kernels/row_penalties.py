@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import pointer
-from functools import partial
 from typing import TYPE_CHECKING
 
 from specchat.engine.kernels.structures import CPenalties
@@ -14,26 +13,13 @@ from specchat.engine.request import Sampling
 if TYPE_CHECKING:
     from ctypes import _Pointer
 
-_UNKNOWN = 2
+_ROOM = 1024
+"""Tokens that a text has room for in addition: more than the rounds of a call can add."""
 
 
-class Breaks:
-    """Sequence breakers of DRY: a flag per token, unknown until `learn`.
-
-    Args:
-        texts: a token whose name contains one of them breaks repetitions.
-        vocabulary: V.
-    """
-
-    def __init__(self, texts: Sequence[str], vocabulary: int) -> None:
-        self._texts = texts
-        self.flags = array("B", bytes([_UNKNOWN]) * vocabulary)
-
-    def learn(self, tokens: Iterable[int], name: Callable[[int], str]) -> None:
-        """Set the flags of tokens; a prompt may have tokens beyond the vocabulary of the logits."""
-        for token in tokens:
-            if token < len(self.flags) and self.flags[token] == _UNKNOWN:
-                self.flags[token] = any(text in name(token) for text in self._texts)
+def break_flags(texts: Sequence[str], names: Iterable[str]) -> array[int]:
+    """Flags [V], whether the name of a token contains one of the texts: DRY's sequence breakers."""
+    return array("B", [any(text in name for text in texts) for name in names])
 
 
 class RowPenalties:
@@ -43,17 +29,14 @@ class RowPenalties:
         sampling: with bias or penalties.
         tokens: prompt and reply, which grows.
         prompt: tokens of the prompt.
-        name: of a token.
-        breaks: for the row's sequence breakers.
+        breaks: `break_flags` of its sequence breakers; None without DRY.
     """
 
     def __init__(
-        self, sampling: Sampling, tokens: Sequence[int], prompt: int, name: Callable[[int], str], breaks: Breaks
+        self, sampling: Sampling, tokens: Sequence[int], prompt: int, breaks: array[int] | None = None
     ) -> None:
         self.tokens = tokens
-        self.learn = partial(breaks.learn, name=name)
-        self._dry = sampling.dry
-        self._text = array("q")
+        self._text, self._known = array("q"), 0
         biased, bias = array("q", [t for t, _ in sampling.logit_bias]), array("f", [b for _, b in sampling.logit_bias])
         self._kept = (biased, bias, breaks)
         self._c = CPenalties(
@@ -68,15 +51,16 @@ class RowPenalties:
             dry_base=sampling.dry_base,
             dry_allowed=sampling.dry_allowed_length,
             dry_last=sampling.dry_penalty_last_n,
-            breaks=breaks.flags.buffer_info()[0],
+            breaks=breaks.buffer_info()[0] if breaks else None,
         )
         self._pointer = pointer(self._c)
 
     def c(self) -> _Pointer[CPenalties]:
         """For the text as it is now."""
-        new = self.tokens[len(self._text) :]
-        if self._dry:
-            self.learn(new)
-        self._text.extend(new)
-        self._c.text, self._c.count = self._text.buffer_info()
+        count = len(self.tokens)
+        if len(self._text) < count + _ROOM // 2:
+            self._text.extend([0] * (count + _ROOM - len(self._text)))
+        self._text[self._known : count] = array("q", self.tokens[self._known :])
+        self._known = self._c.count = count
+        self._c.text = self._text.buffer_info()[0]
         return self._pointer

@@ -227,7 +227,7 @@ class CRow(Structure):
         ("sampling", POINTER(CSampling)),
         ("penalties", POINTER(CPenalties)),
         "uint64 seed number",
-        "int32 held accepted tested positions last reserved",
+        "int32 held accepted tested positions last left",
         "pointer path p q_of beta logits best",
     )
 
@@ -253,5 +253,6 @@ class CRound(Structure):
         ("growing", POINTER(CGrowing)),
         "int64 tap_count",
         "pointer taps tapped",
-        "double growing_s",
+        "int64 steps",
+        "double growing_s seconds",
     )

@@ -120,9 +120,9 @@ class Scheduler(Generic[Waiting]):
         row.waits, row.cached = length is None, length or 0
         return not row.waits
 
-    def extend(self, row: SequenceState) -> bool:
-        """Let a row have the blocks that its next round may write; whether there are enough."""
-        return self.pool.reserve(row.slot, len(row.tokens) + _AHEAD)
+    def extend(self, row: SequenceState, rounds: int = 1) -> bool:
+        """Let a row have the blocks that its next rounds may write; whether there are enough."""
+        return self.pool.reserve(row.slot, len(row.tokens) + rounds * _AHEAD)
 
     def trim(self) -> None:
         """Free the blocks that a round reserved for tokens that were rejected."""

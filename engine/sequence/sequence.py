@@ -30,6 +30,8 @@ class SequenceState:
     rounds: int = 0
     continued: int = 0
     """Number of trailing prompt tokens that are the beginning of the reply."""
+    left: int = 0
+    """Tokens that it may yet emit, when the round being planned begins."""
     room: int = 0
     """Largest useful draft length of the round being planned."""
     undrafted: int = 0
@@ -69,10 +71,9 @@ class SequenceState:
         """Whether γ is chosen in each round; not for `repeatable` rows, as the choice depends on measured times."""
         return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.repeatable
 
-    def draft_room(self, context: int) -> int:
-        """Largest useful draft length: the requested γ, limited by `context` (tokens per row) and the token limit."""
-        if self.drafter == NO_DRAFTER:
-            return 0
+    def measure_room(self, context: int) -> None:
+        """Set `left` and `room`, the requested γ limited by that, for a context of so many tokens."""
+        self.left = min(context - len(self.tokens), self.request.max_tokens - self.emitted)
         free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
         requested = free if self.request.gamma is None else self.request.gamma
-        return max(0, min(requested, context - len(self.tokens) - 1, self.request.max_tokens - self.emitted - 1))
+        self.room = 0 if self.drafter == NO_DRAFTER else max(0, min(requested, self.left - 1))

@@ -10,7 +10,7 @@ from math import inf
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Source
-from specchat.engine.decoding.round import run_round
+from specchat.engine.decoding.round import RoundResult, run_rounds
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
@@ -56,13 +56,13 @@ class Rounds:
         self._notices = notices
         self._clock = clock
 
-    def run(self, rows: Sequence[SequenceState]) -> None:
-        """One round for rows that are ready."""
+    def run(self, rows: Sequence[SequenceState], *, together: bool) -> None:
+        """One round for rows that are ready, or some (`run_rounds`)."""
         self._end_failed(rows)
         if rows := [row for row in rows if row.failed is None]:
-            self._faults.run(self._verify, rows)
+            self._faults.run(partial(self._verify, together=together), rows)
 
-    def _verify(self, rows: Sequence[SequenceState]) -> None:
+    def _verify(self, rows: Sequence[SequenceState], *, together: bool) -> None:
         plain_s = 0.0
         if any(not row.rounds for row in rows):  # its drafter may have a whole prompt to read
             self._emission.flush()
@@ -70,29 +70,46 @@ class Rounds:
             self._emission.finish()  # it would share the pass's cores
             plain_s = self._plain_passes.run(rows)
             self._planner.learn_plain(len(rows), plain_s)
-        plan, outcomes, timing = run_round(self._made.target, rows, self._planner, self._emission.on_launch)
-        self._planner.learn(rows, plan, outcomes, timing.draft, timing.verify)
+        started = time.perf_counter()
+        results = run_rounds(self._made.target, rows, self._planner, self._emission.on_launch, together=together)
         self._faults.passed()
-        commits: list[Commit] = []
-        for row, outcome, sources in zip(rows, outcomes, plan.sources, strict=True):
-            try:
-                commits.append(self._commit(row, outcome, sources))
-            except Exception as error:  # its text: nothing that the others share
-                self._emission.finish()  # no records of a failed row are made
-                row.failed = error
-        rest = time.perf_counter() - timing.started - timing.draft - timing.verify
-        times = Times(self._clock(), timing.draft, timing.verify, rest, plain_s, len(rows))
-        first = any(not commit.number for commit in commits)  # what the reader waits for
-        self._emission.put(partial(self._emit, commits, times), inf if first else timing.draft + timing.verify + rest)
-        self._planner.learn_rest(len(rows), plan, timing.draft, rest)
-        if self._plain_passes:
-            self._plain_passes.learn(len(rows), not plan.drafts, times)
-        for commit in commits:
-            if commit.reason:
-                self._requests.finish(commit.row, commit.reason)
+        running, committed = set(range(len(rows))), list[list[Commit]]()
+        for result in results:
+            self._planner.learn(rows, *result)
+            committed.append(self._commit(rows, result, running))
+        later = time.perf_counter() - started
+        rest = (later - sum(result.draft_s + result.verify_s for result in results)) / len(results)
+        now = self._clock()
+        for result, commits in zip(results, committed, strict=True):
+            spent = result.draft_s + result.verify_s + rest
+            later -= spent
+            times = Times(now - later, result.draft_s, result.verify_s, rest, plain_s, len(rows))
+            plain_s = 0.0
+            first = any(not commit.number for commit in commits)  # what the reader waits for
+            self._emission.put(partial(self._emit, commits, times), inf if first else spent)
+            self._planner.learn_rest(len(rows), result.plan, result.draft_s, rest)
+            if self._plain_passes:
+                self._plain_passes.learn(len(rows), not result.plan.drafts, times)
+        for commits in committed:
+            for commit in commits:
+                if commit.reason:
+                    self._requests.finish(commit.row, commit.reason)
         self._end_failed(rows)
 
-    def _commit(self, row: SequenceState, outcome: Outcome, sources: Sequence[Source]) -> Commit:
+    def _commit(self, rows: Sequence[SequenceState], result: RoundResult, running: set[int]) -> list[Commit]:
+        """Add a round's tokens to the rows that are `running`; those that end with it are taken out."""
+        commits = []
+        for i in sorted(running):
+            try:
+                commits.append(self._add(rows[i], result.outcomes[i], result.plan.sources[i]))
+            except Exception as error:  # its text: nothing that the others share
+                self._emission.finish()  # no records of a failed row are made
+                rows[i].failed = error
+            if rows[i].failed is not None or commits[-1].reason:
+                running.discard(i)
+        return commits
+
+    def _add(self, row: SequenceState, outcome: Outcome, sources: Sequence[Source]) -> Commit:
         """Add a round's tokens to a row.
 
         Raises:

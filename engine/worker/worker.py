@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from math import inf
 from typing import ClassVar
@@ -188,7 +188,7 @@ class Worker:
         self._notices = Notices(self._outbox, clock)
         models = [made.model.name, made.model.format, *(part.name for part in (*made.drafts, *made.parts.values()))]
         self._experiences = Experiences(self._config.experience, " · ".join(models))
-        self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences)
+        self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences, made.model.eos_ids)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         pool, memory = made.target.cache.pool, cache_memory(self._config, made.target.device)
@@ -304,8 +304,14 @@ class Worker:
         if not rows:
             return
         self._steps -= self._steps > 0
-        self._rounds.run(rows)
+        self._rounds.run(rows, together=self._may_run_together(rows))
         self._scheduler.trim()
+
+    def _may_run_together(self, rows: Sequence[SequenceState]) -> bool:
+        """Whether several rounds may be run: no lane waits for its turn, no prompt for being read, and nobody steps."""
+        if not self.overlaps or self._paused or len(rows) < len(self._scheduler.rows):
+            return False
+        return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in rows)
 
     @property
     def _idle(self) -> bool:

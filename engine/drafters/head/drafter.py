@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
@@ -130,7 +131,8 @@ class HeadMemory:
         self._layer.flush()
         slot = self._slots[row.slot]
         self._layer.mark(row.slot, min(slot.first, slot.stored), max(row.cached, slot.stored))
-        self._places.note(row.slot, slot.first, slot.read, row.tokens)
+        # Of rounds that were run together, some may have come after the reply's end.
+        self._places.note(row.slot, slot.first, min(slot.read, len(row.tokens) - 1), row.tokens)
 
     def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
         """The first place that each row has to read; from now on they count as read."""
@@ -143,6 +145,10 @@ class HeadMemory:
             begins.append(max(slot.read, end - self._layer.most_unread))
             slot.read = end
         return begins
+
+    def has_read(self, slot: int, end: int) -> None:
+        """A slot has been read up to this place."""
+        self._slots[slot].read = end
 
     def _looks_back_to(self, end: int) -> int:
         """The first place that has to be read for a draft at `end`; the beginning of a block."""
@@ -250,7 +256,7 @@ class HeadDrafter(Drafter):
         begins = self._memory.take_unread(rows)
         if grows:
             assert self._packed
-            return self._packed.grow(asked, begins, self._support)
+            return self._packed.grow(asked, begins, self._support, self._memory.has_read)
         trees = [tree or chain(each.gamma) for each in asked]
         longest = max(trees, key=len)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
@@ -281,7 +287,8 @@ def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[Hea
     pool = target.cache.pool
     scores, size = target_output(target, vocabulary, head.fuse)
     if target.packed_embedding is not None and isinstance(scores, QuantizedLinear) and can_be_packed(head):
-        return PackedLayer(head, scores.matrix, target.packed_embedding, pool), size
+        penalties = target.penalties_of_rows if isinstance(target, PackedBackend) else None
+        return PackedLayer(head, scores.matrix, target.packed_embedding, pool, penalties), size
     return TorchLayer(head, scores, target.embedding_rows, pool), size
 
 

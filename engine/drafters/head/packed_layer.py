@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -57,6 +57,7 @@ class PackedLayer(HeadLayer):
         scores: [V', d], gives logits of the draft vocabulary.
         embedding: [V, d], the target's.
         pool: the blocks of the target's cache.
+        penalties: of its rows; None for the layer's own.
         window: places that a place sees, itself included.
 
     Raises:
@@ -69,6 +70,7 @@ class PackedLayer(HeadLayer):
         scores: PackedMatrix,
         embedding: PackedMatrix,
         pool: BlockPool,
+        penalties: PenaltiesOfRows | None = None,
         window: int = WINDOW,
     ) -> None:
         self._head = PackedHead(_weights(head, scores, embedding, pool.width * BLOCK, window))
@@ -81,7 +83,7 @@ class PackedLayer(HeadLayer):
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
-        self._penalties = PenaltiesOfRows(embedding.rows)
+        self._penalties = penalties or PenaltiesOfRows(embedding.rows)
         self._q: dict[int, Tensor] = {}
         self._trees: dict[int, GrowingTrees] = {}
         """Memory for distributions, and for trees that grow, by number of rows."""
@@ -148,13 +150,16 @@ class PackedLayer(HeadLayer):
             self._head.write_states(self._read, torch.get_num_threads())
             self._read, self._unfused = [], 0
 
-    def grow(self, asked: Sequence[Asked], begins: Sequence[int], support: Support) -> Draft:
+    def grow(
+        self, asked: Sequence[Asked], begins: Sequence[int], support: Support, on_read: Callable[[int, int], None]
+    ) -> Draft:
         """A deferred draft of B rows: the trees that `engine.drafters.tree_growth.grow` gives.
 
         Args:
             asked: [B], of rows of two tokens or more.
             begins: [B], the first place to read of each.
             support: the V' tokens that can be drafted.
+            on_read: called with a slot, and up to which place it has been read.
         """
         drawn = [not each.row.greedy for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None
@@ -168,7 +173,8 @@ class PackedLayer(HeadLayer):
         ]
         trees.fill(self._read, self._head.width, torch.get_num_threads(), (q, kept))
         self._read, self._unfused = [], 0
-        return Draft.deferred(GrowingTreesOfHead(self._head, trees, drawn, q, support), len(asked), support)
+        growing = GrowingTreesOfHead(self._head, trees, drawn, q, support, on_read)
+        return Draft.deferred(growing, len(asked), support)
 
     def _q_of(self, rows: int, support: Support) -> Tensor:
         """Memory for the distributions of so many rows [B, longest, V'], used again for the next draft."""
@@ -225,20 +231,23 @@ class GrowingTreesOfHead(Growing):
     drawn: list[bool]
     q: Tensor | None
     support: Support
+    on_read: Callable[[int, int], None]
 
     def now(self) -> Draft:
         """Grow them without a pass; the draft."""
-        draft = self.made(self.head.grow(self.trees)).trimmed()
+        draft = self.made(self.head.grow(self.trees), self.trees.steps).trimmed()
         # The memory of its distributions is that of the next draft, which may be one of the same round.
         return draft if draft.q is None else replace(draft, q=draft.q.clone())
 
-    def made(self, found: Sequence[GrownTree]) -> Draft:
+    def made(self, found: Sequence[GrownTree], steps: int) -> Draft:
         """The draft of trees that have grown."""
+        for row in self.trees.rows:
+            self.on_read(row.slot, row.end)
         trees = [
             (tree.tokens, [grade + GRADES * is_drawn for grade in tree.grades], tree_from(tuple(tree.parents)))
             for tree, is_drawn in zip(found, self.drawn, strict=True)
         ]
-        return draft_of(trees, self.drawn, self.q, self.support, self.trees.steps)
+        return draft_of(trees, self.drawn, self.q, self.support, steps)
 
 
 def can_be_packed(head: DraftHead) -> bool:

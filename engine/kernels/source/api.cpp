@@ -9,7 +9,7 @@
 #include "head.h"
 #include "packing.h"
 #include "quantizing.h"
-#include "round.h"
+#include "rounds.h"
 #include "sampling.h"
 #include "thread_pool.h"
 #include "variants.h"
@@ -179,8 +179,14 @@ int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* source
     return guarded([&] { return decoder->decoder.move(slot, sources, count, target); });
 }
 
-int32_t sk_round_run(sk_decoder* decoder, sk_head* head, sk_round* round) {
-    return guarded([&] { return decoder->round.run(decoder->decoder, head ? &head->head : nullptr, *round); });
+int32_t sk_rounds_run(sk_decoder* decoder, sk_head* head, sk_round* rounds, int64_t count, const int64_t* ends,
+                      int64_t end_count) {
+    int64_t ran = 0;
+    const int32_t fine = guarded([&] {
+        sk::Rounds all(decoder->decoder, head ? &head->head : nullptr, decoder->round, ends, end_count);
+        return all.run(rounds, count, ran);
+    });
+    return fine ? int32_t(ran) : 0;
 }
 
 sk_head* sk_head_new(const sk_head_model* model) {
@@ -238,7 +244,7 @@ int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t thre
 int32_t sk_judge(sk_rows* rows) {
     return guarded([&]() -> std::string {
         std::string fault = sk::drafting_fault(*rows);
-        if (fault.empty()) sk::judge(*rows, SK_HELD_FOR_BREAKS);
+        if (fault.empty()) sk::judge(*rows);
         return fault;
     });
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 17
+#define SK_ABI 18
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -196,7 +196,7 @@ struct sk_draw {
 
 // Bias and penalties of a row, as `engine.sampling.penalties` and `dry` have them.
 struct sk_penalties {
-    const int64_t* text;  // [count], prompt and reply
+    int64_t* text;  // [count], prompt and reply; with room for what the rounds of a call add
     int64_t count, prompt;
     const int64_t* biased;  // [bias_count]
     const float* bias;
@@ -205,7 +205,7 @@ struct sk_penalties {
     int32_t reserved;
     double dry_multiplier, dry_base;  // multiplier 0: off
     int64_t dry_allowed, dry_last;    // dry_last: tokens that are searched for repetitions; not above 0 for all
-    const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token; 2 if that is not known
+    const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token
 };
 
 // A row's draft by a head, a tree that grows step by step as `engine.drafters.tree_growth` says. Node 0 is the
@@ -220,7 +220,7 @@ struct sk_growth {
     const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted
     double step;                  // cost of a draft step
     const sk_sampling* sampling;  // of a sampled row; null takes the likeliest tokens
-    const sk_penalties* penalties;  // null: none
+    sk_penalties* penalties;      // null: none
     uint64_t seed, number;        // of its random numbers
     float* q;                     // [longest, V'], output: distribution of each node's children
     int64_t* drafted;             // [3, longest], output: tokens, parents, and grades
@@ -245,13 +245,6 @@ struct sk_growing {
     int32_t steps;         // output: number of draft steps
 };
 
-// Who judges a row of a round.
-enum sk_held : int32_t {
-    SK_NOT_HELD = 0,         // `sk_round_run`
-    SK_HELD_BY_CALLER = 1,   // the caller
-    SK_HELD_FOR_BREAKS = 2,  // `sk_judge`: set by `sk_round_run` if `breaks` does not know a drafted token
-};
-
 // A row of a round and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
 // order, as `engine.decoding.acceptance` says.
 struct sk_row {
@@ -261,14 +254,14 @@ struct sk_row {
     int64_t* drafted;             // [3, most]: tokens, their parents, which come first, and of a draft that grows the grades
     const float* q;               // [nodes, support], distribution of each node's children; null if they were not drawn
     const sk_sampling* sampling;  // null if it accepts the likeliest tokens
-    const sk_penalties* penalties;  // null for none
+    sk_penalties* penalties;      // null for none
     uint64_t seed, number;        // of its random numbers
-    int32_t held;                 // sk_held
+    int32_t held;                 // whether the caller judges it
     int32_t accepted;             // output: number of accepted tokens
     int32_t tested;               // output: number of tested tokens, of a sampled row
     int32_t positions;            // output: number of tested positions, of a sampled row
     int32_t last;                 // output: correction, bonus or plain token; -1 if a logit is NaN
-    int32_t reserved;
+    int32_t left;                 // tokens that the row may yet emit; matters to the rounds after the first
     int32_t* path;                // [most], output: accepted nodes
     float *p, *q_of;              // [most], output of a sampled row: p(x) and q(x) of every tested token, in order
     float* beta;                  // [most], output of a sampled row: beta per position; for chains the sum of min(p, q)
@@ -296,7 +289,9 @@ struct sk_round {
     int64_t tap_count;
     const int32_t* taps;  // as in `sk_batch`
     float* tapped;        // [nodes of all rows, tap_count, hidden], output, valid until the next round
+    int64_t steps;        // output: draft steps of drafts that have grown
     double growing_s;     // output: seconds until the drafts had grown
+    double seconds;       // output: seconds that the round took
 };
 
 struct sk_decoder;
@@ -333,8 +328,12 @@ SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring,
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 // Copies columns of a slot, in ascending order, to `target` and the columns after it; none lies before its target.
 SK_EXPORT int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* sources, int64_t count, int32_t target);
-// `head` is null if no draft grows.
-SK_EXPORT int32_t sk_round_run(sk_decoder* decoder, sk_head* head, sk_round* round);
+// Runs up to `count` rounds one after the other; how many were run, 0 if the first one fails. The first is given; of the
+// others, the caller sets the memory for output. They draft as the first does, and end with the first round in which a row
+// is held, emits one of `ends` or all that is left to it, or has a logit that is NaN. After every round but the last, the
+// accepted columns are moved, and `head`, if it is not null, has read their hidden states.
+SK_EXPORT int32_t sk_rounds_run(sk_decoder* decoder, sk_head* head, sk_round* rounds, int64_t count, const int64_t* ends,
+                                int64_t end_count);
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
 // float32 [blocks, 32, hidden] of states, owned by the caller, and the cache of its layer
@@ -346,4 +345,4 @@ SK_EXPORT int32_t sk_head_absorb_round(sk_head* head, const sk_round* round);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
 SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
 SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
-SK_EXPORT int32_t sk_judge(sk_rows* rows);  // rows that are SK_HELD_FOR_BREAKS
+SK_EXPORT int32_t sk_judge(sk_rows* rows);  // rows that are not held, by logits that are given

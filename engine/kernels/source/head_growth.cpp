@@ -77,8 +77,7 @@ std::string Head::grow(sk_growing& all) {
     return "";
 }
 
-// Applies the rows' bias and penalties to what their steps have scored. Unlike the target's, a drafted token of which it is
-// not known whether it breaks repetitions counts as one that does.
+// Applies the rows' bias and penalties to what their steps have scored.
 void Head::penalise(const std::vector<Growth>& growths, const sk_growing& all) {
     const int64_t size = layer_.model().vocabulary;
     for (const Growth& growth : growths)

@@ -11,7 +11,6 @@ namespace {
 // As in `engine.sampling.dry`: most tokens of a repetition that count, and the largest penalty.
 constexpr int64_t kLongest = 128;
 constexpr double kMost = 1e6;
-constexpr uint8_t kUnknown = 2;
 
 }  // namespace
 
@@ -72,10 +71,9 @@ void Penalties::discourage_repetitions() {
     }
 }
 
-bool lacks_breaks(const sk_row& row) {
-    if (!row.penalties || !(row.penalties->dry_multiplier > 0)) return false;
-    return std::any_of(row.drafted, row.drafted + row.count,
-                       [&](int64_t token) { return row.penalties->breaks[token] == kUnknown; });
+void extend(sk_penalties& penalties, const std::vector<int64_t>& tokens) {
+    std::copy(tokens.begin(), tokens.end(), penalties.text + penalties.count);
+    penalties.count += int64_t(tokens.size());
 }
 
 }  // namespace sk

@@ -45,7 +45,7 @@ class Penalties {
     std::vector<std::pair<int64_t, int64_t>> repeated_;  // tokens and the lengths that they would repeat
 };
 
-// Whether a token is among the drafted ones of which it is not known whether they break repetitions.
-bool lacks_breaks(const sk_row& row);
+// Adds tokens to the text.
+void extend(sk_penalties& penalties, const std::vector<int64_t>& tokens);
 
 }  // namespace sk

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "penalties.h"
 #include "sampling.h"
 #include "thread_pool.h"
 
@@ -11,8 +10,9 @@ namespace sk {
 
 std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
     const auto started = std::chrono::steady_clock::now();
+    const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count(); };
     std::string wrong = round.growing ? grow(head, round) : "";
-    round.growing_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    round.growing_s = passed();
     sk_rows& all = round.rows;
     if (wrong.empty()) wrong = drafting_fault(all);
     if (!wrong.empty()) return wrong;
@@ -39,9 +39,9 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
         row.best = best;
         logits += (row.count + 1) * all.vocabulary;
         if (best) best += (row.count + 1) * all.best_count;
-        if (row.held == SK_NOT_HELD && lacks_breaks(row)) row.held = SK_HELD_FOR_BREAKS;
     }
-    judge(all, SK_NOT_HELD);
+    judge(all);
+    round.seconds = passed();
     return "";
 }
 
@@ -51,6 +51,7 @@ std::string Round::grow(Head* head, sk_round& round) {
     if (growing.longest != round.rows.most) return "drafts that grow need as much room as other drafts";
     std::string wrong = head->fault(growing.read_count, growing.read);
     if (wrong.empty()) wrong = head->grow(growing);
+    round.steps = growing.steps;
     for (int64_t i = 0; wrong.empty() && i < growing.row_count; i++) {
         round.rows.rows[i].count = growing.rows[i].count;
         round.rows.rows[i].q = growing.rows[i].q;

@@ -207,10 +207,10 @@ std::string drafting_fault(const sk_rows& rows) {
     return "";
 }
 
-void judge(const sk_rows& rows, sk_held held) {
+void judge(const sk_rows& rows) {
     const Kernels& kernel = kernels();
     each_with_scratch(rows.count, rows.threads, [&](int64_t i, Scratch& scratch) {
-        if (rows.rows[i].held == held) Judge(kernel, rows, rows.rows[i], scratch).run();
+        if (!rows.rows[i].held) Judge(kernel, rows, rows.rows[i], scratch).run();
     });
 }
 

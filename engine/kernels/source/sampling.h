@@ -60,7 +60,7 @@ void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
 // What is wrong with the drafts of rows, or nothing.
 std::string drafting_fault(const sk_rows& rows);
 
-// Verdicts of the rows with this value of `held`.
-void judge(const sk_rows& rows, sk_held held);
+// Verdicts of the rows that are not held.
+void judge(const sk_rows& rows);
 
 }  // namespace sk

@@ -20,7 +20,7 @@ from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round import run_round
+from specchat.engine.decoding.round import run_rounds
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.device import to_device
@@ -302,7 +302,7 @@ class Drafting:
                 drafters.prefill([row])
                 yield
             while row.emitted < len(text.reply):
-                plan, (outcome,), timing = run_round(self._backend, [row], self._planner)
+                ((plan, (outcome,), draft_s, _),) = run_rounds(self._backend, [row], self._planner)
                 emitted = text.reply[row.emitted :][: 1 if sampled else outcome.accepted + 1]
                 row.cached += len(emitted)
                 row.tokens += emitted
@@ -315,7 +315,7 @@ class Drafting:
                 course.lengths[plan.steps] += 1
                 course.places += [Place.of(outcome, depth) for depth in range(len(emitted))]
                 if row.rounds:
-                    course.draft_s += timing.draft
+                    course.draft_s += draft_s
                     course.timed_steps += plan.steps
                 row.rounds += 1
                 yield

@@ -17,7 +17,7 @@ from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.round import LEFT, RoundRows, RoundRules
+from specchat.engine.kernels.round import RoundRows, RoundRules
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
@@ -125,8 +125,8 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) ->
     memory.fill(round_rows(rows, proposal, penalties), proposal.support, 1, 1)
     for row, scores, best in zip(memory.rows, logits, likeliest, strict=True):
         row.logits, row.best = scores.data_ptr(), best.data_ptr()
-        row.held = row.held or LEFT
-    return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64), penalties).outcomes()
+    memory.judge()
+    return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64)).outcomes()
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")

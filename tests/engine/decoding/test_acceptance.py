@@ -12,7 +12,7 @@ from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.round import LEFT, RoundRow, RoundRows, RoundRules
+from specchat.engine.kernels.round import RoundRow, RoundRows, RoundRules
 from specchat.engine.request import Sampling
 from specchat.engine.research.merged import PrefixTree
 from specchat.engine.sampling.rng import Stream
@@ -185,7 +185,7 @@ def emitted(
         ]
         memory.fill(wanted, known, 0, 1)
         for row, scores in zip(memory.rows, seen.contiguous(), strict=True):
-            row.logits, row.held = scores.data_ptr(), LEFT
+            row.logits = scores.data_ptr()
         memory.judge()
         judged = [memory.verdict(i) for i in range(rows)]
         found = [[*(tokens[i, n - 1].item() for n in each.path), each.last] for i, each in enumerate(judged)]

@@ -2,8 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,7 +60,7 @@ class Both:
         """In one call, then step by step."""
         rows = [each.row for each in asked]
         begins = self.memory.take_unread(rows)
-        at_once = self.layer.grow(asked, begins, self.support).settled()
+        at_once = self.layer.grow(asked, begins, self.support, self.memory.has_read).settled()
         scores_along(self.layer, self.memory, rows)
         scores, known = self.layer.scores, self.support.tokens.tolist()
         return at_once, grow(asked, scores, self.layer.go_on, known, self.support)[0]
@@ -167,30 +165,6 @@ def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float)
         path = [draft.tokens[0][each - 1] for each in draft.trees[0].path(node)]
         if not temperature:
             assert len({*path, *row.tokens}) == len(path) + len({*row.tokens})
-
-
-def test_drafts_of_a_seeded_row_do_not_depend_on_what_others_have_shown() -> None:
-    """Which tokens break repetitions is learnt from the texts of rows; these tokens are in the drafts alone."""
-    both, most = Both(), Budget([0.001 * n for n in range(MAX_GAMMA + 1)], 0.001, EXPECTED, line=4)
-    drawn, others = both.support.tokens.split([2, DRAFTED - 2])
-    bias = tuple((token, 50.0) for token in drawn.tolist())
-    seeded = Sampling(1.0, seed=1, logit_bias=bias, dry_multiplier=50.0, dry_allowed_length=1)
-
-    def draft(row: SequenceState) -> Draft:
-        made = both.layer.grow([Asked(row, 4, most)], [0], both.support).settled()
-        assert made.q is not None
-        return replace(made, q=made.q.clone())
-
-    for number in range(6):
-        chance = random.Random(number)
-        requests = [Request("r", prompt_ids=(1,), sampling=each) for each in (seeded, replace(seeded, seed=None))]
-        both.admit([20, 20], requests, chance)
-        row, other = both.rows
-        row.text = other.text = SimpleNamespace(name=str)
-        row.tokens[:], other.tokens[:] = chance.choices(others.tolist(), k=20), drawn.tolist() * 10
-        before = draft(row)
-        draft(other)
-        assert_alike(before, draft(row))
 
 
 def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:

@@ -45,8 +45,10 @@ class Pair:
         embedding = quantized_linear(torch.randn(WORDS, SHAPE.hidden))
         scores = quantized_linear(output, method=method)
         assert can_be_packed(head)
-        self.torch = TorchLayer(head, scores, lambda tokens: embedding.weight[tokens], BlockPool(3, COLUMNS), WINDOW)
-        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), WINDOW)
+        self.torch = TorchLayer(
+            head, scores, lambda tokens: embedding.weight[tokens], BlockPool(3, COLUMNS), window=WINDOW
+        )
+        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), window=WINDOW)
         self.tapped = torch.randn(3, COLUMNS, SHAPE.hidden * len(SHAPE.taps))
 
     def remembering(self, layer: HeadLayer) -> tuple[HeadMemory, list[SequenceState]]:

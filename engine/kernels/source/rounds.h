@@ -1,0 +1,35 @@
+// Several rounds in one call. After a short pass the caller's code has to be read from memory again: what it does for
+// some rounds together takes little longer than what it does for one.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "api.h"
+#include "decoder.h"
+#include "head.h"
+#include "round.h"
+
+namespace sk {
+
+class Rounds {
+   public:
+    // `round` runs each of them, `head` may be null, `ends` are the tokens that end a reply.
+    Rounds(Decoder& decoder, Head* head, Round& round, const int64_t* ends, int64_t end_count)
+        : decoder_(decoder), head_(head), round_(round), ends_(ends, ends + end_count) {}
+
+    // As `sk_rounds_run`; what is wrong, or nothing.
+    std::string run(sk_round* rounds, int64_t count, int64_t& ran);
+
+   private:
+    bool is_last(const sk_round& round);
+    std::string prepare(sk_round& next, const sk_round& before);
+    std::string keep(const sk_row& row);
+
+    Decoder& decoder_;
+    Head* head_;
+    Round& round_;
+    std::vector<int64_t> ends_;
+    std::vector<std::vector<int64_t>> emitted_;  // by each row, in the last round
+};
+
+}  // namespace sk

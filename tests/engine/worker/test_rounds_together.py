@@ -1,0 +1,133 @@
+"""Rounds that the kernels run in one call are the rounds that they would run one by one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.config import EngineConfig
+from specchat.engine.decoding import planner
+from specchat.engine.engine import Engine
+from specchat.engine.events import FinishReason
+from specchat.engine.kernels import library
+from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.outbox import Outbox
+from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.round import Round
+from tests.engine.tiny import ended, ids_of, rounds_of, text_of
+
+pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
+QUESTIONS = ("Name three colours.", "Tell me a story about a fox.", "How do I bake bread?", "What is rain?")
+GREEDY = Sampling(seed=1)
+PENALTIES = Sampling(seed=2, repetition_penalty=1.1, dry_multiplier=0.8, dry_allowed_length=1)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {"drafter": "none", "sampling": GREEDY},
+    "greedy": {"drafter": "head", "gamma": 4, "sampling": GREEDY},
+    "greedy, penalties": {"drafter": "head", "gamma": 4, "sampling": PENALTIES},
+    "seeded": {"drafter": "combined", "sampling": Sampling(1.0, seed=3)},
+    "seeded, filtered": {"drafter": "head", "gamma": 3, "sampling": Sampling(0.8, top_k=40, top_p=0.9, seed=4)},
+    "seeded, penalties": {"drafter": "head", "gamma": 3, "sampling": replace(PENALTIES, temperature=0.7, seed=5)},
+}
+
+
+@contextmanager
+def engine_of(models: Path, rounds: int) -> Iterator[Engine]:
+    """An engine that may run so many rounds together, however long they take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
+        patch.setattr(planner, "_TOGETHER_S", 60.0)
+        engine = Engine(EngineConfig("smollm2-135m", models, slots=4, context=128))
+        engine.start()
+        engine.wait_ready()
+        yield engine
+        engine.close()
+
+
+@pytest.fixture(scope="module")
+def one_by_one(default_model: Path) -> Iterator[Engine]:
+    with engine_of(default_model.parent, 1) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def together(default_model: Path) -> Iterator[Engine]:
+    with engine_of(default_model.parent, 4) as engine:
+        yield engine
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rounds each call has run."""
+    found, run = list[int](), Decoder.run_rounds
+
+    def noted(*arguments: Any) -> int:
+        found.append(run(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(Decoder, "run_rounds", noted)
+    return found
+
+
+def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:
+    """The events of the questions' replies, asked so many at once."""
+    found = []
+    for first in range(0, len(QUESTIONS), batch):
+        boxes = [Outbox() for _ in range(batch)]
+        for number, box in enumerate(boxes, first):
+            asked = {"max_tokens": 20 + 7 * number, **about}
+            engine.submit(Request(f"{number}", (Message("user", QUESTIONS[number]),), **asked), box)
+        found += [ended(box) for box in boxes]
+    return found
+
+
+def decided(events: list[Any]) -> list[tuple[Any, ...]]:
+    """Rounds without what differs from run to run: their times, and how many rows a round had."""
+    untimed = {"at": 0.0, "draft_s": 0.0, "verify_s": 0.0, "rest_s": 0.0, "plain_s": 0.0, "rows": 1}
+    return [astuple(replace(each, **untimed)) for each in events if isinstance(each, Round)]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_records_are_those_of_rounds_run_one_by_one(
+    one_by_one: Engine, together: Engine, ran: list[int], name: str, batch: int
+) -> None:
+    expected = replies(one_by_one, batch, **SETTINGS[name])
+    assert {*ran} == {1}
+    ran.clear()
+    found = replies(together, batch, **SETTINGS[name])
+    assert max(ran) == 4
+    assert [decided(each) for each in found] == [decided(each) for each in expected]
+    assert [text_of(each) for each in found] == [text_of(each) for each in expected]
+
+
+def test_a_reply_ends_within_rounds_run_together_as_it_would_without(one_by_one: Engine, together: Engine) -> None:
+    whole = replies(one_by_one, 1, drafter="none", max_tokens=24)
+    for about in ({"drafter": "none"}, {"drafter": "head", "gamma": 4}):
+        for most in range(1, 16):
+            short = replies(together, 4, max_tokens=most, **about)
+            assert [ids_of(each) for each in short] == [ids_of(each)[:most] for each in whole], (about, most)
+        for place in (4, 9):
+            stops = [rounds_of(each)[place].text for each in whole]
+            for number, stop in enumerate(stops):
+                until = replies(together, 4, max_tokens=24, stop=(stop,), **about)[number]
+                assert until[-1].reason is FinishReason.STOP
+                assert text_of(until) == text_of(whole[number]).split(stop)[0]
+
+
+def test_a_reply_goes_on_after_one_that_ended_within_rounds_run_together(together: Engine) -> None:
+    """What the rounds after its end have left in the slot is not taken for a part of the text."""
+    asked = Request("a", (Message("user", QUESTIONS[1]),), drafter="head", gamma=4, max_tokens=60)
+    plain = ids_of(together.stream(replace(asked, request_id="b", drafter="none", gamma=0)))
+    first = list(together.stream(asked))
+    stop = rounds_of(first)[5].text
+    list(together.stream(replace(asked, request_id="c", stop=(stop,))))
+    assert ids_of(together.stream(replace(asked, request_id="d"))) == plain == ids_of(first)
+
+
+def test_a_reader_waits_for_no_more_than_one_first_round(together: Engine, ran: list[int]) -> None:
+    replies(together, 4, drafter="none")
+    assert ran[0] == 1
