@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kMostStates = 4096;
 // Blocks of the cache with a block of keys.
 constexpr int64_t kParts = kKeyBlock / kCacheBlock;
+// Queries whose attention is computed together, by most instruction sets.
+constexpr int64_t kQueries = 8;
 
 }  // namespace
 
@@ -123,13 +125,16 @@ void Decoder::divide(size_t first, size_t last, int64_t block) {
     for (size_t end; first < last; first = end) {
         const Row& row = rows_[first];
         for (end = first + 1; end < last && shares(row, rows_[end], block);) end++;
+        // Few tokens over few blocks are divided so that all threads have a part of them.
+        const bool few = tokens_ <= kFewTokens && row.blocks() < pool_.threads();
+        const int64_t most = few ? std::max<int64_t>(1, kQueries * key_heads_ / model_.heads) : kAttentionTokens;
         int64_t to = end > first + 1 ? block : row.blocks();
         while (end > first + 1 && shares(row, rows_[end - 1], to)) to++;
         for (size_t r = first; r < end && block == 0; r++) rows_[r].joined = split_ ? 1 : to;
         const int64_t tokens = rows_[end - 1].at + rows_[end - 1].count, step = split_ ? 1 : to - block;
-        for (int64_t i = row.at; i < tokens; i += kAttentionTokens)
+        for (int64_t i = row.at; i < tokens; i += most)
             for (int64_t b = block; b < to; b += step)
-                pieces_.push_back({int64_t(first), i, std::min(kAttentionTokens, tokens - i), b, b + step,
+                pieces_.push_back({int64_t(first), i, std::min(most, tokens - i), b, b + step,
                                    b ? b + 1 - row.joined : 0});
         if (end > first + 1) divide(first, end, to);
     }
