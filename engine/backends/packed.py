@@ -131,7 +131,8 @@ class PackedBackend(Backend):
         best, threads = int(any(row.greedy for row in rows)), torch.get_num_threads()
         memory[0].fill(wanted, proposal.support, best, threads)
         try:
-            ran = self._decoder.run_rounds(memory, self.taps, growing.trees if growing else None, proposal.ends)
+            trees = growing.trees if growing else None
+            ran = self._decoder.run_rounds(memory, self.taps, trees, proposal.head, proposal.ends)
         except KernelError as error:
             if growing is None:
                 raise
@@ -142,8 +143,8 @@ class PackedBackend(Backend):
         made = [(replace(proposal), each) for each in earlier]
         if growing:
             for each, rows_of in (*made, (proposal, last)):
-                trees = [GrownTree(*rows_of.draft(i)) for i in range(len(rows))]
-                each.settle(growing.made(trees, rows_of.c.steps), rows_of.c.growing_s)
+                found = [GrownTree(*rows_of.draft(i)) for i in range(len(rows))]
+                each.settle(growing.made(found, rows_of.c.steps), rows_of.c.growing_s)
         return PackedScores(last, len(self.taps) * self._decoder.shape.hidden, made)
 
     def accept(

@@ -196,9 +196,11 @@ class Planner:
 
     def _together(self, rows: Sequence[SequenceState], proposal: Proposal) -> int:
         """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
-        alone = all(row.drafter == NO_DRAFTER for row in rows)
-        if not (alone or proposal.growing) or not all(row.rounds for row in rows):
+        heads = {self.drafters.of(row).kernel_head for row in rows if row.drafter != NO_DRAFTER}
+        drafted = any(proposal.lengths) or None in heads or len(heads) > 1
+        if (drafted and not proposal.growing) or not all(row.rounds for row in rows):
             return 1
+        proposal.head = next(iter(heads), None)
         fitting = _TOGETHER_S / self._costs.of_batch(len(rows)).plain_s
         return max(1, min(self._target.capabilities.rounds, int(fitting)))
 

@@ -175,6 +175,8 @@ class Proposal:
     """Why no draft has grown, if growing failed; the rows were scored without drafts."""
     rounds: int = 1
     """Rounds that `Backend.score` may run one after the other, each with a draft like this one, if it can."""
+    head: int | None = None
+    """Address of the kernels' head that reads the hidden states between them."""
     ends: Collection[int] = ()
     """Tokens that end a reply, and with it those rounds."""
 

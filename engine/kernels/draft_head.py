@@ -84,8 +84,9 @@ class PackedHead:
             token=weights.token.c,
             tap_count=weights.taps,
         )
-        self._c = self._kernels.sk_head_new(model)
-        weakref.finalize(self, self._kernels.sk_head_free, self._c)
+        self.address: int = self._kernels.sk_head_new(model)
+        """`sk_head`."""
+        weakref.finalize(self, self._kernels.sk_head_free, self.address)
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
         """Set the memory for states and KV cache, contiguous; kept alive here.
@@ -107,7 +108,7 @@ class PackedHead:
             if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
                 raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")
         self._memory = (tables, states, keys, values)
-        self._kernels.sk_head_attach(self._c, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
+        self._kernels.sk_head_attach(self.address, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
 
     def write_states(self, read: Sequence[TargetStates], threads: int) -> None:
         """Compute and store the head's states from hidden states of the target.
@@ -115,7 +116,7 @@ class PackedHead:
         Raises:
             KernelError: a slot or column does not exist.
         """
-        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self.width), threads)
+        self._kernels.sk_head_absorb(self.address, len(read), c_reads(read, self.width), threads)
 
     def absorb(self, rows: RoundRows) -> None:
         """Compute and store the head's states of each row's last token and of the tokens that a round has accepted.
@@ -123,7 +124,7 @@ class PackedHead:
         Raises:
             KernelError: the round has other hidden states.
         """
-        self._kernels.sk_head_absorb_round(self._c, rows.c)
+        self._kernels.sk_head_absorb_round(self.address, rows.c)
 
     def trees(self, count: int, support: tuple[Tensor, Tensor], rules: GrowthRules) -> GrowingTrees:
         """Memory for so many draft trees (`engine.drafters.tree_growth`).
@@ -140,7 +141,7 @@ class PackedHead:
         for part, size in zip(support, sizes, strict=True):
             if part.dtype is not torch.int64 or part.shape != (size,) or not part.is_contiguous():
                 raise KernelError(f"a draft vocabulary must be {sizes[0]} and {sizes[1]} contiguous int64")
-        return GrowingTrees(self._c, count, support, rules)
+        return GrowingTrees(self.address, count, support, rules)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:
         """Grow trees without a pass of the target, in one call.
@@ -151,7 +152,7 @@ class PackedHead:
         size = 3 * trees.longest
         drafted = (c_int64 * (size * len(trees.rows)))()
         places = [addressof(drafted) + 8 * size * i for i in range(len(trees.rows))]
-        self._kernels.sk_head_grow(self._c, trees.c_for(places))
+        self._kernels.sk_head_grow(self.address, trees.c_for(places))
         found = []
         for i, row in enumerate(trees.rows):
             starts = range(size * i, size * (i + 1), trees.longest)
@@ -191,5 +192,5 @@ class PackedHead:
         if len(sources) != len(tokens):
             raise KernelError(f"sources does not fit a step over {len(tokens)} tokens")
         c_sources = array("i", sources)
-        self._kernels.sk_head_run(self._c, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
+        self._kernels.sk_head_run(self.address, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
         return Scores(logits, likeliest, shares)

@@ -191,6 +191,7 @@ class HeadDrafter(Drafter):
         later = {bucket: LATER_RATE for bucket in _BUCKETS if bucket % BRANCHES}
         self.profile = DrafterProfile(_BUCKETS, later, default_gamma=gamma)
         if self._packed:
+            self.kernel_head = self._packed.address
             self.profile = DrafterProfile(range(2 * GRADES), expected_rates=EXPECTED)
 
     @property

@@ -91,6 +91,11 @@ class PackedLayer(HeadLayer):
         """What the last step gave."""
 
     @property
+    def address(self) -> int:
+        """Of the head in the kernels."""
+        return self._head.address
+
+    @property
     def bytes(self) -> int:
         """Memory of all blocks."""
         return self.states.nbytes + 2 * self._keys.nbytes

@@ -104,6 +104,24 @@ def test_records_are_those_of_rounds_run_one_by_one(
     assert [text_of(each) for each in found] == [text_of(each) for each in expected]
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_head_has_read_the_plain_rounds_before_it_drafts(
+    one_by_one: Engine, together: Engine, ran: list[int], batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int]) -> list[None]:
+        for i in adaptive:
+            gammas[i] = 0 if rows[i].rounds < 9 else 4
+        return [None] * len(rows)
+
+    monkeypatch.setattr(planner.Planner, "_choose", choose)
+    expected = replies(one_by_one, batch, drafter="head", sampling=GREEDY)
+    ran.clear()
+    found = replies(together, batch, drafter="head", sampling=GREEDY)
+    assert ran[:3] == [1, 4, 4]
+    assert any(each.drafted for events in found for each in rounds_of(events))
+    assert [decided(each) for each in found] == [decided(each) for each in expected]
+
+
 def test_a_reply_ends_within_rounds_run_together_as_it_would_without(one_by_one: Engine, together: Engine) -> None:
     whole = replies(one_by_one, 1, drafter="none", max_tokens=24)
     for about in ({"drafter": "none"}, {"drafter": "head", "gamma": 4}):
