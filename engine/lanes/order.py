@@ -11,8 +11,9 @@ from enum import StrEnum
 
 CLOCKS = (
     "A lane's clock runs while the lane works and stops while the other does. Interleaved, the lane with the earlier "
-    "clock runs the next round; sequential, the right lane begins when the left one has ended. Each lane has its own "
-    "cache, drafters and cost table, reads the whole prompt itself, and no round contains rows of both."
+    "clock runs the next round, or up to four short ones; sequential, the right lane begins when the left one has "
+    "ended. Each lane has its own cache, drafters and cost table, reads the whole prompt itself, and no round contains "
+    "rows of both."
 )
 """Explanation of the clocks for users."""
 
@@ -29,8 +30,7 @@ class Order(StrEnum):
 def next_lane(order: Order, busy: Sequence[int], seconds: Sequence[float]) -> int:
     """Index of the lane that has the next turn.
 
-    With turns of one round each, the clocks of two lanes that began together never differ by more than one round
-    while both are busy.
+    The clocks of two lanes that began together never differ by more than one turn while both are busy.
 
     Args:
         order: how the lanes share the device.

@@ -114,7 +114,7 @@ class LaneWorker(Worker):
         self._take_commands()
 
     def turn(self) -> None:
-        """Admit waiting requests, then read prompts or run one round."""
+        """Admit waiting requests, then read prompts or run a round, or some short ones."""
         with self.clock.running():
             self._requests.admit()
             try:

@@ -308,8 +308,8 @@ class Worker:
         self._scheduler.trim()
 
     def _may_run_together(self, rows: Sequence[SequenceState]) -> bool:
-        """Whether several rounds may be run: no lane waits for its turn, no prompt for being read, and nobody steps."""
-        if not self.overlaps or self._paused or len(rows) < len(self._scheduler.rows):
+        """Whether several rounds may be run: no prompt waits for being read, and nobody steps through the rounds."""
+        if self._paused or len(rows) < len(self._scheduler.rows):
             return False
         return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in rows)
 
