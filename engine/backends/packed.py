@@ -95,6 +95,11 @@ class PackedBackend(Backend):
         self._memory = RoundMemory(rules, self.capabilities.rounds)
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
+    def admit(self, row: SequenceState) -> None:
+        """A row starts; which tokens break its repetitions is found out before its first round, as it takes a while."""
+        if row.adjusts:
+            self.penalties_of_rows.of(row)
+
     def width(self, length: int) -> int:
         """Passes are not padded."""
         return length

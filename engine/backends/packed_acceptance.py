@@ -93,7 +93,7 @@ class PackedVerdict:
 
 
 class PenaltiesOfRows:
-    """Bias and penalties of running rows, by slot; created for a row's first round.
+    """Bias and penalties of running rows, by slot; created when a row starts.
 
     Args:
         vocabulary: V.
@@ -110,7 +110,7 @@ class PenaltiesOfRows:
         if known is None or known.tokens is not row.tokens:
             sampling, texts = row.request.sampling, row.request.sampling.dry_sequence_breakers
             if sampling.dry and texts not in self._breaks:
-                self._breaks[texts] = break_flags(texts, map(row.text.name, range(self._vocabulary)))
+                self._breaks[texts] = break_flags(texts, row.text.names(self._vocabulary))
             known = RowPenalties(sampling, row.tokens, row.prompt_length, self._breaks.get(texts))
             self._known[row.slot] = known
         return known

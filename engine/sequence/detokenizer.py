@@ -62,6 +62,12 @@ class Detokenizer:
         """Text of a single token, or its name in the vocabulary if it has no text."""
         return self._decode([token]) or str(self._tokenizer.convert_ids_to_tokens(token) or "")
 
+    def names(self, count: int) -> list[str]:
+        """Names of the first `count` tokens: at once, they take less time."""
+        decode = self._tokenizer.backend_tokenizer.decode_batch
+        texts = decode([[token] for token in range(count)], skip_special_tokens=True)
+        return [text or self.name(token) for token, text in enumerate(texts)]
+
     def _step(self, token: int) -> str:
         """Text that this token completes."""
         if token in self._shown:

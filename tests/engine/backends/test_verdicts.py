@@ -26,7 +26,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.sampling.test_penalties import DRY, EVERY_KIND
 
 CPU = torch.device("cpu")
-TEXT = SimpleNamespace(name=str)
+TEXT = SimpleNamespace(name=str, names=lambda count: [*map(str, range(count))])
 GREEDY = Sampling()
 BATCHES = {
     "plain": [Sampling(temperature=1.0)],

@@ -95,3 +95,10 @@ def test_alternatives_do_not_change_the_reply() -> None:
     reply.add(ids[0])
     assert reply.alternative([ids[1], 256], after=ids[0]) == ["b", "<eos>"]
     assert reply.add(ids[1]) == "b"
+
+
+def test_names_of_all_tokens_are_those_of_each() -> None:
+    """The last ones have no text, or are not in the vocabulary."""
+    reply = Detokenizer(TOKENIZER, ())
+    assert reply.names(260) == [reply.name(token) for token in range(260)]
+    assert reply.name(256) == "<eos>"
