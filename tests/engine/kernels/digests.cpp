@@ -215,7 +215,7 @@ uint64_t samples(uint64_t hash) {
         tokens.resize(3 * drafted);
         std::vector<int32_t> path(drafted);
         std::vector<float> p(drafted), q_of(drafted), beta(drafted);
-        const std::vector<int64_t> text = {1, 2, 3, 1, 2};
+        std::vector<int64_t> text = {1, 2, 3, 1, 2};
         const std::vector<uint8_t> breaks(words);
         sk_penalties penalties = {text.data(), 5, 2, nullptr, nullptr, 0, 1.2f, 0.3f, 0.1f, 0, 0.8, 1.75, 1, -1, breaks.data()};
         sk_row row{};
@@ -226,7 +226,6 @@ uint64_t samples(uint64_t hash) {
         row.drafted = tokens.data();
         row.q = q.data();
         row.seed = 9;
-        row.held = SK_HELD_FOR_BREAKS;
         row.path = path.data();
         row.p = p.data();
         row.q_of = q_of.data();
