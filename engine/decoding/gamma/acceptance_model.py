@@ -223,7 +223,8 @@ class AcceptanceModel:
         if times:
             share = 1 - (1 - _CHANGE) ** times
             for bucket, prior in self.experience.priors.items():
-                self._believe(bucket, _mixed(self._beliefs[bucket], prior, share))
+                if self._beliefs[bucket] is not prior:  # most buckets have never been tested
+                    self._believe(bucket, _mixed(self._beliefs[bucket], prior, share))
 
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
