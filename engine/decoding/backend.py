@@ -60,7 +60,7 @@ class Verdict(Protocol):
 
     @property
     def earlier(self) -> Sequence[EarlierRound]:
-        """Rounds before the one that the rest is about, where several were run together."""
+        """Rounds before the last one, where several were run together; everything else here is about the last."""
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row. On a GPU this is the round's one copy from device to host."""

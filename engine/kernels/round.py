@@ -57,7 +57,7 @@ class RoundRow(NamedTuple):
     held: bool = False
     """Whether the caller judges it, not the kernels."""
     left: int = 0
-    """Tokens that it may yet emit, in this round and those that follow in the same call."""
+    """Tokens that it may yet emit, in all rounds of the call."""
 
 
 class RowVerdict(NamedTuple):

@@ -97,7 +97,7 @@ class Rounds:
         self._end_failed(rows)
 
     def _commit(self, rows: Sequence[SequenceState], result: RoundResult, running: set[int]) -> list[Commit]:
-        """Add a round's tokens to the rows that are `running`; those that end with it are taken out."""
+        """Add a round's tokens to the rows that are `running`; rows that end with it are taken out of it."""
         commits = []
         for i in sorted(running):
             try:

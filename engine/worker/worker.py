@@ -308,7 +308,7 @@ class Worker:
         self._scheduler.trim()
 
     def _may_run_together(self, rows: Sequence[SequenceState]) -> bool:
-        """Whether several rounds may be run: no prompt waits for being read, and nobody steps through the rounds."""
+        """Whether several rounds may be run: all prompts have been read, and no client steps through the rounds."""
         if self._paused or len(rows) < len(self._scheduler.rows):
             return False
         return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in rows)
