@@ -142,7 +142,8 @@ class PackedBackend(Backend):
             if growing is None:
                 raise
             growing, proposal.growing, proposal.fault = None, None, error  # the target continues alone
-            memory[0].fill(wanted, None, best, threads)
+            # A later round of these may have failed, which the texts for the penalties know of.
+            memory[0].fill(round_rows(rows, proposal, self.penalties_of_rows), None, best, threads)
             ran = self._decoder.run_rounds(memory[:1], self.taps)
         *earlier, last = memory[:ran]
         made = [(replace(proposal), each) for each in earlier]

@@ -151,8 +151,10 @@ class Planner:
         row.drafter = self.named(drafter, gamma)
         self.admit(row)
 
-    def plan(self, rows: Sequence[SequenceState], device: torch.device, *, together: bool = False) -> RoundPlan:
-        """Draft for every row, as one batch on the device; `together` allows several rounds with such drafts."""
+    def plan(
+        self, rows: Sequence[SequenceState], device: torch.device, together: Callable[[], bool] = lambda: False
+    ) -> RoundPlan:
+        """Draft for every row, as one batch on the device; `together` says whether it may be for several rounds."""
         for row in rows:
             row.measure_room(self._target.limit(row))
         gammas = [self._usual(row) for row in rows]
@@ -183,7 +185,7 @@ class Planner:
                 if draft.sources:
                     sources[i] = draft.sources[k]
         proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
-        proposal.rounds, proposal.ends = self._together(rows, proposal) if together else 1, self._ends
+        proposal.rounds, proposal.ends = self._together(rows, proposal, together), self._ends
         return RoundPlan(
             proposal=proposal,
             gammas=gammas,
@@ -194,15 +196,18 @@ class Planner:
             sources=sources,
         )
 
-    def _together(self, rows: Sequence[SequenceState], proposal: Proposal) -> int:
+    def _together(self, rows: Sequence[SequenceState], proposal: Proposal, allowed: Callable[[], bool]) -> int:
         """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
-        heads = {self.drafters.of(row).kernel_head for row in rows if row.drafter != NO_DRAFTER}
-        drafted = any(proposal.lengths) or None in heads or len(heads) > 1
-        if (drafted and not proposal.growing) or not all(row.rounds for row in rows):
+        drafter, same = self.drafters.of(rows[0]), len({row.drafter for row in rows}) == 1
+        plain = not any(proposal.lengths) and (drafter.name == NO_DRAFTER or drafter.kernel_head is not None)
+        # How many it are depends on the time, and a row that has to repeat must not choose by that how it drafts.
+        chooses = drafter.profile.proposes_at_zero and any(row.repeatable for row in rows)
+        if not (same and (plain or proposal.growing)) or chooses or not all(row.rounds for row in rows):
             return 1
-        proposal.head = next(iter(heads), None)
-        fitting = _TOGETHER_S / self._costs.of_batch(len(rows)).plain_s
-        return max(1, min(self._target.capabilities.rounds, int(fitting)))
+        proposal.head = drafter.kernel_head
+        fitting = int(_TOGETHER_S / self._costs.of_batch(len(rows)).plain_s)
+        most = min(self._target.capabilities.rounds, fitting)
+        return most if most > 1 and allowed() else 1
 
     def _sure(self, rows: Sequence[SequenceState], adaptive: Sequence[int], least: float) -> list[int]:
         """Adaptive rows whose next draft takes no draft step and is nearly always right, if `least` is exceeded so."""

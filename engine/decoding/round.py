@@ -37,8 +37,7 @@ def run_rounds(
     rows: Sequence[SequenceState],
     planner: Planner,
     on_launch: Callable[[], object] = lambda: None,
-    *,
-    together: bool = False,
+    together: Callable[[], bool] = lambda: False,
 ) -> list[RoundResult]:
     """Run one round for a batch of rows that are prefilled, or some of them.
 
@@ -47,11 +46,11 @@ def run_rounds(
         rows: B sequences.
         planner: drafts.
         on_launch: called once, when a device that computes by itself has all of the round's work.
-        together: whether several rounds may be run, for which the cache has blocks.
+        together: says whether several rounds may be run, for which the cache has blocks then.
     """
     watch = target.stopwatch
     watch.start()
-    plan = planner.plan(rows, target.device, together=together)
+    plan = planner.plan(rows, target.device, together)
     watch.mark()
     scores = target.score(rows, plan.proposal)
     verdict = target.accept(rows, plan.proposal, scores, plan.gammas)

@@ -143,7 +143,8 @@ class Decoder:
             How many rounds were run (`sk_rounds_run`); their results are set.
 
         Raises:
-            KernelError: arguments do not fit; no row has changed.
+            KernelError: arguments do not fit, or a later round fails; nothing is decided, but texts for penalties may
+                have grown.
         """
         first, c_ends = rounds[0], array("q", ends)
         if taps:

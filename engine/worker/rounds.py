@@ -56,13 +56,13 @@ class Rounds:
         self._notices = notices
         self._clock = clock
 
-    def run(self, rows: Sequence[SequenceState], *, together: bool) -> None:
+    def run(self, rows: Sequence[SequenceState], together: Callable[[], bool]) -> None:
         """One round for rows that are ready, or some (`run_rounds`)."""
         self._end_failed(rows)
         if rows := [row for row in rows if row.failed is None]:
             self._faults.run(partial(self._verify, together=together), rows)
 
-    def _verify(self, rows: Sequence[SequenceState], *, together: bool) -> None:
+    def _verify(self, rows: Sequence[SequenceState], *, together: Callable[[], bool]) -> None:
         plain_s = 0.0
         if any(not row.rounds for row in rows):  # its drafter may have a whole prompt to read
             self._emission.flush()
@@ -71,29 +71,25 @@ class Rounds:
             plain_s = self._plain_passes.run(rows)
             self._planner.learn_plain(len(rows), plain_s)
         started = time.perf_counter()
-        results = run_rounds(self._made.target, rows, self._planner, self._emission.on_launch, together=together)
+        results = run_rounds(self._made.target, rows, self._planner, self._emission.on_launch, together)
         self._faults.passed()
-        running, committed = set(range(len(rows))), list[list[Commit]]()
+        running, ended = set(range(len(rows))), list[tuple[SequenceState, FinishReason]]()
+        later = sum(result.draft_s + result.verify_s for result in results)
         for result in results:
             self._planner.learn(rows, *result)
-            committed.append(self._commit(rows, result, running))
-        later = time.perf_counter() - started
-        rest = (later - sum(result.draft_s + result.verify_s for result in results)) / len(results)
-        now = self._clock()
-        for result, commits in zip(results, committed, strict=True):
-            spent = result.draft_s + result.verify_s + rest
-            later -= spent
-            times = Times(now - later, result.draft_s, result.verify_s, rest, plain_s, len(rows))
-            plain_s = 0.0
+            commits = self._commit(rows, result, running)
+            ended += [(commit.row, commit.reason) for commit in commits if commit.reason]
+            rest = time.perf_counter() - started - later
+            later -= result.draft_s + result.verify_s
+            times = Times(self._clock() - later, result.draft_s, result.verify_s, rest, plain_s, len(rows))
+            started, plain_s = started + result.draft_s + result.verify_s + rest, 0.0
             first = any(not commit.number for commit in commits)  # what the reader waits for
-            self._emission.put(partial(self._emit, commits, times), inf if first else spent)
+            self._emission.put(partial(self._emit, commits, times), inf if first else sum(times[1:4]))
             self._planner.learn_rest(len(rows), result.plan, result.draft_s, rest)
             if self._plain_passes:
                 self._plain_passes.learn(len(rows), not result.plan.drafts, times)
-        for commits in committed:
-            for commit in commits:
-                if commit.reason:
-                    self._requests.finish(commit.row, commit.reason)
+        for row, reason in ended:
+            self._requests.finish(row, reason)
         self._end_failed(rows)
 
     def _commit(self, rows: Sequence[SequenceState], result: RoundResult, running: set[int]) -> list[Commit]:

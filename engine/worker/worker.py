@@ -9,6 +9,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from math import inf
 from typing import ClassVar
 
@@ -304,11 +305,11 @@ class Worker:
         if not rows:
             return
         self._steps -= self._steps > 0
-        self._rounds.run(rows, together=self._may_run_together(rows))
+        self._rounds.run(rows, partial(self._may_run_together, rows))
         self._scheduler.trim()
 
     def _may_run_together(self, rows: Sequence[SequenceState]) -> bool:
-        """Whether several rounds may be run: all prompts have been read, and no client steps through the rounds."""
+        """Whether several rounds may be run: all prompts have been read, no client steps, and there are blocks."""
         if self._paused or len(rows) < len(self._scheduler.rows):
             return False
         return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in rows)

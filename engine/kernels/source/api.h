@@ -291,7 +291,7 @@ struct sk_round {
     float* tapped;        // [nodes of all rows, tap_count, hidden], output, valid until the next round
     int64_t steps;        // output: draft steps of drafts that have grown
     double growing_s;     // output: seconds until the drafts had grown
-    double seconds;       // output: seconds that the round took
+    double seconds;       // output: seconds that the round took, what follows the one before included
 };
 
 struct sk_decoder;
@@ -328,7 +328,7 @@ SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring,
 SK_EXPORT int32_t sk_decoder_pass(sk_decoder* decoder, const sk_batch* batch);
 // Copies columns of a slot, in ascending order, to `target` and the columns after it; none lies before its target.
 SK_EXPORT int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* sources, int64_t count, int32_t target);
-// Runs up to `count` rounds one after the other; how many were run, 0 if the first one fails. The first is given; of the
+// Runs up to `count` rounds one after the other; how many were run, 0 if one fails. The first is given; of the
 // others, the caller sets the memory for output. They draft as the first does, and end with the first round in which a row
 // is held, emits one of `ends` or all that is left to it, or has a logit that is NaN. After every round but the last, the
 // accepted columns are moved, and `head`, if it is not null, has read their hidden states.

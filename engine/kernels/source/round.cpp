@@ -10,9 +10,8 @@ namespace sk {
 
 std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
     const auto started = std::chrono::steady_clock::now();
-    const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count(); };
     std::string wrong = round.growing ? grow(head, round) : "";
-    round.growing_s = passed();
+    round.growing_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     sk_rows& all = round.rows;
     if (wrong.empty()) wrong = drafting_fault(all);
     if (!wrong.empty()) return wrong;
@@ -41,7 +40,6 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
         if (best) best += (row.count + 1) * all.best_count;
     }
     judge(all);
-    round.seconds = passed();
     return "";
 }
 

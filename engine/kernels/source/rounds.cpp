@@ -1,6 +1,7 @@
 #include "rounds.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "penalties.h"
 
@@ -8,9 +9,11 @@ namespace sk {
 
 std::string Rounds::run(sk_round* rounds, int64_t count, int64_t& ran) {
     for (ran = 0; ran < count; ran++) {
+        const auto started = std::chrono::steady_clock::now();
         std::string wrong = ran ? prepare(rounds[ran], rounds[ran - 1]) : "";
         if (wrong.empty()) wrong = round_.run(decoder_, head_, rounds[ran]);
         if (!wrong.empty()) return wrong;
+        rounds[ran].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
         if (is_last(rounds[ran])) {
             ran++;
             break;

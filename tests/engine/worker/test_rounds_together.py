@@ -15,9 +15,11 @@ from specchat.engine.engine import Engine
 from specchat.engine.events import FinishReason
 from specchat.engine.kernels import library
 from specchat.engine.kernels.decoder import Decoder
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Round
+from specchat.engine.worker.rounds import Rounds
 from tests.engine.tiny import ended, ids_of, rounds_of, text_of
 
 pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
@@ -72,6 +74,18 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.fixture
+def choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows with adaptive γ draft from their ninth round on, at fixed prices."""
+
+    def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int]) -> list[None]:
+        for i in adaptive:
+            gammas[i] = 0 if rows[i].rounds < 9 else 4
+        return [None] * len(rows)
+
+    monkeypatch.setattr(planner.Planner, "_choose", choose)
+
+
 def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:
     """The events of the questions' replies, asked so many at once."""
     found = []
@@ -99,27 +113,77 @@ def test_records_are_those_of_rounds_run_one_by_one(
     assert {*ran} == {1}
     ran.clear()
     found = replies(together, batch, **SETTINGS[name])
-    assert max(ran) == 4
+    assert max(ran) == (1 if SETTINGS[name]["drafter"] == "combined" else 4)  # it chooses before every round
     assert [decided(each) for each in found] == [decided(each) for each in expected]
     assert [text_of(each) for each in found] == [text_of(each) for each in expected]
 
 
+@pytest.mark.usefixtures("choice")
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_head_has_read_the_plain_rounds_before_it_drafts(
-    one_by_one: Engine, together: Engine, ran: list[int], batch: int, monkeypatch: pytest.MonkeyPatch
+    one_by_one: Engine, together: Engine, ran: list[int], batch: int
 ) -> None:
-    def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int]) -> list[None]:
-        for i in adaptive:
-            gammas[i] = 0 if rows[i].rounds < 9 else 4
-        return [None] * len(rows)
-
-    monkeypatch.setattr(planner.Planner, "_choose", choose)
     expected = replies(one_by_one, batch, drafter="head", sampling=GREEDY)
     ran.clear()
     found = replies(together, batch, drafter="head", sampling=GREEDY)
     assert ran[:3] == [1, 4, 4]
     assert any(each.drafted for events in found for each in rounds_of(events))
     assert [decided(each) for each in found] == [decided(each) for each in expected]
+
+
+@pytest.mark.usefixtures("choice")
+def test_a_head_has_read_the_plain_rounds_next_to_a_row_without_drafts(one_by_one: Engine, together: Engine) -> None:
+    found = []
+    for engine in (one_by_one, together):
+        boxes = {"head": Outbox(), "none": Outbox()}
+        for drafter, box in boxes.items():
+            asked = (Message("user", QUESTIONS[1]),)
+            engine.submit(Request(drafter, asked, drafter=drafter, max_tokens=40, sampling=GREEDY), box)
+        found.append([decided(ended(box)) for box in boxes.values()])
+    assert found[0] == found[1]
+
+
+def test_a_seeded_reply_that_copies_does_not_depend_on_how_many_rounds_are_run(
+    one_by_one: Engine, together: Engine
+) -> None:
+    """Whether the text or the head drafts is chosen before every round."""
+    prompt = 'Say this three times: "the quick brown fox jumps over the lazy dog and runs home".'
+    for seed in range(4):
+        asked = Request("r", (Message("user", prompt),), max_tokens=60, sampling=Sampling(0.6, seed=seed))
+        records = [decided(list(engine.stream(asked))) for engine in (one_by_one, together)]
+        assert records[0] == records[1]
+
+
+def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    add = Rounds._add
+
+    def failing(self: Rounds, row: Any, *others: Any) -> Any:
+        if row.rounds == 7:
+            raise ValueError("no text")
+        return add(self, row, *others)
+
+    monkeypatch.setattr(Rounds, "_add", failing)
+    events = list(together.stream(Request("r", (Message("user", QUESTIONS[1]),), drafter="none", max_tokens=30)))
+    assert [each.number for each in rounds_of(events)] == [*range(7)]
+    assert events[-1].reason is FinishReason.ERROR
+
+
+def test_what_a_failed_call_has_noted_is_not_taken_for_text(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Request("r", (Message("user", QUESTIONS[1]),), gamma=4, max_tokens=40, sampling=PENALTIES)
+    plain = ids_of(together.stream(replace(asked, drafter="none")))
+    calls, run = [0], Decoder.run_rounds
+
+    def failing(self: Decoder, rounds: Any, taps: Any = (), growing: Any = None, *others: Any) -> int:
+        found = run(self, rounds, taps, growing, *others)
+        calls[0] += growing is not None and found == 4
+        if growing is not None and calls[0] == 2:
+            raise KernelError("the last of four rounds fails")
+        return found
+
+    monkeypatch.setattr(Decoder, "run_rounds", failing)
+    events = list(together.stream(replace(asked, drafter="head")))
+    assert calls[0] == 2
+    assert ids_of(events) == plain
 
 
 def test_a_reply_ends_within_rounds_run_together_as_it_would_without(one_by_one: Engine, together: Engine) -> None:
