@@ -169,7 +169,8 @@ def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: py
 
 
 def test_what_a_failed_call_has_noted_is_not_taken_for_text(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Request("r", (Message("user", QUESTIONS[1]),), gamma=4, max_tokens=40, sampling=PENALTIES)
+    strong = Sampling(seed=1, repetition_penalty=2.0)
+    asked = Request("r", (Message("user", QUESTIONS[1]),), gamma=4, max_tokens=40, sampling=strong)
     plain = ids_of(together.stream(replace(asked, drafter="none")))
     calls, run = [0], Decoder.run_rounds
 
