@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.decoding.backend import EarlierRound
+from specchat.engine.decoding.backend import VerifiedRound
 from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import Tree
@@ -74,7 +74,7 @@ class PackedVerdict:
         earlier: rounds that were run before.
     """
 
-    def __init__(self, outcomes: list[Outcome], scores: PackedScores, earlier: Sequence[EarlierRound] = ()) -> None:
+    def __init__(self, outcomes: list[Outcome], scores: PackedScores, earlier: Sequence[VerifiedRound] = ()) -> None:
         self._outcomes, self._scores, self.earlier = outcomes, scores, earlier
 
     def moves(self) -> Iterator[tuple[int, list[int], int]]:
@@ -162,7 +162,9 @@ def accept_packed(
         outcomes |= zip(special, verdict.outcomes(), strict=True)
         for i in special:
             memory.settle(i, outcomes[i].path)
-    earlier = [EarlierRound(each, _outcomes(rows, each, made, gammas), made.c.seconds) for each, made in scores.earlier]
+    earlier = [
+        VerifiedRound(each, _outcomes(rows, each, made, gammas), made.c.seconds) for each, made in scores.earlier
+    ]
     return PackedVerdict([outcomes[i] for i in range(len(rows))], scores, earlier)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.backend import EarlierRound
+from specchat.engine.decoding.backend import VerifiedRound
 from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
@@ -194,7 +194,7 @@ class TensorVerdict:
     """[B, T, taps x hidden size], or None."""
     width: int
     """Tokens per row in `packed`."""
-    earlier: ClassVar[Sequence[EarlierRound]] = ()
+    earlier: ClassVar[Sequence[VerifiedRound]] = ()
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row, by one copy from the device."""

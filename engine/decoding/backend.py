@@ -46,8 +46,8 @@ class Capabilities:
     """Whether keys and values of a text's beginning serve every text that begins so."""
 
 
-class EarlierRound(NamedTuple):
-    """A round that `Backend.score` has run before the last one."""
+class VerifiedRound(NamedTuple):
+    """Drafts, outcomes and time of a round that a backend has run."""
 
     proposal: Proposal
     outcomes: list[Outcome]
@@ -59,7 +59,7 @@ class Verdict(Protocol):
     """Result of `Backend.accept`; on a GPU it may still be on the device."""
 
     @property
-    def earlier(self) -> Sequence[EarlierRound]:
+    def earlier(self) -> Sequence[VerifiedRound]:
         """Rounds before the last one, where several were run together; everything else here is about the last."""
 
     def outcomes(self) -> list[Outcome]:

@@ -60,7 +60,7 @@ class Drafter:
     graph_bytes: int = 0
     """Memory that its CUDA graphs share."""
     kernel_head: int | None = None
-    """Address of its head in the kernels, which need no help of the host to draft with it."""
+    """Address of its head in the kernels if these can draft with it by themselves; None if not."""
 
     def warm_up(self) -> float | None:
         """Plan to capture CUDA graphs, and time a draft step of one row, while no request runs.

@@ -4,8 +4,8 @@ The target's cache holds every token of a row but the last. A round feeds that t
 the logits after each node verify its candidates, and those after the last accepted node give the correction or bonus
 (Leviathan et al. 2023, Algorithm 1). Rolling back means leaving `SequenceState.cached` at the last accepted token.
 
-Where passes are short, a backend may run some rounds together: work on the host after a pass takes several times as
-long as it does right after other such work, since the pass has driven code and data out of the processor's caches.
+Where passes are short, a backend may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
+host's code and data from the processor's caches, so that work between two passes takes longer than it does once again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from specchat.engine.decoding.backend import Backend, EarlierRound
+from specchat.engine.decoding.backend import Backend, VerifiedRound
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round_plan import RoundPlan
@@ -61,7 +61,7 @@ def run_rounds(
     kept = [1 + outcome.accepted for outcome in outcomes]
     planner.drafters.on_hidden_states(rows, verdict.hidden_states(), kept)
     draft_s, verify_s = watch.seconds()
-    last = EarlierRound(plan.proposal, outcomes, verify_s - sum(each.seconds for each in verdict.earlier))
+    last = VerifiedRound(plan.proposal, outcomes, verify_s - sum(each.seconds for each in verdict.earlier))
     rounds = [*verdict.earlier, last]
     return [
         RoundResult(

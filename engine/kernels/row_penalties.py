@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from ctypes import _Pointer
 
 _ROOM = 1024
-"""Tokens that a text has room for in addition: more than the rounds of a call can add."""
+"""Room for tokens after a text when its memory grows; it grows when less than half of it is left. The rounds of a call
+add fewer."""
 
 
 def break_flags(texts: Sequence[str], names: Iterable[str]) -> array[int]:

@@ -309,7 +309,10 @@ class Worker:
         self._scheduler.trim()
 
     def _may_run_together(self, rows: Sequence[SequenceState]) -> bool:
-        """Whether several rounds may be run: all prompts have been read, no client steps, and there are blocks."""
+        """Whether several rounds may be run, for which the rows have cache blocks then.
+
+        All prompts have been read, and no client steps through the rounds.
+        """
         if self._paused or len(rows) < len(self._scheduler.rows):
             return False
         return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in rows)

@@ -1,5 +1,5 @@
-// Several rounds in one call. After a short pass the caller's code has to be read from memory again: what it does for
-// some rounds together takes little longer than what it does for one.
+// Several rounds in one call. A pass evicts the caller's code and data from the processor's caches: its work for some
+// rounds takes less time together than between passes.
 #pragma once
 #include <string>
 #include <vector>
