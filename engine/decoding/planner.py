@@ -200,7 +200,7 @@ class Planner:
         """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
         drafter, same = self.drafters.of(rows[0]), len({row.drafter for row in rows}) == 1
         plain = not any(proposal.lengths) and (drafter.name == NO_DRAFTER or drafter.kernel_head is not None)
-        # The number of rounds depends on measured times; a reproducible row's choice of a method, before each, must not.
+        # The number of rounds depends on measured times; how a reproducible row drafts in each of them must not.
         chooses = drafter.profile.proposes_at_zero and any(row.repeatable for row in rows)
         if not (same and (plain or proposal.growing)) or chooses or not all(row.rounds for row in rows):
             return 1

@@ -46,7 +46,7 @@ async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot)
         seen = set()
-        for number in range(120):
+        for number in range(240):
             if number % 4 == 0:  # figures are taken several times while the line has them
                 stage.engine.give(1)
             await frame(stage, pilot)
