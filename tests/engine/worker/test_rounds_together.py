@@ -131,19 +131,21 @@ def test_a_head_has_read_the_plain_rounds_before_it_drafts(
 
 
 @pytest.mark.usefixtures("choice")
-def test_a_head_has_read_the_plain_rounds_next_to_a_row_without_drafts(one_by_one: Engine, together: Engine) -> None:
-    """Where both have a draft it is the same; which rounds are run together depends on when the rows start."""
-    drafts = []
-    for engine in (one_by_one, together):
-        boxes = {"none": Outbox(), "head": Outbox()}
-        for drafter, box in boxes.items():
-            asked = (Message("user", QUESTIONS[1]),)
-            engine.submit(Request(drafter, asked, drafter=drafter, max_tokens=60, sampling=GREEDY), box)
-        rounds = [rounds_of(ended(box)) for box in boxes.values()][1]
-        drafts.append({each.position: each.drafted for each in rounds if each.drafted})
-    common = drafts[0].keys() & drafts[1].keys()
-    assert common
-    assert [drafts[0][place] for place in common] == [drafts[1][place] for place in common]
+def test_rows_of_different_drafters_run_one_round_at_a_time(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head reads its own rows' hidden states only, after each round."""
+    found, run = list[tuple[int, int]](), Decoder.run_rounds
+
+    def noted(self: Decoder, rounds: Any, *others: Any) -> int:
+        found.append((len(rounds[0].rows), run(self, rounds, *others)))
+        return found[-1][1]
+
+    monkeypatch.setattr(Decoder, "run_rounds", noted)
+    boxes = {"none": Outbox(), "head": Outbox()}
+    for drafter, box in boxes.items():
+        asked = (Message("user", QUESTIONS[1]),)
+        together.submit(Request(drafter, asked, drafter=drafter, max_tokens=60, sampling=GREEDY), box)
+    assert len({tuple(ids_of(ended(box))) for box in boxes.values()}) == 1
+    assert {ran for rows, ran in found if rows == 2} == {1}
 
 
 def test_a_seeded_reply_that_copies_does_not_depend_on_how_many_rounds_are_run(
