@@ -1,4 +1,5 @@
-"""The engine against transformers, plain and assisted, in one run: folders of random weights in a model's shape."""
+"""Folders of random weights in a model's shape: the engine against transformers, plain and assisted, in one run, and
+with 4-bit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ PAIR = ("llama-3.2-3b", "llama-3.2-1b") if ON_GPU else ("tiny", "tiny")
 
 
 def rows() -> Iterator[Row]:
-    """Speeds of the engine, and its speedup over each peer."""
+    """Speeds of the engine, and its speedup over each peer; speeds of a quantised target."""
     with tempfile.TemporaryDirectory() as name:
         target, draft = (_written(Path(name) / part, shape) for part, shape in zip(("t", "d"), PAIR, strict=True))
         report = bench(
@@ -34,10 +35,19 @@ def rows() -> Iterator[Row]:
             passes=1,
             max_tokens=32 if ON_GPU else 12,
         )
-    for what, cell in cells(report):
-        yield {"what": what, **rounded(cell, "tokens_per_second", "measured_speedup")}
-    for peer in report["peers"]:
-        yield {"what": f"{peer['name']} γ {peer['gamma']}", **rounded(peer, "tokens_per_second"), **peer["variants"]}
+        for what, cell in cells(report):
+            yield {"what": what, **rounded(cell, "tokens_per_second", "measured_speedup")}
+        for peer in report["peers"]:
+            yield {
+                "what": f"{peer['name']} γ {peer['gamma']}",
+                **rounded(peer, "tokens_per_second"),
+                **peer["variants"],
+            }
+        for batch in (1, 8) if ON_GPU else (1,):
+            sizes = {"batches": [batch], "limit": batch, "max_tokens": 64 if ON_GPU else 12, "passes": 2}
+            report = bench(models=name, target=target, quantize="q4", drafters=["none"], prompts=["chat"], **sizes)
+            for what, cell in cells(report):
+                yield {"what": f"{what}, 4-bit codes", **rounded(cell, "tokens_per_second", "verify_ms", "roofline")}
 
 
 def _written(folder: Path, shape: str) -> Path:

@@ -30,11 +30,16 @@ def rows() -> Iterator[Row]:
         usable = time.monotonic() - began
         stated = ready.weight_bytes + ready.cache_bytes
         yield {"what": f"{number} start of {SHAPE}", "seconds": usable, "stated GB": stated / 1e9}
-        captured(engine)
+        memory = held_memory(pick_device("auto")) or 0
+        made = captured(engine)
+        held = held_memory(pick_device("auto")) or 0
         yield {
             "what": f"{number} start, all captured",
             "seconds": time.monotonic() - began,
-            "held GB": (held_memory(pick_device("auto")) or 0) / 1e9,
+            "graphs": f"{made.graphs[0]}, {ready.graphs} of them before",
+            "GB taken for the others": (held - memory) / 1e9,
+            "held GB": held / 1e9,
         }
+        del made
         engine.close(None)
         del engine

@@ -67,12 +67,12 @@ class Training:
         self._ends = self._began + options.minutes * 60
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-        torch.manual_seed(0)
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for each shape
         model = load_model(options.target, device, dtype, ignore_progress)
         target: Any = model.model.requires_grad_(False)
         self._target = target
         self._card, self._given, self._vocabulary = read_head(options.head, model)
+        torch.manual_seed(self._card.steps)  # other text than in the training before
         parts = parts_of(options.prompts, model, device)
         self._writer = Writer(model, self._card.shape.taps, parts, options.rows, options.length)
         width = len(self._card.shape.taps) * target.config.hidden_size
