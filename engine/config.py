@@ -71,6 +71,8 @@ class EngineConfig:
     """One of `CACHE_TYPES`, of the target's keys and values: 16 bits, or 8 on the packed kernels."""
     queue: int = 1024
     """Maximum number of waiting requests; further ones are refused."""
+    seed: int | None = None
+    """Seed of the first request that has none, one more for each that follows; None for random ones."""
     prefill_chunk: int = 256
     """Tokens per prefill chunk; running requests wait for one chunk between rounds, for two if several prompts wait."""
 

@@ -64,7 +64,8 @@ class Sampling:
     min_p: float = 0.0
     """Drop tokens less likely than this fraction of the most likely one; 0 drops none."""
     seed: int | None = None
-    """None for a random one."""
+    """None for a random one. With one, each position of the text has its number, which draws its token: the reply does
+    not depend on what is drafted."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens in prompt or reply (Keskar et al. 2019, "CTRL", section
     4.1, as implemented in transformers); 1 is off."""
@@ -197,11 +198,8 @@ class Request:
     drafter: str = AUTO
     """One of `Ready.drafters`; auto is the first, best one."""
     gamma: int | None = None
-    """Draft length of each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it for speed.
-
-    A sampled reply with a seed does not adapt it, as measured times are not reproducible: its γ is the drafter's
-    `steady` one, usually `DEFAULT_GAMMA`.
-    """
+    """Draft length of each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it for speed, or is `DEFAULT_GAMMA` for a
+    sampled reply with a seed whose tokens would depend on the width of passes."""
     max_tokens: int = 1024
     """Maximum number of reply tokens."""
     stop: tuple[str, ...] = ()

@@ -136,7 +136,7 @@ class Examination:
         """The request whose first round has the lists, to submit after `context`."""
         made = settings.request(request_id, messages)
         greedy = all(p in (0, 1) for record in self.reply.rounds for p in record.p)
-        sampling = Sampling() if greedy else replace(self.reply.sampling or made.sampling, seed=0)
+        sampling = Sampling() if greedy else self.reply.sampling or made.sampling
         drafter, gamma = (self._record.drafter, 1) if self._drafter_decides else ("none", 0)
         return replace(
             made, sampling=sampling, drafter=drafter, gamma=gamma, max_tokens=1 + gamma, stop=(), detail=WIDE

@@ -133,7 +133,7 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
 def _sampling(reply: Reply, now: Sampling) -> Sampling:
     """How the reply was sampled, as recorded; else greedily, if its rounds show it, or by the current settings."""
     if reply.sampling is not None:
-        return replace(reply.sampling, seed=0, lenience=1.0)
+        return replace(reply.sampling, lenience=1.0)
     tested = [p for record in reply.rounds for p in record.p]
     greedy = now.greedy or (bool(tested) and all(p in (0, 1) for p in tested))
-    return Sampling() if greedy else replace(now, seed=0, lenience=1.0)
+    return Sampling() if greedy else replace(now, lenience=1.0)

@@ -52,7 +52,7 @@ def capture_little() -> None:
         if rank < LATER:
             plan_any(graphs, rank, key, function, signature)
 
-    Graphs.plan = plan  # type: ignore[method-assign]
+    Graphs.plan = plan  # type: ignore[method-assign, assignment]
 
 
 def cells(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

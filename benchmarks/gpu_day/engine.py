@@ -69,7 +69,7 @@ def _run(
     if move:
         target, draft = move(target)[0], moved(draft, move)
     box = Outbox()
-    lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32), box, [])
+    lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, seed=5), box, [])
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(Graphs, "plan", lambda *_: None)  # all that is planned would take far longer
         lane.load(lambda *_: put_together(lane._config, target, **draft))

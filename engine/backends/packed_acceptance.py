@@ -131,7 +131,9 @@ def round_rows(rows: Sequence[SequenceState], proposal: Proposal, penalties: Pen
                 number=row.rounds,
                 drafted=drafted,
                 parents=tree.parents,
-                q=q.data_ptr() + 4 * i * q.stride(0) if q is not None and drawn and drawn[i] and drafted else 0,
+                q=q.data_ptr() + 4 * i * q.stride(0)
+                if q is not None and drawn and drawn[i] and row.draws and drafted
+                else 0,
                 penalties=penalties.of(row).c() if row.adjusts and not special else None,
                 held=special,
                 left=row.left,
@@ -171,7 +173,7 @@ def accept_packed(
 def _is_special(row: SequenceState, tree: Tree) -> bool:
     """Whether a row needs the reference."""
     request = row.request
-    return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and not row.greedy)
+    return request.sampling.lenience < 1 or request.detail > 0 or (tree.tests is not None and row.draws)
 
 
 def _outcomes(
@@ -192,7 +194,8 @@ def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, jud
     if row.greedy:
         chances, betas = _certainties(tree, made.path), [*[1.0] * len(made.path), 0.0]
     u = partial(uniform, row.seed, number, Stream.ACCEPT)
-    return Outcome(gamma, drafted, tree, made.path, made.last, made.last < 0, chances, u, betas)
+    certain = not judged.rows[i].q
+    return Outcome(gamma, drafted, tree, made.path, made.last, made.last < 0, chances, u, betas, certain)
 
 
 def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float]]:

@@ -26,7 +26,7 @@ from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.sampling.rng import Stream, token_uniforms, uniforms
 from specchat.engine.sampling.sampler import broken, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import (
     ANY,
@@ -98,6 +98,7 @@ class TensorAcceptance:
             q = None if proposal.q is None else proposal.support.spread(proposal.q)
             proposal = replace(proposal, q=q, support=None)
         sampling = [row.request.sampling for row in rows]
+        drawn = [each and row.draws for each, row in zip(proposal.drawn or [False] * len(rows), rows, strict=True)]
         k = max(row.request.detail for row in rows)
         shape = self._shape(len(rows), proposal, SamplingFlags.of(sampling), k)
         mask = TreeMask.of(proposal.trees, shape.width, logits.device)
@@ -110,8 +111,9 @@ class TensorAcceptance:
         }
         tensors = {"logits": logits, "tokens": proposal.tokens, "candidates": mask.candidates, "sources": mask.sources}
         if not shape.flags.all_greedy:
-            numbers |= {"u": u, "u_last": uniforms(seeds, rounds, Stream.LAST, 1)[:, 0]}
-            numbers["drawn"] = proposal.drawn or [False] * len(rows)
+            starts = [len(row.tokens) for row in rows]
+            numbers |= {"u": u, "u_own": token_uniforms(seeds, starts, len(shape.widths) + 1)}
+            numbers["drawn"] = drawn
             if shape.flags.any_xtc:
                 numbers["xtc"] = xtc.thresholds(rows, [tree.depths for tree in proposal.trees], shape.width)
             if proposal.q is not None:
@@ -119,7 +121,8 @@ class TensorAcceptance:
         function, signature = self._bucket(shape, logits.shape[-1], proposal.support)
         packed, path = self._graphs.call(shape, function, signature, numbers, tensors)
         count = len(rows)
-        return TensorVerdict(proposal, gammas, u, packed[:count], path[:count], tapped, shape.width - 1)
+        certain = [not drawn[i] and each.lossless for i, each in enumerate(sampling)]
+        return TensorVerdict(proposal, gammas, certain, u, packed[:count], path[:count], tapped, shape.width - 1)
 
     def plan(self, vocabulary: int, supports: Sequence[Support | None]) -> None:
         """Plan to capture the verdicts that rounds can meet.
@@ -170,7 +173,7 @@ class TensorAcceptance:
         reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS)}
         if not shape.flags.all_greedy:
             integers["drawn"] = (rows,)
-            reals |= {"u": (rows, depth, BRANCHES), "u_last": (rows,)}
+            reals |= {"u": (rows, depth, BRANCHES), "u_own": (rows, depth + 1)}
             reals |= {"xtc": (rows, width)} if shape.flags.any_xtc else {}
             if depth:
                 tensors["q"] = ((rows, width, size), torch.float32)
@@ -184,6 +187,8 @@ class TensorVerdict:
     proposal: Proposal
     gammas: Sequence[int]
     """[B], requested draft lengths."""
+    certain: Sequence[bool]
+    """[B], as in `Outcome`."""
     u: NDArray[np.float64]
     """[B, γ, `BRANCHES`], uniforms of the candidates."""
     packed: Tensor
@@ -218,6 +223,7 @@ class TensorVerdict:
                     _tested_chances(tree, path, reals[b], depth),
                     lambda index, own=self.u[b]: float(own.flat[index]),  # type: ignore[misc]
                     reals[b][2 * depth * BRANCHES :],
+                    self.certain[b],
                     [detail[i : i + listed] for i in range(0, len(detail), listed or 1)],
                 )
             )
@@ -253,8 +259,7 @@ def _judge(inputs: Inputs, shape: _Shape, support: Support | None) -> tuple[Tens
     q = inputs.get("q")
     drawn = None if q is None else (inputs["drawn"] > 0) & ~settings.greedy
     drafted = Drafted(tokens, mask, q, support, drawn, inputs["chains"] > 0)
-    u, u_last = inputs.get("u", logits), inputs.get("u_last", logits)
-    verdict = accept(logits, drafted, settings, u, u_last)
+    verdict = accept(logits, drafted, settings, inputs.get("u", logits), inputs.get("u_own", logits))
     details = _details(logits, verdict, drafted, settings, shape.details) if shape.details else None
     integers = (verdict.end, verdict.last, broken(logits, inputs["lengths"]), tokens)
     reals = (verdict.p, verdict.q, verdict.beta)

@@ -7,7 +7,11 @@ from p. The output is distributed as p, whatever q is (Appendix A.1).
 Several candidates x₁, x₂, … for one position are tested in turn (multi-step speculative sampling, Miao et al. 2024,
 "SpecInfer"): after each rejection p is replaced by norm(max(0, p - qᵢ)), where qᵢ is the distribution that xᵢ was drawn
 from. Candidates of one source were drawn without replacement (Chen et al. 2024, "Sequoia"): qᵢ is that source without
-the candidates before it. A certain token has a one-hot q. Each step preserves the distribution by Appendix A.1.
+the candidates before it. Each step preserves the distribution by Appendix A.1.
+
+A certain token, which was not drawn from any q, is accepted if it is the target's own token of the position: the one
+that the position's uniform draws from p. That has the probability p(x), which is Algorithm 1 for a one-hot q, and the
+reply is the same whatever is drafted.
 
 Lenience l < 1 (Appendix A.5) accepts x with probability min(1, p(x) / (l q(x))). A rejection still draws from
 norm(max(0, p - q)), so no token is emitted with probability above p(x) / l:
@@ -69,7 +73,7 @@ class Drafted:
     """[B], bool: rows whose β is Σ min(p / l, q); None for no row."""
 
 
-def accept(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, u_last: Tensor) -> Verdict:
+def accept(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, u_own: Tensor) -> Verdict:
     """Accept or reject drafted tokens, position by position.
 
     Args:
@@ -77,14 +81,16 @@ def accept(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, 
         drafted: K ≤ T - 1 tokens per row.
         settings: of B rows; XTC by node.
         u: uniform draws [B, γ, `BRANCHES`], float64 in [0, 1), one per candidate.
-        u_last: uniform draws [B], float64, for each row's last token.
+        u_own: uniform draws [B, γ + 1], float64, of the positions' tokens: of certain ones, and of each row's last.
     """
     if settings.flags.all_greedy:
         return _accept_greedy(logits, drafted, settings)
     index = torch.arange(len(logits), device=logits.device)
     near = near_best(logits, drafted.tokens, settings)
+    certain = _certain(drafted, settings)
     end, active = torch.zeros_like(index), torch.ones_like(index, dtype=torch.bool)
     p = _target(logits, end, settings)
+    accepted, own = torch.zeros_like(end), draw(p, u_own[:, 0])
     columns: list[tuple[Tensor, ...]] = []
     for depth, width in enumerate(drafted.tree_mask.widths):
         nodes = drafted.tree_mask.candidates[index, end, :width]
@@ -94,16 +100,17 @@ def accept(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, 
             place = (nodes[:, rank : rank + 1] - 1).clamp(min=0)
             token = drafted.tokens.gather(1, place)
             forced = None if near is None else near.gather(1, place).squeeze(1)
-            kept = position.test(token, u[:, depth, rank], active & (nodes[:, rank] > 0), forced)
+            kept = position.test(token, u[:, depth, rank], active & (nodes[:, rank] > 0), certain, own, forced)
             chosen = torch.where(kept & (chosen == 0), nodes[:, rank], chosen)
         active = chosen > 0
         columns.append((position.p_x, position.q_x, position.beta, chosen))
-        end = torch.where(active, chosen, end)
+        end, accepted = torch.where(active, chosen, end), accepted + active
         p = torch.where(active[:, None], _target(logits, end, settings), position.p)
+        own = torch.where(certain & ~active, own, draw(p, u_own.gather(1, accepted[:, None])[:, 0]))
         if p.device.type == "cpu" and not active.any():  # on a GPU this would synchronise
             break
     p_x, q_x, beta, path = _stacked(columns, len(drafted.tree_mask.widths), p)
-    return Verdict(end, path, draw(p, u_last), p, p_x, q_x, beta)
+    return Verdict(end, path, own, p, p_x, q_x, beta)
 
 
 def _accept_greedy(logits: Tensor, drafted: Drafted, settings: SamplingRows) -> Verdict:
@@ -124,6 +131,15 @@ def _accept_greedy(logits: Tensor, drafted: Drafted, settings: SamplingRows) -> 
         columns.append((agrees.float(), torch.ones_like(agrees, dtype=torch.float32), kept.amax(-1).float(), chosen))
     p_x, q_x, beta, path = _stacked(columns, len(columns), logits)
     return Verdict(end, path, best.gather(1, end[:, None]).squeeze(1), None, p_x, q_x, beta)
+
+
+def _certain(drafted: Drafted, settings: SamplingRows) -> Tensor:
+    """Rows [B], bool, whose drafted tokens are accepted where they are the target's own; not lenient ones."""
+    if drafted.q is None or drafted.drawn is None:
+        certain = torch.full_like(settings.greedy, drafted.q is None)
+    else:
+        certain = settings.greedy | ~drafted.drawn
+    return certain if settings.lenience is None else certain & (settings.lenience >= 1)
 
 
 def near_best(logits: Tensor, tokens: Tensor, settings: SamplingRows) -> Tensor | None:
@@ -178,13 +194,17 @@ class _Position:
         given = 1 - self._missed
         return given if self._drafted.chains is None else torch.where(self._drafted.chains, self._overlap, given)
 
-    def test(self, token: Tensor, u: Tensor, offered: Tensor, forced: Tensor | None) -> Tensor:
+    def test(
+        self, token: Tensor, u: Tensor, offered: Tensor, certain: Tensor, own: Tensor, forced: Tensor | None
+    ) -> Tensor:
         """Test the next candidate; the residual becomes that after its rejection.
 
         Args:
             token: [B, 1], int64.
             u: [B], float64.
             offered: [B], bool: rows that have this candidate.
+            certain: [B], bool: rows that accept it if it is their own token.
+            own: [B], int64, the target's own tokens.
             forced: [B], bool: rows that accept it regardless of p.
 
         Returns:
@@ -195,7 +215,7 @@ class _Position:
         q_x = torch.ones_like(p_x) if q is None else q.gather(1, token).squeeze(1)
         offered = offered & (q_x > 0)  # a token of no weight was drawn from NaN, or fills a place: p decides alone
         scale = 1.0 if self._lenience is None else self._lenience
-        kept = offered & (u * scale * q_x.double() < p_x.double())
+        kept = offered & torch.where(certain, token.squeeze(1) == own, u * scale * q_x.double() < p_x.double())
         chance = (p_x / (q_x * scale)).clamp(max=1).float().nan_to_num(nan=0.0)
         overlap = chance
         if q is not None:

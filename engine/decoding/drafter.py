@@ -9,7 +9,6 @@ from torch import Tensor
 
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Offers, Support
-from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06
@@ -26,8 +25,6 @@ class DrafterProfile:
     """Prior acceptance rate by bucket."""
     methods: Sequence[int] = (0,)
     """The first bucket of each method of drafting, for drafters that combine several."""
-    default_gamma: int = DEFAULT_GAMMA
-    """γ of requests that name none and may not adapt it (sampled with a seed)."""
     proposes_at_zero: bool = False
     """Whether `propose` is also called for γ 0, since part of its drafts costs nothing."""
 

@@ -40,6 +40,8 @@ class Outcome:
         chances: p(x) and q(x) of every tested candidate, in order (`tested_candidates`).
         u: the uniform of the candidate of rank r at position i, by i · `BRANCHES` + r.
         betas: per tested position.
+        certain: the draft was not drawn. Its tokens were accepted where they are the target's own, and `u` only says
+            how far below or above p(x) the draw of such a token is.
         detail: per position, what `engine.decoding.top_logprobs` packed; empty unless the request asks for it.
     """
 
@@ -52,6 +54,7 @@ class Outcome:
     chances: Iterable[tuple[float, float]]
     u: Callable[[int], float]
     betas: Sequence[float]
+    certain: bool = False
     detail: Sequence[list[int]] = ()
 
     @property
@@ -88,19 +91,24 @@ class Outcome:
         refused: list[list[Offer]] = []
         for place, count in enumerate(tested_candidates(tree, path)):
             first, candidates = place * BRANCHES, tree.candidates[path[place - 1] if place else 0][:count]
-            offers = [
-                (tokens[each.node - 1], *next(left), self.u(first + rank)) for rank, each in enumerate(candidates)
-            ]
-            decisive = count - 1 if place < len(path) else 0
+            kept = count - 1 if place < len(path) else -1
+            offers: list[Offer] = []
+            for rank, each in enumerate(candidates):
+                p, q = next(left)
+                u = self.u(first + rank)
+                if self.certain:
+                    u = u * p if rank == kept else p + u * (1 - p)
+                offers.append((tokens[each.node - 1], p, q, u))
+            decisive = max(kept, 0)
             decided.append(offers[decisive])
             # q = 0 marks a candidate for which the drafter had no token left.
             refused.append([offer for i, offer in enumerate(offers) if i != decisive and offer[2] > 0])
         line: list[int] = []
         if len(decided) > len(path):
             line = tree.line(tree.candidates[path[-1] if path else 0][0].node)
-        p, q, u = ([offer[i] for offer in decided] for i in (1, 2, 3))
+        p_of, q_of, u_of = ([offer[i] for offer in decided] for i in (1, 2, 3))
         drafted = [tokens[node - 1] for node in (*path, *line)]
-        return Tests(drafted, p, q, u, list(self.betas[: len(decided)]), refused if tree.branches else [])
+        return Tests(drafted, p_of, q_of, u_of, list(self.betas[: len(decided)]), refused if tree.branches else [])
 
 
 def tested_candidates(tree: Tree, path: Sequence[int]) -> list[int]:

@@ -157,7 +157,7 @@ class Planner:
         """Draft for every row, as one batch on the device; `together` says whether it may be for several rounds."""
         for row in rows:
             row.measure_room(self._target.limit(row))
-        gammas = [self._usual(row) for row in rows]
+        gammas = [row.room for row in rows]
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         least = self._controller.least_rate(len(rows)) if adaptive else 1.0
         sure = self._sure(rows, adaptive, least)
@@ -200,9 +200,7 @@ class Planner:
         """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
         drafter, same = self.drafters.of(rows[0]), len({row.drafter for row in rows}) == 1
         plain = not any(proposal.lengths) and (drafter.name == NO_DRAFTER or drafter.kernel_head is not None)
-        # The number of rounds depends on measured times; how a reproducible row drafts in each of them must not.
-        chooses = drafter.profile.proposes_at_zero and any(row.repeatable for row in rows)
-        if not (same and (plain or proposal.growing)) or chooses or not all(row.rounds for row in rows):
+        if not (same and (plain or proposal.growing)) or not all(row.rounds for row in rows):
             return 1
         proposal.head = drafter.kernel_head
         fitting = int(_TOGETHER_S / self._costs.of_batch(len(rows)).plain_s)
@@ -257,11 +255,6 @@ class Planner:
         if rows not in self._empty:
             self._empty[rows] = merge([], rows, device)
         return self._empty[rows]
-
-    def _usual(self, row: SequenceState) -> int:
-        """γ of a row before the controller has chosen: its room, or the drafter's own where none was asked for."""
-        free = row.request.gamma is None and not row.adaptive
-        return min(row.room, self.drafters.of(row).profile.default_gamma) if free else row.room
 
     def learn(
         self,

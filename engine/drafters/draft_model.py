@@ -2,7 +2,7 @@
 
 Trees (Miao et al. 2024, "SpecInfer"): the draft model continues several tokens of a depth in one pass, over a tree mask
 in its own cache. How sure it is decides how many tokens are offered where and when drafting ends
-(`engine.drafters.tree_growth`): greedy rows offer the likeliest tokens, the others draw them without replacement.
+(`engine.drafters.tree_growth`): rows offer the likeliest tokens, or draw them without replacement.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class ModelDrafter(Drafter):
         self._cache.release(row)
 
     def _chains(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
-        """`max(gammas)` draft steps for all rows; q is kept unless every row is greedy."""
+        """`max(gammas)` draft steps for all rows; q is kept if a row draws its draft."""
         lead, steps = self._cache.catch_up(rows), max(gammas)
         u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
         tokens, q = self._steps.draft(rows, lead, steps, u)

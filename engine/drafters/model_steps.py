@@ -72,7 +72,7 @@ class ModelSteps:
         u: NDArray[np.float64],
     ) -> tuple[Tensor, Tensor | None]:
         """As `draft`, from the logits [B, 1, V] of each step, after the tokens [B, step] of those before."""
-        sampling = [row.request.sampling for row in rows]
+        sampling = [row.drafting for row in rows]
         flags = SamplingFlags.of(sampling).strict
         if self._graphs.enabled and not flags.all_greedy:
             flags = flags.coarse(self._graphs.count(len(rows)))

@@ -223,8 +223,8 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
 
     def _of_other_chats(self, row: SequenceState) -> Pairs:
         """Tokens and buckets of a match in other chats, where it is longer than that in the text."""
-        # What other chats there are differs from run to run, and a reply that has to repeat must not depend on it.
-        if not self._datastore or row.repeatable:
+        # What other chats there are differs from run to run, and with it the width of passes.
+        if not self._datastore or row.steady:
             return []
         name, length = row.request.request_id, len(row.tokens)
         known = self._stored.get(name)

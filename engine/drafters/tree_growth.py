@@ -7,7 +7,7 @@ exceeds the price of verifying it.
 Exactness of drawn tokens (SpecInfer, Miao et al. 2024): how many tokens are offered after a node may depend on
 everything drafted before them, q there included, but on none of the draws that it is about. So that number is settled
 level by level, from the shares of the likeliest tokens, before anything is drawn, and what was drawn is offered.
-Greedy tokens are not drawn: the whole tree is known, and its best tokens are kept. Drawn drafts are chains: one
+Other tokens are not drawn: the whole tree is known, and its best tokens are kept. Drawn drafts are chains: one
 token is offered after a node, or none.
 
 This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
@@ -239,7 +239,7 @@ class Growth:
         return found
 
     def tree(self) -> tuple[list[int], list[int], Tree]:
-        """Tokens, buckets and tree; for greedy rows the subset of tokens that pays best."""
+        """Tokens, buckets and tree; of tokens that are not drawn the subset of tokens that pays best."""
         if self._final:
             return self.tokens, self._buckets, tree_from(tuple(self._parents))
         order = sorted(range(len(self.tokens)), key=lambda i: (-self._chances[i], i))
@@ -286,10 +286,10 @@ def grow(
         go_on: scores what follows drafted tokens.
         known: the V' tokens that can be drafted.
         support: the same.
-        draw: draws for rows that are not greedy.
+        draw: draws tokens.
     """
     rows = [each.row for each in asked]
-    drawn = [not row.greedy for row in rows]
+    drawn = [row.draws for row in rows]
     growths = [Growth(each.settled, each.depth, drawn=drawn[i]) for i, each in enumerate(asked)]
     q = torch.empty(len(rows), MAX_GAMMA, len(known)) if any(drawn) else None
     steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
@@ -350,7 +350,7 @@ def _draw(
     """Draw as many tokens after each node as are to be offered there, each without those before it.
 
     Args:
-        row: not greedy.
+        row: whose drafts are drawn.
         growth: gets the tokens.
         offers: those after one node next to each other.
         logits: [n, V'], of all places scored.

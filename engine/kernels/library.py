@@ -28,7 +28,7 @@ from specchat.engine.kernels.structures import (
     CTables,
 )
 
-_ABI = 18
+_ABI = 19
 _NO_MEMORY = "there is not enough memory"
 """SK_NO_MEMORY."""
 _INFALLIBLE: dict[str, tuple[Any, ...]] = {

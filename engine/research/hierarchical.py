@@ -97,10 +97,10 @@ class HierarchicalDrafter(Drafter):
     ) -> Draft:
         """`gammas[i]` tokens of each row."""
         unfed = self._cache.catch_up(rows)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 2 * MAX_GAMMA)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 3 * MAX_GAMMA)
         chains = [_Chain(*each) for each in zip(rows, range(len(rows)), gammas, u, strict=True)]
         q = None
-        if not all(row.greedy for row in rows):
+        if any(row.draws for row in rows):
             q = torch.zeros(len(rows), max(gammas), self._vocabulary, device=self._model.device)
         while open_ones := [each for each in chains if len(each.tokens) < each.length]:
             self._step(open_ones, unfed, q)
@@ -169,10 +169,11 @@ class HierarchicalDrafter(Drafter):
         u = np.zeros((len(chains), drafted.shape[1], BRANCHES))
         for own, each, first in zip(u, chains, firsts, strict=True):
             own[:, 0] = each.u[first : first + drafted.shape[1]]
-        u_last = np.array([each.u[MAX_GAMMA + first] for each, first in zip(chains, firsts, strict=True)])
-        settings = SamplingRows.of([replace(each.row.request.sampling, lenience=1.0) for each in chains], logits.device)
+        places = MAX_GAMMA + np.array(firsts)[:, None] + np.arange(1 + drafted.shape[1])
+        u_own = np.stack([each.u[own] for each, own in zip(chains, places, strict=True)])
+        settings = SamplingRows.of([replace(each.row.drafting, lenience=1.0) for each in chains], logits.device)
         mask = TreeMask.of([chain(count) for count in counts], 1 + drafted.shape[1], logits.device)
-        draws = to_device(u, logits.device), to_device(u_last, logits.device)
+        draws = to_device(u, logits.device), to_device(u_own, logits.device)
         verdict = accept(logits, Drafted(drafted, mask), settings, *draws)
         return verdict, None if settings.flags.all_greedy else standardise(logits, settings)
 

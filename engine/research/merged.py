@@ -128,7 +128,7 @@ class MergedDrafter(Drafter):
         tokens, q = self._draw(rows, steps)
         orders = _orders(rows, max(positions), count)
         drafted = tokens.cpu().tolist()
-        greedy = [row.greedy for row in rows]
+        drawn = [row.draws for row in rows]
         merged: list[PrefixTree] = []
         sources: list[list[Source]] = []
         for i, row in enumerate(rows):
@@ -138,7 +138,7 @@ class MergedDrafter(Drafter):
             sources.append([Source(each.name, part) for each, part in zip(self._members, chains, strict=True)])
         return Draft(
             [each.tokens for each in merged],
-            [each.tree if greedy[i] else each.with_tests(orders[i], first) for i, each in enumerate(merged)],
+            [each.with_tests(orders[i], first) if drawn[i] else each.tree for i, each in enumerate(merged)],
             q,
             buckets=[self._graded(each) for each in merged],
             sources=sources,

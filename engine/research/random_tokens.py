@@ -41,17 +41,17 @@ class RandomDrafter(Drafter):
         gammas: Sequence[int],
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
-        """`gammas[i]` tokens for each row; of greedy rows q is one-hot, as it is of all greedy drafts."""
+        """`gammas[i]` tokens for each row; q is one-hot where drafts are not drawn."""
         steps = max(gammas)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
         tokens = to_device((u * self._vocabulary).astype("int64"), self._device)
-        greedy = [row.greedy for row in rows]
-        if all(greedy):
+        certain = [not row.draws for row in rows]
+        if all(certain):
             return Draft(tokens, [chain(gamma) for gamma in gammas])
         q = torch.full((len(rows), steps, self._vocabulary), 1 / self._vocabulary, device=self._device)
-        if any(greedy):
-            certain = to_device(greedy, self._device)[:, None, None]
-            q = torch.where(certain, one_hot(tokens, self._vocabulary), q)
+        if any(certain):
+            mask = to_device(certain, self._device)[:, None, None]
+            q = torch.where(mask, one_hot(tokens, self._vocabulary), q)
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
 

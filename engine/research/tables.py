@@ -157,7 +157,7 @@ class TableDrafter(Drafter):
         network: the table.
         penalties: shared with the target, so that p and q know the same context.
         vocabulary: V, the size of the target's distributions.
-        ends: tokens after which a greedy row drafts nothing: the reply would be over.
+        ends: tokens after which the likeliest draft ends: the reply would be over.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class TableDrafter(Drafter):
         gammas: Sequence[int],
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
-        """Chains: the likeliest tokens where all rows are greedy and plain, else drawn, with their distributions."""
+        """Chains: the likeliest tokens where all rows are plain and none draws its draft, else with distributions."""
         plain = not any(row.request.sampling.adjusts_drafts for row in rows)
-        if plain and all(row.greedy for row in rows):
+        if plain and not any(row.draws for row in rows):
             chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
             return Draft.of_chains(chains)
         steps = max(gammas)

@@ -1,6 +1,6 @@
-"""Counter-based random numbers: they depend on seed, round and index alone, never on the batch.
+"""Counter-based random numbers: they depend on seed, number and index alone, never on the batch.
 
-Each uniform is a hash of (seed, stream, round, index), by SplitMix64 (Steele, Lea & Flood 2014, "Fast Splittable
+Each uniform is a hash of (seed, stream, number, index), by SplitMix64 (Steele, Lea & Flood 2014, "Fast Splittable
 Pseudorandom Number Generators", figure 16). There is no state: draft, acceptance and last-token draws come from
 separate streams, and a round's draws are the same in every batch.
 """
@@ -23,14 +23,14 @@ _MASK = (1 << 64) - 1
 
 
 class Stream(IntEnum):
-    """Purpose of a draw; each has its own stream."""
+    """Purpose of a draw; each has its own stream. Numbers are those of rounds; in `LAST` and `XTC` they are positions
+    of the text, so that these draws do not depend on drafts."""
 
     DRAFT = 1
     ACCEPT = 2
     LAST = 3
     ORDER = 4
     XTC = 5
-    """By position in the text instead of round, so that it does not depend on drafts."""
 
 
 def fresh_seed() -> int:
@@ -38,12 +38,12 @@ def fresh_seed() -> int:
     return secrets.randbits(63)
 
 
-def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count: int) -> NDArray[np.float64]:
-    """Uniform draws [B, count] in [0, 1) with 53 random bits, float64, for one round of each row.
+def uniforms(seeds: Sequence[int], numbers: Sequence[int], stream: Stream, count: int) -> NDArray[np.float64]:
+    """Uniform draws [B, count] in [0, 1) with 53 random bits, float64, for one number of each row.
 
     Args:
         seeds: [B]; any integers.
-        rounds: [B], the number of each row's round.
+        numbers: [B], of each row's round, say.
         stream: purpose of the draws.
         count: draws per row, below 65,536.
     """
@@ -51,10 +51,16 @@ def uniforms(seeds: Sequence[int], rounds: Sequence[int], stream: Stream, count:
         return np.empty((len(seeds), 0))
     origins = [
         (_key(seed & _MASK, stream) + number * _DRAWS_PER_ROUND * _GOLDEN) & _MASK
-        for seed, number in zip(seeds, rounds, strict=True)
+        for seed, number in zip(seeds, numbers, strict=True)
     ]
     bits = np.array(origins, dtype=np.uint64)[:, None] + _COUNTERS[:count]
     return (_mix_all(bits) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def token_uniforms(seeds: Sequence[int], starts: Sequence[int], count: int) -> NDArray[np.float64]:
+    """Uniform draws [B, count] of the tokens at so many positions of each row's text, from `starts` [B] on."""
+    numbers = [start + i for start in starts for i in range(count)]
+    return uniforms([seed for seed in seeds for _ in range(count)], numbers, Stream.LAST, 1).reshape(-1, count)
 
 
 def uniform(seed: int, number: int, stream: Stream, index: int) -> float:

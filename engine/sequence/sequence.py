@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request
+from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.repetition import Repetition
 
@@ -38,18 +38,28 @@ class SequenceState:
     """Tokens that the drafter has to read before the row's next round."""
     repetition: Repetition | None = None
     """Watches the reply, if it ends when it repeats itself."""
+    steady: bool = False
+    """Whether γ must not depend on measured times: the width of a pass decides last bits, and a seed must repeat."""
     waits: bool = False
     """Whether it has given up its cache blocks and waits for others; then its text is read again."""
 
     greedy: bool = field(init=False)
     """Whether its tokens are the likeliest ones."""
+    draws: bool = field(init=False)
+    """Whether its drafts are drawn from distributions q. With a seed they are not: the tokens of a reply are then drawn
+    by position, and accepted drafts are those that were drawn, so that the reply does not depend on drafts at all."""
+    drafting: Sampling = field(init=False)
+    """How drafters choose tokens."""
     adjusts: bool = field(init=False)
     """Whether bias or penalties change the target's logits."""
     failed: BaseException | None = None
     """Why it ends: what was raised as its tokens were committed or their record was made."""
 
     def __post_init__(self) -> None:
-        self.greedy, self.adjusts = self.request.sampling.greedy, self.request.sampling.adjusts
+        sampling = self.request.sampling
+        self.greedy, self.adjusts = sampling.greedy, sampling.adjusts
+        self.draws = not sampling.greedy and sampling.seed is None
+        self.drafting = sampling if self.draws else replace(sampling, temperature=0.0)
 
     @property
     def emitted(self) -> int:
@@ -62,14 +72,9 @@ class SequenceState:
         return self.cached == len(self.tokens) - 1
 
     @property
-    def repeatable(self) -> bool:
-        """Whether its drafts must depend only on the request: a sampled reply with a seed must be reproducible."""
-        return self.request.sampling.seed is not None and not self.greedy
-
-    @property
     def adaptive(self) -> bool:
-        """Whether γ is chosen in each round; not for `repeatable` rows, as the choice depends on measured times."""
-        return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.repeatable
+        """Whether γ is chosen in each round."""
+        return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.steady
 
     def measure_room(self, context: int) -> None:
         """Set `left` and `room`, the requested γ limited by that, for a context of so many tokens."""

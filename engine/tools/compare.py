@@ -195,9 +195,9 @@ class ComparisonReport:
         exact, differ = figures["exact"], figures["orders_differ"]
         if not figures["same_target"]:
             yield "The lanes have different targets: their texts are not compared."
-        elif not figures["greedy"]:
-            yield SAMPLED
         else:
+            if not figures["greedy"]:
+                yield SAMPLED
             orders = len({row["order"] for row in figures["rows"]}) > 1
             for row in figures["rows"]:
                 order = f" ({row['order']})" if orders else ""

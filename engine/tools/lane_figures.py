@@ -18,7 +18,8 @@ from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
 
 SAMPLED = (
-    "The texts are sampled with the same seed: with and without drafts the distributions are equal, not the tokens."
+    "The texts are sampled with the same seed: the distributions are equal, and the tokens where the width of a pass "
+    "changes no bits."
 )
 WITHOUT_MODEL = ("none", "ngram", "suffix", "copy", "bigram", "unigram", "random")
 """Drafters whose arithmetic is negligible compared with the target's."""

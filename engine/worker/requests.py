@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import count
 
 import torch
 
 from specchat.engine.commands import Adjust, Submit
+from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import is_device_error, is_shortage
@@ -35,7 +37,7 @@ class OpenRequests:
         planner: informed of rows that start, change their drafter or end.
         emission: of the rows' records, which precede their end.
         notices: for what the user should know.
-        most: maximum number of waiting requests.
+        config: how many may wait, and the seeds of those that have none.
         clock: seconds since the engine started.
         on_end: called with the id of each request before it is told that it has ended.
     """
@@ -47,7 +49,7 @@ class OpenRequests:
         planner: Planner,
         emission: Emission,
         notices: Notices,
-        most: int,
+        config: EngineConfig,
         clock: Callable[[], float],
         on_end: Callable[[str], None],
     ) -> None:
@@ -56,7 +58,8 @@ class OpenRequests:
         self._planner = planner
         self._emission = emission
         self._notices = notices
-        self._most = most
+        self._most = config.queue
+        self._seeds = iter(fresh_seed, None) if config.seed is None else count(config.seed)
         self._clock = clock
         self._on_end = on_end
         self._thinking = find_markers(made.model.tokenizer)
@@ -122,12 +125,13 @@ class OpenRequests:
             tokens=prompt,
             prompt_length=len(prompt),
             cached=cached,
-            seed=fresh_seed() if request.sampling.seed is None else request.sampling.seed,
+            seed=next(self._seeds) if request.sampling.seed is None else request.sampling.seed,
             text=Detokenizer(model.tokenizer, stops_of(request, model.tokenizer), thinking.special if thinking else {}),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
             repetition=Repetition() if request.stop_repeats else None,
+            steady=request.sampling.seed is not None and not request.sampling.greedy and self._made.rounds_by_width,
         )
         try:
             target.admit(row)

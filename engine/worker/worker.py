@@ -197,7 +197,7 @@ class Worker:
         self._scheduler = self._make_scheduler(made)
         self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
         self._requests = OpenRequests(
-            made, self._scheduler, self._planner, self._emission, self._notices, self._config.queue, clock, self._on_end
+            made, self._scheduler, self._planner, self._emission, self._notices, self._config, clock, self._on_end
         )
         faults = Faults(self._requests)
         self._prefill = Prefill(

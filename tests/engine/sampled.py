@@ -1,7 +1,6 @@
 """Many sampled replies to one prompt, and whether their tokens are distributed as the target says."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -20,17 +19,17 @@ def sampled(
     max_tokens: int = 3,
     sampling: Sampling | None = None,
 ) -> list[list[Event]]:
-    """Events of `count` replies, each with a seed of its own, with drafts for two positions."""
+    """Events of `count` replies with drafts for two positions."""
     requests = [
         Request(
-            f"r{seed}",
+            f"r{number}",
             prompt_ids=prompt,
             drafter=drafter,
             gamma=2,
             max_tokens=max_tokens,
-            sampling=replace(sampling or Sampling(temperature=1.0), seed=seed),
+            sampling=sampling or Sampling(temperature=1.0),
         )
-        for seed in range(count)
+        for number in range(count)
     ]
     return run_together(engine, requests)
 

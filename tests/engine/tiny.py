@@ -80,6 +80,7 @@ def tiny_engine(
     cache_memory: float | None = None,
     kept: Path | None = None,
     cache_type: str = "f16",
+    seed: int | None = None,
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 
@@ -87,7 +88,8 @@ def tiny_engine(
         return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead, more=more)
 
     sizes: dict[str, Any] = {"slots": slots, "context": 256, "queue": queue, "prefill_chunk": chunk}
-    config = EngineConfig("tiny", Path(), cache_memory=cache_memory, kept=kept, cache_type=cache_type, **sizes)
+    sizes |= {"cache_memory": cache_memory, "cache_type": cache_type, "seed": seed}
+    config = EngineConfig("tiny", Path(), kept=kept, **sizes)
     engine = Engine(config, assemble or of_models)
     engine.start()
     engine.wait_ready(60)

@@ -57,10 +57,11 @@ def texts(
         return "not compared: the lanes have different targets", None
     if not same_prompt:
         return NOT_THE_SAME_PROMPT, None
-    if not greedy:
-        return "sampled with the same seed: the distributions are equal, not the tokens", None
     if comparison.identical:
         return f"✓ identical, token for token ({len(comparison.left.tokens)} tokens)", True
+    if not greedy:
+        place = (comparison.difference or 0) + 1
+        return f"sampled with the same seed: the distributions are equal, the tokens up to {place - 1}", None
     close = "" if gap is None else f"; the target's two likeliest tokens differ by {gap:.3f} logits there"
     return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
 

@@ -26,12 +26,9 @@ from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
-_STEADY = tree_of(2).first(4)
-"""Default on the CPU without a requested or adaptive γ: about the average of adaptive γ."""
 _BUCKETS = range(2 * BRANCHES)
 """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
 
@@ -160,9 +157,9 @@ class HeadDrafter(Drafter):
     """A head next to its target, with a memory in every slot.
 
     Every draft step is one pass of the head for all rows; tokens and distributions stay on the device. Drafts are trees
-    of a fixed shape (`engine.decoding.tree`): greedy rows offer the likeliest tokens, the others draw them without
-    replacement. On the quantised kernels, where every verified token costs, trees grow, and drawn ones are chains. The
-    head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is
+    of a fixed shape (`engine.decoding.tree`): rows offer the likeliest tokens, or draw them without replacement
+    (`SequenceState.draws`). On the quantised kernels, where every verified token costs, trees grow, and drawn ones are
+    chains. The head scores a part of the vocabulary only. Outside of it q is 0, which acceptance takes as it is
     (Leviathan et al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
 
     Args:
@@ -187,9 +184,8 @@ class HeadDrafter(Drafter):
         self._memory = HeadMemory(self._layer, target.cache.slots)
         self._graphs = target.graphs(MOST_SHAPES)
         self._steps = HeadSteps(self._layer, self._support, self._graphs)
-        gamma = _STEADY.depth if self._device.type == "cpu" else DEFAULT_GAMMA
         later = {bucket: LATER_RATE for bucket in _BUCKETS if bucket % BRANCHES}
-        self.profile = DrafterProfile(_BUCKETS, later, default_gamma=gamma)
+        self.profile = DrafterProfile(_BUCKETS, later)
         if self._packed:
             self.kernel_head = self._packed.address
             self.profile = DrafterProfile(range(2 * GRADES), expected_rates=EXPECTED)
@@ -248,7 +244,7 @@ class HeadDrafter(Drafter):
         for each in asked:
             grows = self._grows(each.row)
             tree = None if grows else self._tree_for(each.row, each.gamma)
-            kinds.append((grows, tree, tree is not None and each.row.request.sampling.greedy))
+            kinds.append((grows, tree, tree is not None and not each.row.draws))
         return draft_apart(kinds, lambda kind, mine: self._draft([asked[i] for i in mine], *kind[:2]), self._device)
 
     def _draft(self, asked: Sequence[Asked], grows: bool, tree: Tree | None) -> Draft:
@@ -272,8 +268,7 @@ class HeadDrafter(Drafter):
         """What a row is offered; None for a chain: where it is long, or the row's acceptance is special."""
         if not (self._branches and may_branch(row) and 0 < gamma <= LONGEST):
             return None
-        free = row.request.gamma is None and not row.adaptive
-        return _STEADY if free and gamma == self.profile.default_gamma == _STEADY.depth else tree_of(gamma)
+        return tree_of(gamma)
 
 
 @lru_cache

@@ -166,7 +166,7 @@ class PackedLayer(HeadLayer):
             support: the V' tokens that can be drafted.
             on_read: called with a slot, and up to which place it has been read.
         """
-        drawn = [not each.row.greedy for each in asked]
+        drawn = [each.row.draws for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None
         address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
         if len(asked) not in self._trees:
@@ -272,14 +272,14 @@ def _fill(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: Penaltie
         growth: set.
         asked: what the tree may be.
         begin: first place that the head has to read.
-        q: address of the distributions of each node's children, if the row is sampled.
+        q: address of the distributions of each node's children, if they are drawn.
         penalties: of all rows.
 
     Raises:
         KernelError: its budget has prices or rates for other trees.
     """
     row, budget = asked.row, asked.settled
-    first = 0 if row.greedy else GRADES
+    first = GRADES if row.draws else 0
     if len(budget.passes) != MAX_GAMMA + 1 or len(budget.rates) < first + GRADES:
         raise KernelError(f"a tree needs {MAX_GAMMA + 1} costs and {GRADES} rates")
     # The last place is scored even where it has been read.
@@ -289,9 +289,9 @@ def _fill(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: Penaltie
     growth.line, growth.repeatable, growth.step = budget.line, budget.repeatable, budget.step
     growth.ids, growth.passes = ids.buffer_info()[0], numbers.buffer_info()[0]
     growth.rates = growth.passes + 8 * (len(budget.passes) + first)
-    growth.sampling = None if row.greedy else c_settings(row.request.sampling)
+    growth.sampling = c_settings(row.request.sampling) if row.draws else None
     growth.penalties = penalties.of(row).c() if row.adjusts else None
-    growth.seed, growth.number, growth.q = row.seed, row.rounds, q
+    growth.seed, growth.number, growth.q = row.seed, row.rounds, q if row.draws else 0
     return ids, numbers
 
 

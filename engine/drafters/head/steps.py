@@ -71,18 +71,18 @@ class HeadSteps:
         """The same tree for all rows: read what is new, then a draft step for each level of the tree.
 
         Args:
-            rows: B, all greedy or none of them where there are branches.
+            rows: B; where there are branches, all of them draw tokens or none does.
             begins: [B], the first place that the head has to read of each.
             tree: of K tokens.
             u: [B, K], uniforms.
             branches: whether the tree may have some; else it is a chain.
 
         Returns:
-            Tokens [B, K] and, unless all rows are greedy, the distributions that they were drawn from [B, inner, V'].
+            Tokens [B, K] and, if a row draws them, the distributions that they were drawn from [B, inner, V'].
         """
         graphs = self._graphs
         state = self.read(rows, begins)
-        count, sampling = graphs.count(len(rows)), [row.request.sampling for row in rows]
+        count, sampling = graphs.count(len(rows)), [row.drafting for row in rows]
         flags = SamplingFlags.of(sampling).strict
         padded = tree
         if graphs.enabled:

@@ -53,35 +53,65 @@ class Judge {
     void run() {
         row_.accepted = row_.tested = row_.positions = 0;
         row_.last = -1;
-        if (!row_.sampling) return follow();
+        if (!row_.q) return follow();
         branches_ = false;
         for (int64_t i = 0; i < row_.count; i++)
             for (int64_t k = 0; k < i; k++) branches_ |= parents()[i] == parents()[k];
         for (int32_t node = 0;;) {
-            const float* logits = adjusted(node);
-            const int64_t position_in_text = row_.start + 1 + row_.accepted;
-            if (!p_.standardise(kernels_, logits, all_.vocabulary, *row_.sampling, row_.seed, position_in_text)) return;
+            if (!standardise(node)) return;
             const int32_t kept = position(node);
             if (kept == 0) break;
             accept(node = kept);
         }
-        row_.last = int32_t(p_.draw(uniform(row_.seed, row_.number, uint64_t(all_.last_stream), 0)));
+        row_.last = draw_last();
     }
 
    private:
     const int64_t* parents() const { return row_.drafted + all_.most; }
 
-    // Accepts drafted tokens that are the likeliest.
+    // Accepts drafted tokens that are the target's own: the likeliest, or those that the positions' numbers draw.
     void follow() {
-        for (int64_t node = 0; node <= row_.count; node++)
-            if (row_.best[node * all_.best_count] < 0) return;
+        if (!row_.sampling)
+            for (int64_t node = 0; node <= row_.count; node++)
+                if (row_.best[node * all_.best_count] < 0) return;
         for (int32_t end = 0, next;; accept(end = next)) {
-            row_.last = likeliest(end);
-            next = 0;
-            for (int32_t node = row_.count; node > end; node--)
-                if (parents()[node - 1] == end && row_.drafted[node - 1] == row_.last) next = node;
+            row_.last = row_.sampling ? standardise(end) ? draw_last() : -1 : likeliest(end);
+            next = own_child(end);
             if (!next) return;
         }
+    }
+
+    // The child of a node that is the target's own token, or 0; of a sampled row also p and beta of the position.
+    int32_t own_child(int32_t node) {
+        int32_t kept = 0;
+        double offered = 0;
+        for (int64_t i = node; i < row_.count; i++) {
+            if (parents()[i] != node) continue;
+            const int64_t token = row_.drafted[i];
+            if (row_.sampling && row_.last >= 0) {
+                const double p = p_.share(token), left = 1 - offered;
+                if (!kept) {
+                    row_.p[row_.tested] = left > 0 ? float(p / left) : 0.0f;
+                    row_.q_of[row_.tested++] = 1;
+                }
+                if (offered == 0) row_.positions = row_.accepted + 1;
+                row_.beta[row_.accepted] = float(offered = std::min(offered + p, 1.0));
+            }
+            if (!kept && token == row_.last) kept = int32_t(i + 1);
+        }
+        return kept;
+    }
+
+    // The target's distribution after a node; false if a logit is not a number.
+    bool standardise(int32_t node) {
+        return p_.standardise(kernels_, adjusted(node), all_.vocabulary, *row_.sampling, row_.seed, next_position());
+    }
+
+    // Of the token after the accepted ones, in the text.
+    int64_t next_position() const { return row_.start + 1 + row_.accepted; }
+
+    int32_t draw_last() const {
+        return int32_t(p_.draw(uniform(row_.seed, uint64_t(next_position()), uint64_t(all_.last_stream), 0)));
     }
 
     void accept(int32_t node) {
@@ -111,14 +141,13 @@ class Judge {
             if (parents()[i] == node) children_.push_back(int32_t(i + 1));
         if (children_.empty()) return 0;
         row_.positions++;
-        if (row_.q) q_.assign(kernels_, row_.q + node * all_.support, all_.support);
-        const bool by_overlap = !branches_ && row_.q;
+        q_.assign(kernels_, row_.q + node * all_.support, all_.support);
         // A draft that was drawn from what is not a number is refused, and leaves p as it is.
-        double missed = by_overlap && q_.total() > 0 ? 1 - overlap() : 1;
+        double missed = !branches_ && q_.total() > 0 ? 1 - overlap() : 1;
         int32_t kept = 0;
         for (size_t rank = 0; rank < children_.size(); rank++) {
             const int64_t token = row_.drafted[children_[rank] - 1], place = all_.places ? all_.places[token] : token;
-            const float p = p_.share(token), q = row_.q ? q_.total() > 0 ? q_.share(place) : 0.0f : 1.0f;
+            const float p = p_.share(token), q = q_.total() > 0 ? q_.share(place) : 0.0f;
             if (!kept) {
                 row_.p[row_.tested] = p;
                 row_.q_of[row_.tested++] = q;
@@ -126,8 +155,8 @@ class Judge {
             // If q had fewer tokens than the tree has places, the remaining places hold none.
             if (!(q > 0)) continue;
             if (!kept && draw(rank) * double(q) < double(p)) kept = children_[rank];
-            if (!by_overlap) missed *= 1 - std::min(1.0, double(p) / double(q));
-            if (!kept || rank + 1 < children_.size()) refuse(token, place);
+            if (branches_) missed *= 1 - std::min(1.0, double(p) / double(q));
+            if (!kept || rank + 1 < children_.size()) refuse(place);
         }
         row_.beta[row_.accepted] = float(1 - missed);
         return kept;
@@ -149,18 +178,8 @@ class Judge {
     }
 
     // p becomes max(0, p - q), and q loses the token. Where rounding leaves nothing of p, it stays as it is.
-    void refuse(int64_t token, int64_t place) {
-        float* p = p_.weights();
-        if (!row_.q) {
-            const float weight = p[token];
-            p[token] = 0;
-            p_.sum_again(token);
-            if (p_.total() > 0) return;
-            p[token] = weight;
-            p_.sum_again(token);
-            return;
-        }
-        float *q = q_.weights(), *saved = saved_.reserve(all_.support);
+    void refuse(int64_t place) {
+        float *p = p_.weights(), *q = q_.weights(), *saved = saved_.reserve(all_.support);
         const float factor = float(p_.total() / q_.total());
         for (int64_t i = 0; i < all_.support; i++) {
             float& weight = p[all_.tokens ? all_.tokens[i] : i];

@@ -126,7 +126,7 @@ def run(options: BenchOptions, say: Say) -> BenchReport:
 def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say) -> BenchReport:
     largest = max(*plan.batches, (options.slots or LARGEST_BATCH) if options.crossover else 1)
     context = options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens
-    config = config_of(options, slots=options.slots or largest, context=context)
+    config = config_of(options, slots=options.slots or largest, context=context, seed=plan.seed)
     load = None if options.synthetic is None else synthetic(options.synthetic, options.shapes)
     say("loading")
     from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held

@@ -112,9 +112,8 @@ class Suite:
         return ours, theirs
 
     def _measure(self, variant: Variant, prompts: Sequence[Prompt], place: Place, max_tokens: int) -> Tally:
-        """One pass. It is seeded, so that a run repeats, but not where γ adapts: a seed would fix it."""
-        adapts = variant.gamma is None and variant != NONE
-        sampling = Sampling(temperature=place.temperature, seed=None if adapts else self.plan.seed)
+        """One pass, as a chat runs: replies with a seed of their own would be drafted for otherwise."""
+        sampling = Sampling(temperature=place.temperature)
         return measure(self.engine, variant, prompts, place.batch, sampling, max_tokens)
 
 

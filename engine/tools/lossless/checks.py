@@ -172,7 +172,7 @@ def check_sampled(
     corrections, and the tokens drawn after either.
 
     Args:
-        replies: events of each sample; each has its own seed.
+        replies: events of each sample.
         eos: EOS token ids.
         threshold: p-value below which the check fails.
     """

@@ -139,7 +139,7 @@ def run(options: LosslessOptions, say: Say) -> VerificationReport:
         EngineError: bad options, or models that cannot be fetched, loaded or run.
     """
     context = options.context or _PROMPT_ROOM + options.max_tokens
-    config = config_of(options, slots=options.slots, context=context)
+    config = config_of(options, slots=options.slots, context=context, seed=options.seed)
     evidence = _gather(options, config, say)
     gc.collect()  # release the engine's models before the target is loaded again
     if evidence.ready.device == "cuda":
@@ -179,7 +179,7 @@ def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Eviden
 def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence: _Evidence, say: Say) -> None:
     """Sample at contexts at which this drafter is accepted about half of the time."""
     say(f"looking for places to sample at, {variant.drafter}")
-    sampling = Sampling(temperature=options.temperature, seed=options.seed)
+    sampling = Sampling(temperature=options.temperature)
     passed = run_pass(engine, variant, evidence.ids, options.slots, sampling, _SEARCHED_TOKENS)
     found = [checks.choose_context(*prompt, events) for prompt, events in zip(evidence.prompts, passed, strict=True)]
     contexts = sorted((each for each in found if each is not None), key=lambda context: abs(context.beta - 0.5))
@@ -188,8 +188,7 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence
     for context in contexts[: options.places]:
         say(f"sampling, {variant.drafter}, {context.label}")
         requests = [
-            make_request(variant, Prompt(ids=context.tokens), Sampling(options.temperature, seed=seed), checks.TOKENS)
-            for seed in range(options.seed, options.seed + options.samples)
+            make_request(variant, Prompt(ids=context.tokens), sampling, checks.TOKENS) for _ in range(options.samples)
         ]
         evidence.sampled.append((variant, context, run_requests(engine.submit, requests, options.slots)))
 

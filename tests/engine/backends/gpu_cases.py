@@ -16,14 +16,15 @@ from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
 DRAFTERS = ["none", "suffix", "ngram", "copy", "random", "model", "model-tree", "head", "combined", "bigram", "unigram"]
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
-    "sampled": Sampling(temperature=1.0, seed=5),
-    "filtered": Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02, seed=5),
-    "top-k": Sampling(temperature=0.9, top_k=5, seed=5),
+    "sampled": Sampling(temperature=1.0),
+    "seeded": Sampling(temperature=1.0, seed=5),
+    "filtered": Sampling(temperature=0.9, top_k=40, top_p=0.9, min_p=0.02),
+    "top-k": Sampling(temperature=0.9, top_k=5),
     "penalised": Sampling(
         temperature=0.9, repetition_penalty=1.2, presence_penalty=0.4, logit_bias=((65, 1.5),), seed=5
     ),
-    "lenient": Sampling(temperature=1.0, lenience=0.8, seed=5),
-    "xtc": Sampling(temperature=0.9, xtc_probability=0.5, xtc_threshold=0.02, seed=5),
+    "lenient": Sampling(temperature=1.0, lenience=0.8),
+    "xtc": Sampling(temperature=0.9, xtc_probability=0.5, xtc_threshold=0.02),
 }
 
 

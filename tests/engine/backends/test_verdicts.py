@@ -80,8 +80,8 @@ def expect_equal(ours: Sequence[Outcome], theirs: Sequence[Outcome], rel: float)
     for one, other in zip(ours, theirs, strict=True):
         for name in ("gamma", "emitted", "path", "offered", "broken"):
             assert getattr(one, name) == getattr(other, name), name
-        assert (one.tests.drafted, one.tests.u) == (other.tests.drafted, other.tests.u)
-        for name in ("p", "q", "beta"):
+        assert one.tests.drafted == other.tests.drafted
+        for name in ("p", "q", "u", "beta"):
             wanted = getattr(other.tests, name)
             assert getattr(one.tests, name) == pytest.approx(wanted, rel=rel, abs=1e-6), name
         for mine, wanted in zip(one.tests.refused, other.tests.refused, strict=True):
@@ -160,10 +160,11 @@ def test_the_kernels_change_logits_as_the_reference_does(sampling: Sampling) -> 
         row.prompt_length, row.cached = 30, 39
     wanted = acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes()
     expect_equal(packed(rows, logits, proposal), wanted, 1e-4)
-    for row in rows:  # it has no logit that could change, and breaks every repetition
-        row.tokens = [size + 3, *row.tokens]
-        row.prompt_length, row.cached = 31, 40
-    expect_equal(packed(rows, logits, proposal), wanted, 1e-4)
+    greedy = range(0, count, 2)  # what sampled rows draw depends on the position
+    for i in greedy:  # the token has no logit that could change, and breaks every repetition
+        rows[i].tokens = [size + 3, *rows[i].tokens]
+        rows[i].prompt_length, rows[i].cached = 31, 40
+    expect_equal(packed(rows[::2], logits[::2], proposal.only(greedy)), wanted[::2], 1e-4)
 
 
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")

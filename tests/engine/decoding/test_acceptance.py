@@ -15,7 +15,7 @@ from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.round import RoundRow, RoundRows, RoundRules
 from specchat.engine.request import Sampling
 from specchat.engine.research.merged import PrefixTree
-from specchat.engine.sampling.rng import Stream
+from specchat.engine.sampling.rng import Stream, token_uniforms
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.sampled import z_score
@@ -42,7 +42,8 @@ def chains(
     yes = torch.ones(count, dtype=torch.bool)
     drafted = Drafted(tokens, mask, q, None, None if q is None else yes, yes)
     settings = SamplingRows.of(sampling or [SAMPLED] * count, CPU)
-    return accept(p.log(), drafted, settings, u[..., None].double().expand(-1, -1, BRANCHES), u_last.double())
+    u_own = u_last.double()[:, None].expand(-1, gamma + 1)
+    return accept(p.log(), drafted, settings, u[..., None].double().expand(-1, -1, BRANCHES), u_own)
 
 
 def accepted(verdict: Verdict) -> list[int]:
@@ -105,10 +106,23 @@ def test_beta_of_a_chain_is_the_overlap_of_p_and_q() -> None:
     p, tokens, u, u_last, q = random_batch(2, 2, seed=2)
     args = p, tokens, [2, 2], torch.zeros_like(u), u_last
     torch.testing.assert_close(chains(*args, q).beta[:, 0], torch.minimum(p[:, 0], q[:, 0]).sum(-1))
-    # A certain draft is the one-hot q, judged without building it.
+    # That of a certain draft is its p, as of the one-hot q.
     dense, sparse = chains(*args, one_hot(tokens, V)), chains(*args)
-    for name in ("path", "last", "p", "q", "beta"):
-        torch.testing.assert_close(getattr(dense, name), getattr(sparse, name))
+    for name in ("p", "q", "beta"):
+        torch.testing.assert_close(getattr(dense, name)[:, 0], getattr(sparse, name)[:, 0])
+
+
+@pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["reference", "kernels"])
+def test_replies_to_a_seed_do_not_depend_on_certain_drafts(by_kernels: bool) -> None:
+    made = torch.Generator().manual_seed(7)
+    logits, support = torch.randn(16, 16, generator=made), Support.of(torch.arange(16), 16)
+    chain_of, tree_of = (
+        emitted(layout, logits, logits, support, SAMPLED, 500, by_kernels)
+        for layout in ("certain chain", "certain tree")
+    )
+    both = (chain_of >= 0) & (tree_of >= 0)
+    assert both.sum() > 1.1 * len(both)
+    assert torch.equal(chain_of[both], tree_of[both])
 
 
 def test_the_draft_being_the_target_is_always_accepted() -> None:
@@ -172,7 +186,7 @@ def emitted(
     tokens, trees, drawn_from = drafts(layout, q, support, rows, made)
     depth = max(tree.depth for tree in trees)
     u = torch.rand(rows, depth, BRANCHES, generator=made, dtype=torch.float64)
-    u_last = torch.rand(rows, generator=made, dtype=torch.float64)
+    u_own = token_uniforms(range(rows), [1] * rows, depth + 1)
     seen = logits[torch.nn.functional.pad(tokens, (1, 0))]
     if by_kernels:
         known = (support.tokens, support.places) if drawn_from is not None else None
@@ -193,7 +207,7 @@ def emitted(
         drawn = None if drawn_from is None else torch.ones(rows, dtype=torch.bool)
         mask = TreeMask.of(trees, tokens.shape[1] + 1, CPU)
         batch = Drafted(tokens, mask, drawn_from, support if drawn_from is not None else None, drawn)
-        verdict = accept(seen, batch, SamplingRows.of([sampling] * rows, CPU), u, u_last)
+        verdict = accept(seen, batch, SamplingRows.of([sampling] * rows, CPU), u, torch.from_numpy(u_own))
         paths = zip(verdict.path.tolist(), verdict.last.tolist(), strict=True)
         found = [[*(tokens[i, n - 1].item() for n in path if n), last] for i, (path, last) in enumerate(paths)]
     return torch.tensor([each + [-1] * (depth + 1 - len(each)) for each in found])

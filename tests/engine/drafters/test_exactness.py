@@ -143,6 +143,20 @@ def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sam
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain
 
 
+@pytest.mark.parametrize("gamma", [None, 4])
+def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int | None) -> None:
+    """Each position's number draws its token, whatever is drafted."""
+    kinds = [
+        Sampling(temperature=1.0, seed=1),
+        Sampling(temperature=0.8, top_k=20, top_p=0.95, seed=2),
+        Sampling(temperature=1.2, xtc_probability=0.5, xtc_threshold=0.05, repetition_penalty=1.2, seed=3),
+    ]
+    for number, sampling in enumerate(kinds):
+        plain = ids_of(setup.engine.stream(setup.ask(number, "none", None, sampling)))
+        for drafter in setup.drafters:
+            assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain, drafter
+
+
 @pytest.mark.parametrize("drafter", ["head", "combined"])
 def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
     drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -182,7 +196,11 @@ def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
     assert_the_same_in_a_batch(setup.engine, requests + others)
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=4)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(), Sampling(temperature=1.0), Sampling(temperature=1.0, seed=4)],
+    ids=["greedy", "sampled", "seeded"],
+)
 def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Sampling) -> None:
     for drafter in setup.drafters:
         events = setup.engine.stream(setup.ask(0, drafter, 3, sampling))

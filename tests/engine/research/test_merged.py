@@ -64,10 +64,9 @@ def test_sampled_output_has_the_targets_distribution(count: int, models: int, sa
     target, plain = (tiny_model(sharpness=30.0) for _ in range(2))  # a runner changes its attention
     requests = [
         Request(
-            f"r{seed}", prompt_ids=PROMPT, drafter="merged", gamma=2, max_tokens=3,
-            sampling=Sampling(temperature=sampling.temperature, top_k=sampling.top_k, seed=seed),
+            f"r{number}", prompt_ids=PROMPT, drafter="merged", gamma=2, max_tokens=3, sampling=sampling
         )
-        for seed in range(count)
+        for number in range(count)
     ]  # fmt: skip
     draft = related(0.5, 60.0)
     with tiny_engine(target, draft, more=others(models - 1, 45.0), slots=16, queue=count) as engine:

@@ -51,7 +51,7 @@ class Served(Outbox):
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         target, draft = parts(drafter)
         on_gpu, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
-        config = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32, exact=exact)
+        config = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32, exact=exact, seed=5)
         worker = Worker(config, self._commands, self, Clock(), self._on_ready, lambda _: None)
         worker.run(lambda config, _: put_together(config, on_gpu, **draft))
 

@@ -101,7 +101,7 @@ def test_rows_of_different_lengths_run_together(engine: Engine, generated: dict[
 def test_one_that_drafts_for_itself_has_read_the_same_source(gated: bool, drafter: str) -> None:
     target = tiny_t5(gated=gated)
     with tiny_engine(target, draft=target, slots=3) as engine:
-        for sampling in (Sampling(), Sampling(temperature=1, seed=3)):
+        for sampling in (Sampling(), Sampling(temperature=1)):
             requests = [
                 Request(source, prompt=source, drafter=drafter, gamma=2, max_tokens=12, sampling=sampling)
                 for source in SOURCES

@@ -30,9 +30,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"drafter": "none", "sampling": GREEDY},
     "greedy": {"drafter": "head", "gamma": 4, "sampling": GREEDY},
     "greedy, penalties": {"drafter": "head", "gamma": 4, "sampling": PENALTIES},
-    "seeded": {"drafter": "combined", "sampling": Sampling(1.0, seed=3)},
-    "seeded, filtered": {"drafter": "head", "gamma": 3, "sampling": Sampling(0.8, top_k=40, top_p=0.9, seed=4)},
-    "seeded, penalties": {"drafter": "head", "gamma": 3, "sampling": replace(PENALTIES, temperature=0.7, seed=5)},
+    "sampled": {"drafter": "head", "gamma": 4, "sampling": Sampling(1.0)},
+    "filtered": {"drafter": "head", "gamma": 3, "sampling": Sampling(0.8, top_k=40, top_p=0.9)},
+    "penalties": {"drafter": "head", "gamma": 3, "sampling": replace(PENALTIES, temperature=0.7, seed=None)},
+    "seeded": {"drafter": "head", "gamma": 4, "sampling": Sampling(1.0, seed=3)},
 }
 
 
@@ -42,7 +43,7 @@ def engine_of(models: Path, rounds: int) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
         patch.setattr(planner, "_TOGETHER_S", 60.0)
-        engine = Engine(EngineConfig("smollm2-135m", models, slots=4, context=128))
+        engine = Engine(EngineConfig("smollm2-135m", models, slots=4, context=128, seed=3))
         engine.start()
         engine.wait_ready()
         yield engine
@@ -80,7 +81,7 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int]) -> list[None]:
         for i in adaptive:
-            gammas[i] = 0 if rows[i].rounds < 9 else 4
+            gammas[i] = 0 if rows[i].rounds < 9 else min(gammas[i], 4)
         return [None] * len(rows)
 
     monkeypatch.setattr(planner.Planner, "_choose", choose)
@@ -113,7 +114,7 @@ def test_records_are_those_of_rounds_run_one_by_one(
     assert {*ran} == {1}
     ran.clear()
     found = replies(together, batch, **SETTINGS[name])
-    assert max(ran) == (1 if SETTINGS[name]["drafter"] == "combined" else 4)  # it chooses before every round
+    assert max(ran) == 4
     assert [decided(each) for each in found] == [decided(each) for each in expected]
     assert [text_of(each) for each in found] == [text_of(each) for each in expected]
 
@@ -148,15 +149,19 @@ def test_rows_of_different_drafters_run_one_round_at_a_time(together: Engine, mo
     assert {ran for rows, ran in found if rows == 2} == {1}
 
 
-def test_a_seeded_reply_that_copies_does_not_depend_on_how_many_rounds_are_run(
+def test_a_seeded_reply_does_not_depend_on_drafts_or_on_how_many_rounds_are_run(
     one_by_one: Engine, together: Engine
 ) -> None:
-    """Whether the text or the head drafts is chosen before every round."""
+    """Whether the text or the head drafts, and how much, is chosen by measured times."""
     prompt = 'Say this three times: "the quick brown fox jumps over the lazy dog and runs home".'
     for seed in range(4):
-        asked = Request("r", (Message("user", prompt),), max_tokens=60, sampling=Sampling(0.6, seed=seed))
-        records = [decided(list(engine.stream(asked))) for engine in (one_by_one, together)]
-        assert records[0] == records[1]
+        sampling = Sampling(0.6, seed=seed)
+        plain = Request("r", (Message("user", prompt),), drafter="none", max_tokens=60, sampling=sampling)
+        expected = ids_of(one_by_one.stream(plain))
+        for engine in (one_by_one, together):
+            events = list(engine.stream(replace(plain, drafter="auto")))
+            assert any(each.accepted for each in rounds_of(events))
+            assert ids_of(events) == expected
 
 
 def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,10 +89,10 @@ def test_exact_mode_says_what_it_costs(compare: Callable[..., Done]) -> None:
     assert "both texts are identical" in done.out
 
 
-def test_sampled_texts_are_not_compared(compare: Callable[..., Done]) -> None:
+def test_sampled_texts_have_the_same_seed_and_tokens(compare: Callable[..., Done]) -> None:
     out = compare(PROMPT, "--temperature", "0.9", "--repeat", "1").out
-    assert "the distributions are equal, not the tokens" in out
-    assert "identical" not in out
+    assert "sampled with the same seed" in out
+    assert "both texts are identical, token for token" in out
 
 
 def test_a_difference_is_located_with_its_gap(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def test_the_combined_drafter_names_the_one_that_drafted() -> None:
         assert {record.proposed_by(token) for token in record.tokens()} <= {(record.proposers[0].name,), ()}
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1, seed=3)])
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1), Sampling(temperature=1, seed=3)])
 def test_a_round_says_what_became_of_every_token_of_its_tree(sampling: Sampling) -> None:
     target = tiny_model()
     with tiny_engine(target, head=tiny_head(target)) as engine:

@@ -79,11 +79,11 @@ def test_what_comes_out_has_the_targets_distribution() -> None:
     draws = torch.Generator().manual_seed(9)
     mask = TreeMask.fresh(trees, longest + 1, CPU)
     u = torch.rand(trials, len(mask.widths), 4, dtype=torch.float64, generator=draws)
-    u_last = torch.rand(trials, dtype=torch.float64, generator=draws)
+    u_own = torch.rand(trials, len(mask.widths) + 1, dtype=torch.float64, generator=draws)
     support = Support.of(torch.arange(WORDS), WORDS)
     batch = Drafted(drafted, mask, q, support, torch.ones(trials, dtype=torch.bool))
     settings = SamplingRows.of([Sampling(temperature=1.0)] * trials, CPU)
-    verdict = accept(p.log(), batch, settings, u, u_last)
+    verdict = accept(p.log(), batch, settings, u, u_own)
     padded = torch.cat([torch.zeros(trials, 1, dtype=torch.long), drafted], 1)
     accepted = (verdict.path > 0).sum(1)
     emitted = [[*padded[i, verdict.path[i, : accepted[i]]].tolist(), int(verdict.last[i])] for i in range(trials)]

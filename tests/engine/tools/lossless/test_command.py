@@ -98,8 +98,8 @@ def test_accepting_what_should_be_refused_is_found(pair: dict[str, object], monk
 
 @pytest.mark.slow
 def test_a_skewed_acceptance_is_found_by_sampling(pair: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    def lax(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, u_last: Tensor) -> Verdict:
-        return accept(logits, drafted, settings, u * 0.1, u_last)
+    def lax(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, u_own: Tensor) -> Verdict:
+        return accept(logits, drafted, settings, u * 0.1, u_own)
 
     monkeypatch.setattr(tensor_acceptance, "accept", lax)
     found = verified(pair, limit=4, samples=300, contexts=2, drafters=("model",))
