@@ -55,6 +55,8 @@ def compile_layers(network: Any) -> bool:
     if network in _marked:
         return True
     keep_compiled_code()
+    # Else code for as many rows as the cache has slots is thought to need as many. So the same code serves every cache.
+    torch.fx.experimental._config.use_duck_shape = False
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _RECOMPILATIONS)
     kinds = set(getattr(network, "_no_split_modules", None) or ())
     layers = [module for module in network.base_model.modules() if type(module).__name__ in kinds]
@@ -144,8 +146,6 @@ class CapturedPasses:
         """Why layers do not run compiled although requested; None if they do."""
         self._trees = trees
         self._compiled = compiled
-        for tensor in (*cache.keys, *cache.values) if compiled else ():
-            torch._dynamo.mark_static(tensor)  # else code for as many rows as slots is thought to need as many
         self.column_counts = _sizes(cache.columns - 1)
         """Columns that passes may attend over."""
 

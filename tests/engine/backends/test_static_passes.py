@@ -150,7 +150,7 @@ def test_where_the_kernel_fails_torchs_attention_does(
 @pytest.mark.parametrize("device", DEVICES)
 @torch.inference_mode()
 @pytest.mark.slow
-def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) -> None:
+def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(device: str) -> None:
     model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
     assert compile_layers(model.model)
     model.in_place = True
@@ -165,6 +165,10 @@ def test_a_compiled_layer_stands_for_all_layers_rows_and_lengths(device: str) ->
         theirs = plain.forward(fed, range(rows), [start] * rows, tree_mask)
         for mine, yours in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-4)
+    larger = TransformersBackend(model.model, 7, 900, 17, taps=(0, 2))
+    larger.in_place = True
+    for rows, length in ((7, 12), (3, 1), (1, 5), (1, 1)):
+        make_static(larger, compiled=True).forward(drawn(rows, length).to(device), range(rows), [20] * rows)
     assert compiled.not_compiled is None
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4, "one or several rows, one or several tokens"
 
