@@ -65,7 +65,7 @@ class Sampling:
     """Drop tokens less likely than this fraction of the most likely one; 0 drops none."""
     seed: int | None = None
     """None for a random one. With one, each position of the text has its number, which draws its token: the reply does
-    not depend on what is drafted."""
+    not depend on drafts."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens in prompt or reply (Keskar et al. 2019, "CTRL", section
     4.1, as implemented in transformers); 1 is off."""

@@ -72,8 +72,8 @@ def record_detail(name: str) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary:
         draft = noisy_copy(models_folder() / "smollm2-135m", Path(temporary) / "noisy-copy")
-        engine = Engine(EngineConfig("smollm2-135m", models_folder(), draft=str(draft)))
-        record_closely(engine, name, "model", Sampling(temperature=0.5, top_p=0.9, seed=3))
+        engine = Engine(EngineConfig("smollm2-135m", models_folder(), draft=str(draft), seed=3))
+        record_closely(engine, name, "model", Sampling(temperature=0.5, top_p=0.9))
 
 
 def record_usual(name: str) -> None:
@@ -84,18 +84,26 @@ def record_usual(name: str) -> None:
     engine.close()
 
 
+def record_sampled(name: str) -> None:
+    """A reply at a temperature."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), seed=7))
+    engine.start()
+    record(engine, name, CHAT, Sampling(temperature=0.8, top_p=0.95))
+    engine.close()
+
+
 def record_tree(name: str) -> None:
     """The draft head that comes with specchat: several tokens for a position."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS))
-    record_closely(engine, name, "head", Sampling(temperature=0.8, seed=3))
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS, seed=3))
+    record_closely(engine, name, "head", Sampling(temperature=0.8))
 
 
 def record_tour(name: str) -> None:
-    """The reply that the tour explains. This seed drafts chains in the rounds of `app.chat.lessons`, the first of them
-    partly wrong, and has p ≠ q at its first token."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS))
+    """The reply that the tour explains. The recorded one drafts chains in the rounds of `app.chat.lessons`, the first of
+    them partly wrong, and has p ≠ q at its first token; another head or sampler needs another seed for that."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS, seed=57))
     engine.start()
-    record(engine, name, (DETAIL,), Sampling(temperature=0.8, seed=57), drafter="head", max_tokens=32, detail=8)
+    record(engine, name, (DETAIL,), Sampling(temperature=0.8), drafter="head", max_tokens=32, detail=8)
     engine.close()
 
 
@@ -153,11 +161,11 @@ def main() -> None:
         record(engine, "chat", CHAT, Sampling())
     if "code" in wanted:
         record(engine, "code", CODE, Sampling())
-    if "sampled" in wanted:
-        record(engine, "sampled", CHAT, Sampling(temperature=0.8, top_p=0.95, seed=7))
     if "lanes" in wanted:
         record_lanes(engine, "lanes")
     engine.close()
+    if "sampled" in wanted:
+        record_sampled("sampled")
     if "detail" in wanted:
         record_detail("detail")
     if "tree" in wanted:

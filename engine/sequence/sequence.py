@@ -47,7 +47,7 @@ class SequenceState:
     """Whether its tokens are the likeliest ones."""
     draws: bool = field(init=False)
     """Whether its drafts are drawn from distributions q. With a seed they are not: the tokens of a reply are then drawn
-    by position, and accepted drafts are those that were drawn, so that the reply does not depend on drafts at all."""
+    by position, and drafted tokens are accepted where they are the drawn ones: the reply does not depend on drafts."""
     drafting: Sampling = field(init=False)
     """How drafters choose tokens."""
     adjusts: bool = field(init=False)

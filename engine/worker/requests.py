@@ -37,7 +37,7 @@ class OpenRequests:
         planner: informed of rows that start, change their drafter or end.
         emission: of the rows' records, which precede their end.
         notices: for what the user should know.
-        config: how many may wait, and the seeds of those that have none.
+        config: how many may wait, and the seeds of requests without one.
         clock: seconds since the engine started.
         on_end: called with the id of each request before it is told that it has ended.
     """

@@ -122,7 +122,9 @@ class Stress:
         request = Request(
             name,
             prompt_ids=self._prompts[number],
-            sampling=Sampling() if greedy else Sampling(temperature=1.0, top_p=chance.choice((1.0, 0.9)), seed=1),
+            sampling=Sampling()
+            if greedy
+            else Sampling(temperature=1.0, top_p=chance.choice((1.0, 0.9)), seed=chance.choice((1, None))),
             drafter=chance.choice(DRAFTERS),
             gamma=chance.choice((None, None, 0, 1, 2, 4, 8, 16)),
             max_tokens=length,

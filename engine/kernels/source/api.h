@@ -246,8 +246,8 @@ struct sk_growing {
 };
 
 // A row of a round and its draft: a tree over K tokens, node 0 being the row's last token. Children of a node are tested in
-// order, as `engine.decoding.acceptance` says: those that were drawn from q by speculative sampling, others by whether
-// they are the target's own token.
+// order, as `engine.decoding.acceptance` says: tokens drawn from q by speculative sampling, others by whether they are the
+// target's own token.
 struct sk_row {
     int32_t slot, start;          // position of node 0, and its column; node i is written i columns after it
     int64_t last_token;           // node 0

@@ -69,7 +69,7 @@ class Judge {
    private:
     const int64_t* parents() const { return row_.drafted + all_.most; }
 
-    // Accepts drafted tokens that are the target's own: the likeliest, or those that the positions' numbers draw.
+    // Accepts drafted tokens that are the target's own: the likeliest, or the tokens that the positions' numbers draw.
     void follow() {
         if (!row_.sampling)
             for (int64_t node = 0; node <= row_.count; node++)

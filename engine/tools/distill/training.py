@@ -295,11 +295,11 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     text = "\n".join(str(draft.model.tokenizer.decode(talk.tokens)) for talk in corpus.conversations())
     prompts = [prompt for prompt in load_prompts([_HELD_OUT])[0].prompts if prompt.text not in text]
     context = min(options.context, draft.model.context)
-    config = EngineConfig(options.target, options.models, slots=options.slots, context=context)
+    config = EngineConfig(options.target, options.models, slots=options.slots, context=context, seed=0)
     variant, reached = Variant(draft.drafter, DEFAULT_GAMMA), {}
     for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
         progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
-        sampling = Sampling(temperature=temperature, seed=0 if temperature else None)
+        sampling = Sampling(temperature=temperature)
         with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _, made):
             passed = run_pass(engine, variant, prompts, _REQUESTS, sampling, _MAX_TOKENS)
         del made  # with its caches, before the next engine makes its own
