@@ -99,8 +99,8 @@ def record_tree(name: str) -> None:
 
 
 def record_tour(name: str) -> None:
-    """The reply that the tour explains. The recorded one drafts chains in the rounds of `app.chat.lessons`, the first of
-    them partly wrong, and has p ≠ q at its first token; another head or sampler needs another seed for that."""
+    """The reply that the tour explains. The recorded one drafts chains in the rounds of `app.chat.lessons`, the first
+    partly wrong, and has p ≠ q at its first token; another head or sampler needs another seed for that."""
     engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS, seed=57))
     engine.start()
     record(engine, name, (DETAIL,), Sampling(temperature=0.8), drafter="head", max_tokens=32, detail=8)
