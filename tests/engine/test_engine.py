@@ -56,6 +56,16 @@ def test_a_model_drafting_for_itself_is_always_accepted() -> None:
             assert fates[:6] == [Fate.ACCEPTED, Fate.ACCEPTED, Fate.BONUS] * 2
 
 
+def test_the_engines_seed_makes_replies_without_one_repeat() -> None:
+    asked = [ask("abcabc", name=name, max_tokens=20, gamma=3, sampling=Sampling(temperature=1.0)) for name in "ab"]
+    runs = []
+    for _ in range(2):
+        with tiny_engine(draft=tiny_model(1, layers=1), seed=4) as engine:
+            runs.append([ids_of(engine.stream(request)) for request in asked])
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[0][1], "each request has a seed of its own"
+
+
 def test_a_follow_up_prefills_only_what_is_new(engine: Engine) -> None:
     prompt = tuple(range(97, 117)) * 3
     events = list(engine.stream(Request("one", prompt_ids=prompt, max_tokens=20)))
