@@ -33,8 +33,11 @@ class Scheduler(Generic[Waiting]):
         self.waiting: deque[Waiting] = deque()
         self.rows: Sequence[SequenceState] = ()
         """Running sequences, by slot."""
+        self._matched = [0] * self.pool.slots
+        """Length of the known prefix that each slot began with."""
         self._stored = [0] * self.pool.slots
-        """Leading columns of each slot in its blocks; a drafter may need the target to read some of them again."""
+        """Leading columns of each slot that the target's cache has in its blocks; a drafter may need the target to read
+        some of them again."""
         self._reserved: set[int] = set()
         """Slots in use for other work than requests."""
 
@@ -85,7 +88,7 @@ class Scheduler(Generic[Waiting]):
             return None
         length = self.pool.admit(slot, tokens[:-1], self.usable) if self._prefixes else 0
         if self.pool.reserve(slot, len(tokens) + _AHEAD):
-            self._stored[slot] = length
+            self._matched[slot] = self._stored[slot] = length
             return length
         self.pool.clear(slot)
         return None
@@ -98,10 +101,14 @@ class Scheduler(Generic[Waiting]):
         """Assign a sequence to its slot."""
         self.rows = sorted((*self.rows, row), key=lambda each: each.slot)
 
+    def attach(self, row: SequenceState) -> None:
+        """Let a row continue from the prefix in its blocks, as far as the target's cache knows it."""
+        row.cached = self._stored[row.slot] = self._cache.attach(row.slot, row.cached)
+
     def longer_prefix(self, row: SequenceState) -> bool:
         """Whether more of a row's prompt is known by now than the row has read."""
         return self._prefixes and self.pool.known(row.tokens[: row.prompt_length - 1], self.usable) > max(
-            row.cached, self._stored[row.slot]
+            row.cached, self._matched[row.slot], self._stored[row.slot]
         )
 
     def suspend(self, row: SequenceState) -> None:

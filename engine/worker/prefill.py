@@ -106,4 +106,4 @@ class Prefill:
             self._planner.release(row)
             self._scheduler.suspend(row)
             if self._scheduler.resume(row):
-                start(row, self._target, self._planner)
+                start(row, self._target, self._scheduler, self._planner)

@@ -91,7 +91,7 @@ class OpenRequests:
         for row in self._scheduler.suspended:
             if not self._scheduler.resume(row):
                 return
-            start(row, self._made.target, self._planner)
+            start(row, self._made.target, self._scheduler, self._planner)
 
     def with_room(self, rows: Sequence[SequenceState]) -> list[SequenceState]:
         """Those of the rows that have the cache blocks that their next round may write.
@@ -142,7 +142,7 @@ class OpenRequests:
             self._scheduler.pool.clear(slot)
             raise
         self._scheduler.admit(row)
-        start(row, target, self._planner)
+        start(row, target, self._scheduler, self._planner)
         if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
             self._notices.tell([UNREPEATABLE.format(dtype=model.format)])
         row.outbox.put(
@@ -217,9 +217,9 @@ class OpenRequests:
             self.refuse(self._scheduler.waiting.popleft(), reason, message)
 
 
-def start(row: SequenceState, target: Backend, planner: Planner) -> None:
+def start(row: SequenceState, target: Backend, scheduler: Scheduler[Submit], planner: Planner) -> None:
     """Let a row continue from the prefix of its text that its blocks hold, as far as target and drafter know it."""
-    row.cached = target.cache.attach(row.slot, row.cached)
+    scheduler.attach(row)
     planner.admit(row)
     if target.cache.states:  # a drafter may know less of the text
         row.cached = target.cache.states.reusable(row.slot, row.cached)

@@ -51,6 +51,51 @@ def test_blocks_that_a_round_did_not_need_are_free_after_it() -> None:
     assert len(scheduler.pool.held(slot)) == 3
 
 
+class RowStore(TokenStore):
+    """A cache whose passes write rows, which are copied to blocks."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        super().__init__(pool)
+        self.rows: dict[int, list[int]] = {}
+
+    def save(self, slot: int, start: int, end: int) -> None:
+        for first, block, columns in self.parts(slot, start, end):
+            self.content[block, columns.start : columns.stop] = self.rows[slot][first : first + len(columns)]
+
+
+def test_what_the_target_reads_of_a_text_that_others_know_is_stored() -> None:
+    pool = BlockPool(1, 256)
+    store = RowStore(pool)
+    pool.manage(40 * BLOCK)
+    scheduler: Scheduler[None] = Scheduler(store)
+    text = list(range(60))
+
+    def begin() -> SequenceState:
+        slot, length = placed(scheduler, [*text, 0])
+        row = make_row(slot, [*text, 0], length)
+        scheduler.admit(row)
+        scheduler.attach(row)
+        store.rows[slot] = row.tokens
+        return row
+
+    first = begin()
+    first.cached = 60
+    scheduler.retire(first)
+    second = begin()
+    store.valid[pool.held(0)[1]], store.content[pool.held(0)[1], 10:] = 10, -1  # the target has lost these
+    second.cached = 60
+    scheduler.attach(second)
+    assert second.cached == 42
+    second.cached = 60
+    scheduler.commit(second)
+    second.tokens.append(7)
+    second.cached = 61
+    scheduler.retire(second)
+    third = begin()
+    assert store.text(0, third.cached) == text[: third.cached]
+    assert third.cached == 60
+
+
 def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     scheduler = scheduler_of(1)
     slot, length = placed(scheduler, [1, 2, 3])
