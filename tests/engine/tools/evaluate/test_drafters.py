@@ -158,7 +158,7 @@ def test_bad_input_is_one_sentence(pair: Generated, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def sampled(tiny_model: Callable[..., Path]) -> Generated:
     draft = tiny_model(eos_token_id=3, num_hidden_layers=1)
-    prompts = [("the fox", Sampling(temperature=1.0, seed=seed)) for seed in range(12)]
+    prompts = [("the fox", Sampling(temperature=1.0))] * 12
     return generate(tiny_model(eos_token_id=3), draft, ["model"], prompts, 80)
 
 
