@@ -199,7 +199,7 @@ class Request:
     """One of `Ready.drafters`; auto is the first, best one."""
     gamma: int | None = None
     """Draft length of each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it for speed, or is `DEFAULT_GAMMA` for a
-    sampled reply with a seed whose tokens would depend on the width of passes."""
+    sampled reply with a seed whose tokens depend on it: outside the packed kernels, or with lenience."""
     max_tokens: int = 1024
     """Maximum number of reply tokens."""
     stop: tuple[str, ...] = ()

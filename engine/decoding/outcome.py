@@ -40,8 +40,8 @@ class Outcome:
         chances: p(x) and q(x) of every tested candidate, in order (`tested_candidates`).
         u: the uniform of the candidate of rank r at position i, by i · `BRANCHES` + r.
         betas: per tested position.
-        certain: the draft was not drawn. Its tokens were accepted where they are the target's own, and `u` only says
-            how far below or above p(x) the draw of such a token is.
+        certain: the draft was not drawn. Its tokens were accepted where they are the target's own; the record's u is a
+            number with the same verdict.
         detail: per position, what `engine.decoding.top_logprobs` packed; empty unless the request asks for it.
     """
 

@@ -39,7 +39,8 @@ class SequenceState:
     repetition: Repetition | None = None
     """Watches the reply, if it ends when it repeats itself."""
     steady: bool = False
-    """Whether γ must not depend on measured times: the width of a pass decides last bits, and a seed must repeat."""
+    """Whether γ must not depend on measured times: a seed must repeat, and drafts matter, since the width of a pass
+    decides last bits or the reply is lenient."""
     waits: bool = False
     """Whether it has given up its cache blocks and waits for others; then its text is read again."""
 

@@ -76,6 +76,11 @@ class Assembly:
         coarse = self.model.format in ("bfloat16", "float16") or getattr(self.model, "quantized", None) is not None
         return coarse and not (self.exact and self.exact.equal)
 
+    @property
+    def same_bits(self) -> bool:
+        """Whether a token's bits depend on the text alone. A draw needs that: less turns it than a greedy choice."""
+        return self.target.capabilities.packed or bool(self.exact and self.exact.equal)
+
     def warm_up(self) -> None:
         """Choose kernels before a round is timed, and plan what is to be captured.
 

@@ -131,7 +131,9 @@ class OpenRequests:
             admitted_at=now,
             continued=len(given),
             repetition=Repetition() if request.stop_repeats else None,
-            steady=request.sampling.seed is not None and not request.sampling.greedy and self._made.rounds_by_width,
+            steady=request.sampling.seed is not None
+            and not request.sampling.greedy
+            and not (self._made.same_bits and request.sampling.lossless),
         )
         try:
             target.admit(row)
