@@ -133,7 +133,8 @@ class Round:
     q: tuple[float, ...]
     """q(x) of each tested token."""
     u: tuple[float, ...]
-    """The uniform draw of each tested token."""
+    """The uniform draw of each tested token. Of a token that was not drawn from q, which is accepted if the target
+    draws it, a uniform number with the same verdict."""
     beta: tuple[float, ...]
     """β = Σ min(p, q) at each tested position."""
     accepted: int

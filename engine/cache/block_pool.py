@@ -190,9 +190,8 @@ class BlockPool:
         nodes, held = [], self._held[slot]
         for number, (node, before) in enumerate(self._tree.insert(tokens, held)):
             own = held[number]
-            whole = (
-                len(node.tokens) <= len(tokens) - number * BLOCK
-            )  # else the node is of a text that goes on otherwise
+            # Otherwise the node has tokens of another text, which this block does not hold.
+            whole = len(node.tokens) <= len(tokens) - number * BLOCK
             if before is None or (before != own and whole and (node.block == own or self._is_better(own, before))):
                 node.block, node.filled_by = own, node.filled_by or by
                 self._users[own] += 1

@@ -45,7 +45,7 @@ class ModelSteps:
     def draft(
         self, rows: Sequence[SequenceState], lead: int, steps: int, u: NDArray[np.float64]
     ) -> tuple[Tensor, Tensor | None]:
-        """Tokens [B, steps] and, unless all rows are greedy, their distributions [B, steps, V].
+        """Tokens [B, steps] and, if a row draws its draft, their distributions [B, steps, V].
 
         Args:
             rows: B, of which all but the last `lead` tokens are cached.

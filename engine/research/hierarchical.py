@@ -43,7 +43,7 @@ class _Chain:
     length: int
     """Tokens that are wanted."""
     u: NDArray[np.float64]
-    """[2 x `MAX_GAMMA`]: uniforms that judge each position's token, then uniforms that draw a token after a pass."""
+    """[2 x `MAX_GAMMA`]: the uniform of each position, by which the draft model draws its own token."""
     tokens: list[int] = field(default_factory=list)
 
 
@@ -97,7 +97,7 @@ class HierarchicalDrafter(Drafter):
     ) -> Draft:
         """`gammas[i]` tokens of each row."""
         unfed = self._cache.catch_up(rows)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 3 * MAX_GAMMA)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 2 * MAX_GAMMA)
         chains = [_Chain(*each) for each in zip(rows, range(len(rows)), gammas, u, strict=True)]
         q = None
         if any(row.draws for row in rows):
@@ -157,20 +157,17 @@ class HierarchicalDrafter(Drafter):
             if weights is not None:
                 q[each.place, first : len(each.tokens)] = weights[place, : accepted + 1]
                 continue
-            for at, token in enumerate(each.tokens[first:], first):  # of a greedy row next to sampled ones
+            for at, token in enumerate(each.tokens[first:], first):  # of a row that draws nothing, next to others
                 q[each.place, at, token] = 1.0
 
     def _judge(
         self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Sequence[int]
     ) -> tuple[Verdict, Tensor | None]:
-        """The draft model's verdict on the proposed tokens, and its distributions [b, n + 1, V] unless all rows are
-        greedy."""
+        """The draft model's verdict on the proposed tokens, and its distributions [b, n + 1, V] if a row draws its
+        draft."""
         firsts = [len(each.tokens) for each in chains]
-        u = np.zeros((len(chains), drafted.shape[1], BRANCHES))
-        for own, each, first in zip(u, chains, firsts, strict=True):
-            own[:, 0] = each.u[first : first + drafted.shape[1]]
-        places = MAX_GAMMA + np.array(firsts)[:, None] + np.arange(1 + drafted.shape[1])
-        u_own = np.stack([each.u[own] for each, own in zip(chains, places, strict=True)])
+        u = np.zeros((len(chains), drafted.shape[1], BRANCHES))  # of drawn tokens, of which there are none
+        u_own = np.stack([each.u[first:][: 1 + drafted.shape[1]] for each, first in zip(chains, firsts, strict=True)])
         settings = SamplingRows.of([replace(each.row.drafting, lenience=1.0) for each in chains], logits.device)
         mask = TreeMask.of([chain(count) for count in counts], 1 + drafted.shape[1], logits.device)
         draws = to_device(u, logits.device), to_device(u_own, logits.device)

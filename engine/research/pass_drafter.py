@@ -62,7 +62,7 @@ class PassDrafter(Drafter):
         gammas: Sequence[int],
         budgets: Sequence[Budget | None] = (),  # noqa: ARG002
     ) -> Draft:
-        """One token for each position; q is kept unless every row is greedy."""
+        """One token for each position; q is kept if a row draws its draft."""
         lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
         steps = max(lengths)
         predicted = self._predict(rows, steps)

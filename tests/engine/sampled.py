@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 from torch import Tensor
 
 from specchat.engine import Engine, Event, Request, Sampling
 from specchat.engine.models.load import LoadedModel
+from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.tiny import ids_of, run_together
 
 
@@ -32,6 +34,17 @@ def sampled(
         for number in range(count)
     ]
     return run_together(engine, requests)
+
+
+def draw_drafts_of_seeds(patch: pytest.MonkeyPatch) -> None:
+    """Let sampled replies with a seed draw their drafts, as replies without one do: these would not repeat."""
+    made = SequenceState.__post_init__
+
+    def draws(row: SequenceState) -> None:
+        made(row)
+        row.draws, row.drafting = not row.greedy, row.request.sampling
+
+    patch.setattr(SequenceState, "__post_init__", draws)
 
 
 def says(plain: LoadedModel) -> Callable[[list[int]], Tensor]:

@@ -59,11 +59,11 @@ def texts(
         return NOT_THE_SAME_PROMPT, None
     if comparison.identical:
         return f"✓ identical, token for token ({len(comparison.left.tokens)} tokens)", True
+    place = (comparison.difference or 0) + 1
     if not greedy:
-        place = (comparison.difference or 0) + 1
-        return f"sampled with the same seed: the distributions are equal, the tokens up to {place - 1}", None
+        return f"sampled with the same seed: they part at token {place}, the distributions are equal", None
     close = "" if gap is None else f"; the target's two likeliest tokens differ by {gap:.3f} logits there"
-    return f"✗ they part at token {(comparison.difference or 0) + 1}{close}", False
+    return f"✗ they part at token {place}{close}", False
 
 
 def server_texts(

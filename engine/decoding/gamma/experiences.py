@@ -16,7 +16,7 @@ _MOST = 64
 
 
 class Experiences:
-    """`Experience` by drafter and kind of sampling: sampled drafts are accepted less often than greedy ones.
+    """`Experience` by drafter and kind of sampling: drafts of sampled replies are accepted less often.
 
     A file that is missing or damaged, or has other buckets, is ignored.
 

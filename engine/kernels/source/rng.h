@@ -13,10 +13,10 @@ inline uint64_t mix(uint64_t z) {
     return z ^ (z >> 31);
 }
 
-// Uniform in [0, 1), of one index of a round.
-inline double uniform(uint64_t seed, uint64_t round, uint64_t stream, uint64_t index) {
+// Uniform in [0, 1), of one index of a round or of a position in the text.
+inline double uniform(uint64_t seed, uint64_t number, uint64_t stream, uint64_t index) {
     const uint64_t key = mix(mix(seed + kGolden) + stream * kGolden);
-    return double(mix(key + (round * kDrawsPerRound + index + 1) * kGolden) >> 11) * 0x1p-53;
+    return double(mix(key + (number * kDrawsPerRound + index + 1) * kGolden) >> 11) * 0x1p-53;
 }
 
 }  // namespace sk

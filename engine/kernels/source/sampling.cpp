@@ -91,7 +91,7 @@ class Judge {
             if (row_.sampling && row_.last >= 0) {
                 const double p = p_.share(token), left = 1 - offered;
                 if (!kept) {
-                    row_.p[row_.tested] = left > 0 ? float(p / left) : 0.0f;
+                    row_.p[row_.tested] = left > 0 ? float(std::min(p / left, 1.0)) : 0.0f;
                     row_.q_of[row_.tested++] = 1;
                 }
                 if (offered == 0) row_.positions = row_.accepted + 1;

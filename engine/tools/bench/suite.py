@@ -112,7 +112,7 @@ class Suite:
         return ours, theirs
 
     def _measure(self, variant: Variant, prompts: Sequence[Prompt], place: Place, max_tokens: int) -> Tally:
-        """One pass, as a chat runs: replies with a seed of their own would be drafted for otherwise."""
+        """One pass without a seed, as in a chat: with one, drafts are not drawn."""
         sampling = Sampling(temperature=place.temperature)
         return measure(self.engine, variant, prompts, place.batch, sampling, max_tokens)
 

@@ -26,7 +26,7 @@ from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import put_together
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
-from tests.engine.sampled import check_distribution, sampled, says
+from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
 from tests.engine.sampling.plainly import mixed, names, penalised
 from tests.engine.tiny import VOCABULARY, assert_the_same_in_a_batch, ids_of, rounds_of, tiny_head, tiny_model
 
@@ -175,11 +175,14 @@ def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
     assert rounds_of(events)[-1].drafter == "none"
 
 
-def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup) -> None:
-    """Greedy, drawn and filtered, beside chains: where penalties, lenience or a long γ ask for them."""
+@pytest.mark.parametrize("drawn", [False, True], ids=["the likeliest drafts", "drawn drafts"])
+def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup, drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greedy, sampled and filtered, beside chains: where penalties, lenience or a long γ ask for them."""
+    if drawn:
+        draw_drafts_of_seeds(monkeypatch)
     kinds: list[tuple[int | None, Sampling]] = [
         (3, Sampling()),
-        (None, Sampling(temperature=1, seed=1)),
+        (3 if drawn else None, Sampling(temperature=1, seed=1)),  # γ that adapts changes what is drawn
         (12, Sampling(temperature=1, seed=2)),
         (4, Sampling(temperature=0.7, seed=3, top_k=2)),
         (4, Sampling(temperature=1, seed=4, repetition_penalty=1.2)),

@@ -13,7 +13,7 @@ def test_the_plain_pass_is_measured_while_warming_up_and_beside_rounds_that_draf
     with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
         assert len(engine.ready.plain_s) >= 3
         assert min(engine.ready.plain_s) > 0
-        rounds = rounds_of(engine.stream(ask("abcabc", max_tokens=100, gamma=2)))
+        rounds = rounds_of(engine.stream(ask("abcabc", max_tokens=200, gamma=2)))
         timed = [r for r in rounds if r.plain_s]
         assert all(r.drafted for r in rounds[:-1])
         assert len(timed) >= 2

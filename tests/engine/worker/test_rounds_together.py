@@ -164,6 +164,13 @@ def test_a_seeded_reply_does_not_depend_on_drafts_or_on_how_many_rounds_are_run(
             assert ids_of(events) == expected
 
 
+def test_a_lenient_reply_with_a_seed_repeats(together: Engine) -> None:
+    """Drafts change it, so γ does not adapt."""
+    asked = Request("r", (Message("user", QUESTIONS[1]),), max_tokens=40, sampling=Sampling(1.0, seed=0, lenience=0.5))
+    first, second = (decided(list(together.stream(asked))) for _ in range(2))
+    assert first == second
+
+
 def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     add = Rounds._add
 
