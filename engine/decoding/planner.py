@@ -126,7 +126,7 @@ class Planner:
                 about.offers,
                 methods=drafter.profile.methods,
                 growing=about.grows,
-                sampled=not row.greedy,
+                sampling=row.sampling,
             )
 
     def release(self, row: SequenceState) -> None:

@@ -63,6 +63,11 @@ class SequenceState:
         self.drafting = sampling if self.draws else replace(sampling, temperature=0.0)
 
     @property
+    def sampling(self) -> str:
+        """The kind of sampling, which acceptance depends on."""
+        return "greedy" if self.greedy else "sampled" if self.draws else "seeded"
+
+    @property
     def emitted(self) -> int:
         """Number of reply tokens so far."""
         return len(self.tokens) - self.prompt_length

@@ -69,10 +69,10 @@ class GammaController:
         *,
         methods: Sequence[int] = (0,),
         growing: bool = False,
-        sampled: bool = False,
+        sampling: str = "greedy",
     ) -> AcceptanceModel:
-        """Acceptance model of a new row; the arguments describe its drafter (`engine.decoding.drafter`)."""
-        experience = self._experiences.of(drafter, sampled, buckets, expected, methods)
+        """Acceptance model of a new row; the arguments describe its drafter and kind of sampling."""
+        experience = self._experiences.of(drafter, sampling, buckets, expected, methods)
         return AcceptanceModel(drafter, experience, offers, growing=growing)
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:

@@ -16,7 +16,7 @@ _MOST = 64
 
 
 class Experiences:
-    """`Experience` by drafter and kind of sampling: drafts of sampled replies are accepted less often.
+    """`Experience` by drafter and kind of sampling: sampled replies accept fewer tokens, and of drawn drafts others.
 
     A file that is missing or damaged, or has other buckets, is ignored.
 
@@ -33,13 +33,13 @@ class Experiences:
     def of(
         self,
         drafter: str,
-        sampled: bool,
+        sampling: str,
         buckets: Sequence[int],
         expected: Mapping[int, float],
         methods: Sequence[int] = (0,),
     ) -> Experience:
-        """The experience with a drafter; the other arguments are those of its first one, as in `DrafterProfile`."""
-        name = f"{drafter}, {'sampled' if sampled else 'greedy'}"
+        """The experience with a drafter and a kind of sampling; the other arguments are those of `DrafterProfile`."""
+        name = f"{drafter}, {sampling}"
         if name not in self._known:
             experience = self._known[name] = Experience(buckets, expected, methods)
             with suppress(KeyError, TypeError, ValueError):

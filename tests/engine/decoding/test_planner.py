@@ -15,7 +15,8 @@ from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Draft
-from specchat.engine.request import Request
+from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.request import Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -49,6 +50,11 @@ def planner_of(drafter: Knowing, experiences: Experiences | None = None) -> tupl
     return planner, row
 
 
+def outcome_of(plan: RoundPlan) -> Outcome:
+    """Both drafted tokens are accepted."""
+    return Outcome(2, [5, 6], plan.proposal.trees[0], [1, 2], 7, False, [], lambda _: 0.0, [])
+
+
 @pytest.mark.parametrize("sure", [True, False])
 def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
@@ -68,13 +74,30 @@ def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch:
 def test_what_a_reply_has_shown_is_learnt_at_its_end_at_the_latest(rounds: int) -> None:
     experiences = Experiences()
     planner, row = planner_of(Knowing(sure=True), experiences)
-    before = experiences.of("knowing", False, (0,), {}).priors[0]
+    before = experiences.of("knowing", "greedy", (0,), {}).priors[0]
     for _ in range(rounds):
         plan = planner.plan([row], torch.device("cpu"))
-        outcome = Outcome(2, [5, 6], plan.proposal.trees[0], [1, 2], 7, False, [], lambda _: 0.0, [])
-        planner.learn([row], plan, [outcome], 0.001, 0.01)
+        planner.learn([row], plan, [outcome_of(plan)], 0.001, 0.01)
         row.rounds += 1
     planner.release(row)
-    state = experiences.of("knowing", False, (0,), {}).state()
+    state = experiences.of("knowing", "greedy", (0,), {}).state()
     assert state["priors"][0][1] == rounds
     assert state["priors"][0][2] != before
+
+
+def test_replies_with_a_seed_do_not_change_what_is_expected_of_other_sampled_replies() -> None:
+    experiences = Experiences()
+    planner, row = planner_of(Knowing(sure=True), experiences)
+    planner.release(row)
+    kinds = (Sampling(temperature=1.0, seed=3), Sampling(temperature=1.0), Sampling())
+    for sampling in kinds:
+        row.request = replace(row.request, sampling=sampling)
+        row.__post_init__()
+        planner.admit(row)
+        plan = planner.plan([row], torch.device("cpu"))
+        planner.learn([row], plan, [outcome_of(plan)], 0.001, 0.01)
+        planner.release(row)
+    learnt = [
+        experiences.of("knowing", kind, (0,), {}).state()["priors"][0][1] for kind in ("seeded", "sampled", "greedy")
+    ]
+    assert learnt == [1, 1, 1]

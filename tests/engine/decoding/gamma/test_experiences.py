@@ -53,7 +53,9 @@ def test_models_and_kinds_of_sampling_are_kept_apart(file: Path) -> None:
     rates = []
     for models in ("a", "b", "c"):
         controller = GammaController(Machine(1, head_step, 1).costs, Experiences(file, models))
-        models_of = [controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}, sampled=sampled) for sampled in (False, True)]
+        models_of = [
+            controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}, sampling=kind) for kind in ("greedy", "sampled")
+        ]
         rates += [model.rates[1] for model in models_of]
     assert rates[0] > rates[4] > rates[2]
     assert rates[1] == rates[3] == rates[4] == rates[5]
