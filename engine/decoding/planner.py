@@ -213,7 +213,9 @@ class Planner:
         for i in adaptive:
             name = rows[i].request.request_id
             try:
-                if self._acceptances[name].surest > least and self._profiles[name].is_sure():
+                acceptance = self._acceptances[name]
+                bucket = self._profiles[name].sure_bucket() if acceptance.surest > least else None
+                if bucket is not None and acceptance.rates[bucket] > least:
                     sure.append(i)
             except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
                 self._on_fault(rows[i], error)

@@ -57,7 +57,7 @@ class CombinedDrafter(Drafter):
         """Start a row with both; its drafts are the head's, as those of the suffix drafter cost nothing."""
         of_head = self._head.admit(row)
         self._suffix.admit(row)
-        return replace(of_head, is_sure=partial(self._suffix.has_long_match, row))
+        return replace(of_head, sure_bucket=partial(self._sure_bucket, row))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""
@@ -74,12 +74,12 @@ class CombinedDrafter(Drafter):
     ) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others.
 
-        γ of adaptive rows with such a match is 0 (`RowProfile.is_sure`).
+        γ of adaptive rows with such a match is 0 (`RowProfile.sure_bucket`).
         """
         texts = [
             i
             for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True))
-            if not gamma or (not row.adaptive and self._suffix.has_long_match(row))
+            if not gamma or (not row.adaptive and self._sure_bucket(row) is not None)
         ]
         heads = [i for i in range(len(rows)) if i not in texts]
         draft: Draft | None = None
@@ -107,6 +107,10 @@ class CombinedDrafter(Drafter):
         """From both."""
         self._head.release(row)
         self._suffix.release(row)
+
+    def _sure_bucket(self, row: SequenceState) -> int | None:
+        bucket = self._suffix.long_match(row)
+        return None if bucket is None else self._first + bucket
 
     def _shifted(self, buckets: Sequence[int]) -> list[int]:
         """Buckets of the suffix drafter among all."""

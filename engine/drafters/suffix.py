@@ -8,6 +8,7 @@ one, it continues theirs. A draft is certain (one-hot q).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from specchat.engine.decoding.drafter import DrafterProfile
@@ -172,7 +173,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     """
 
     name = "suffix"
-    profile = DrafterProfile(buckets=tuple(range(_STORED + GRADES)), expected_rates=_EXPECTED)
+    profile = DrafterProfile(buckets=tuple(range(_STORED)), expected_rates=_EXPECTED)
     """Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats."""
     predictor = SuffixAutomaton
     chunk = 4096
@@ -183,6 +184,8 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
     ) -> None:
         super().__init__(ends, never)
         self._datastore = datastore
+        if datastore is not None:
+            self.profile = replace(self.profile, buckets=range(_STORED + GRADES))
         self._stored: dict[str, tuple[int, Pairs]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
 
@@ -201,15 +204,13 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         tokens = [tokens for tokens, _ in drafts]
         return Draft.of_chains(tokens, [buckets for _, buckets in drafts], sources if self._datastore else None)
 
-    def has_long_match(self, row: SequenceState) -> bool:
-        """Whether its draft starts with a match that is nearly always right."""
-        if self._of_other_chats(row):
-            return True
-        text = self.text(row)
-        if text.matched[1] < _LENGTHS[SURE - 2]:
-            return False
-        buckets = self._draft(text.predict(), 1)[1]
-        return bool(buckets) and buckets[0] >= SURE
+    def long_match(self, row: SequenceState) -> int | None:
+        """Bucket of its draft's first token, if that continues a match that is nearly always right."""
+        stored = self._of_other_chats(row)
+        if not stored and self.text(row).matched[1] < _LENGTHS[SURE - 2]:
+            return None
+        buckets = self._draft(stored or self.text(row).predict(), 1)[1]
+        return buckets[0] if buckets and buckets[0] >= SURE else None
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that are likely after the row's text and these tokens, which need not come to stay."""

@@ -30,7 +30,7 @@ class Knowing(Drafter):
         self.sure, self.requested = sure, list[int]()
 
     def admit(self, row: SequenceState) -> RowProfile:  # noqa: ARG002
-        return RowProfile(is_sure=lambda: self.sure)
+        return RowProfile(sure_bucket=lambda: 0 if self.sure else None)
 
     def propose(
         self,
@@ -68,6 +68,18 @@ def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch:
     assert bool(chosen) is not sure
     assert plan.proposal.lengths == [2]
     assert plan.gammas == [2 if sure else 3]
+
+
+@pytest.mark.parametrize("bucket", [0, 1])
+def test_a_sure_draft_has_to_pay_with_the_rate_of_its_own_bucket(bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GammaController, "least_rate", lambda *_: 0.5)
+    monkeypatch.setattr(GammaController, "choose", lambda _self, rows, *_: [3] * len(rows))
+    drafter = Knowing(sure=True)
+    drafter.profile = replace(drafter.profile, buckets=(0, 1), expected_rates={0: 0.1, 1: 0.9})
+    monkeypatch.setattr(drafter, "admit", lambda _: RowProfile(sure_bucket=lambda: bucket))
+    planner, row = planner_of(drafter)
+    planner.plan([row], torch.device("cpu"))
+    assert drafter.requested == [[3], [0]][bucket]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])

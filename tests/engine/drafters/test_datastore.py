@@ -119,9 +119,10 @@ def test_the_oldest_texts_are_forgotten_where_they_are_too_many(monkeypatch: pyt
 def drafted(row: SequenceState, drafter: SuffixDrafter) -> tuple[list[int], list[int], str]:
     """Tokens, buckets, and where they come from."""
     drafter.admit(row)
-    sure = drafter.has_long_match(row)
+    sure = drafter.long_match(row)
     made = drafter.propose([row], [8])
-    assert sure == (bool(made.buckets[0]) and made.buckets[0][0] >= SURE)
+    first = made.buckets[0][0] if made.buckets[0] else 0
+    assert sure == (first if first >= SURE else None)
     names = [source.name for sources in made.sources or () for source in sources]
     drafter.release(row)
     return made.tokens[0], made.buckets[0], "".join(names)
