@@ -18,7 +18,7 @@ from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, most_common_type, read_matrix
+from specchat.engine.models.gguf.blocks import TYPES, dequantized_rows, most_common_type, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint, load_model
@@ -98,7 +98,7 @@ class GgufCodes:
             stored = f"{name}.weight"
             return self.source.matrix(stored if self.source.has(stored) or not is_end else EMBEDDING)
         tensor = self._header.tensors.get(f"{self._names.get_name(name)}.weight")
-        if tensor is not None and tensor.type in set(GgmlType) and self._is_same(tensor, weight):
+        if tensor is not None and tensor.type in TYPES and self._is_same(tensor, weight):
             return read_matrix(self._header, tensor)
         return quantize(weight, "q8")
 
