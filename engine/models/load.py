@@ -19,6 +19,7 @@ from specchat.engine.device.device import computes_bfloat16, require_memory, tri
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, tensor_names
+from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
@@ -101,14 +102,7 @@ class Outside(Protocol):
 
     format: str
     """Display name of the format of most of them."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-
-    @property
-    def bytes(self) -> int:
-        """Size of the weights."""
+    header: GgufHeader
 
     def network(self) -> PreTrainedModel:
         """The network, with parameters on the meta device."""
@@ -136,11 +130,11 @@ def load_model(
     Raises:
         EngineError: the folder is not a supported model, is damaged, or does not fit into memory.
     """
-    checkpoint = Checkpoint.open(folder, source.parameters if source else 0)
+    checkpoint = Checkpoint.open(folder, source.header.parameters if source else 0)
     silence_transformers()
     config = model_config(checkpoint)
     name = display_name(folder)
-    size = source.bytes if source else checkpoint.parameters * dtype.itemsize
+    size = source.header.bytes if source else checkpoint.parameters * dtype.itemsize
     require_memory(device, int(size * _ROOM), f"{name} in {source.format if source else _dtype_name(dtype)}")
     progress(stage, f"Loading {name}", 0.0)
     tokenizer = load_tokenizer(folder)

@@ -94,16 +94,6 @@ class GgufSource:
         elif header.architecture.startswith("qwen35"):
             self._rows, self._columns = grouped_heads(config)
 
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-        return self.header.parameters
-
-    @property
-    def bytes(self) -> int:
-        """Size of the weights."""
-        return self.header.bytes
-
     def fingerprint(self) -> str:
         """Fingerprint of the network."""
         return source_fingerprint(self, self._config)

@@ -115,33 +115,6 @@ Codes = MadeCodes | GgufCodes
 """Source of the quantised weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Layers:
-    """Quantised layers of a device."""
-
-    dtype: torch.dtype
-    """Of the computation."""
-    place: Callable[[MatrixArrays], Any]
-    """Makes the weight of layers, which two can share; None if the device's kernel cannot compute with it."""
-    linear: Callable[[Any, Tensor | None], nn.Module]
-    """Makes a linear layer from weight and bias."""
-    embedding: Callable[[Any], nn.Module]
-    """Makes an embedding from its weight."""
-
-    @classmethod
-    def on(cls, device: torch.device) -> _Layers:
-        """On our kernels on a CPU, else on torch's int4 kernel.
-
-        Raises:
-            EngineError: as for `check_kernel`.
-        """
-        if device.type == "cpu":
-            return cls(torch.float32, pack, QuantizedLinear, QuantizedEmbedding)
-        check_kernel(device)
-        linear, embedding = (partial(kind, device=device) for kind in (GpuQuantizedLinear, GpuQuantizedEmbedding))
-        return cls(torch.bfloat16, lambda arrays: arrays if fits(arrays) else None, linear, embedding)
-
-
 def load_quantized_network(
     folder: Path, codes: Codes, device: torch.device, progress: Progress, stage: str = "target"
 ) -> LoadedModel:
@@ -156,8 +129,10 @@ def load_quantized_network(
     Raises:
         EngineError: as for `load_model` and `check_kernel`, or most weights are not in linear layers.
     """
-    layers, source = _Layers.on(device), codes.source
-    elsewhere = source.parameters if source else 0
+    source, computed = codes.source, torch.float32 if device.type == "cpu" else torch.bfloat16
+    if device.type != "cpu":
+        check_kernel(device)
+    elsewhere = source.header.parameters if source else 0
     dtype = _STORED.get(frozenset(Checkpoint.open(folder, elsewhere).dtypes), torch.float32)
     loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage, source)
     require_decoder_only(loaded, "codes need")
@@ -165,12 +140,12 @@ def load_quantized_network(
     rest: nn.Module = loaded.model
     try:
         if source:  # biases before they become a part of quantised layers
-            source.fill(loaded.model, layers.dtype, lambda weight: weight.ndim < 2)
-        _quantize(loaded.model, codes, layers)
+            source.fill(loaded.model, computed, lambda weight: weight.ndim < 2)
+        _quantize(loaded.model, codes, device)
         if source:
-            source.fill(loaded.model, layers.dtype, lambda weight: weight.is_meta)
+            source.fill(loaded.model, computed, lambda weight: weight.is_meta)
         for parameter in rest.parameters():  # buffers, such as rotary frequencies, stay in float32
-            parameter.data = parameter.data.to(layers.dtype)
+            parameter.data = parameter.data.to(computed)
         rest.to(device)
         if device.type == "cuda":
             join_layers(rest)
@@ -181,8 +156,11 @@ def load_quantized_network(
     return replace(loaded, quantized=codes.format, weight_bytes=_bytes(loaded.model))
 
 
-def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
-    """Replace layers one at a time: each weight is freed as soon as it is packed."""
+def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
+    """Replace layers one at a time: each weight is freed as soon as it is packed.
+
+    On a CPU they run on our kernels, else on torch's int4 kernel, which cannot compute with every weight.
+    """
     embedding, output = network.get_input_embeddings(), network.get_output_embeddings()
     tied = output is not None and output.weight is embedding.weight
     places = [
@@ -196,6 +174,7 @@ def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
     if packed < _LEAST_SHARE * sum(plain.values()):
         raise EngineError(
             f"most weights of this {network.config.model_type} model are not in linear layers, which alone can be "
+    on_cpu = device.type == "cpu"
             "quantised"
         )
     table: Any = None
@@ -207,12 +186,19 @@ def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
             placed = table
         else:
             weight = child.weight.detach().T if _is_transposed(child) else child.weight.detach()
-            placed = layers.place(codes.of(path, weight, is_end=is_end))
+            placed = _placed(codes.of(path, weight, is_end=is_end), on_cpu=on_cpu)
             table = placed if is_end else table
         if placed is not None and _is_linear(child):
-            setattr(module, name, layers.linear(placed, getattr(child, "bias", None)))
+            bias = getattr(child, "bias", None)
+            made = QuantizedLinear(placed, bias) if on_cpu else GpuQuantizedLinear(placed, bias, device)
+            setattr(module, name, made)
         elif placed is not None:
-            setattr(module, name, layers.embedding(placed))
+            setattr(module, name, QuantizedEmbedding(placed) if on_cpu else GpuQuantizedEmbedding(placed, device))
+
+
+def _placed(arrays: MatrixArrays, *, on_cpu: bool) -> Any:
+    """The weight of layers, which two can share; None if torch's kernel cannot compute with it."""
+    return pack(arrays) if on_cpu else arrays if fits(arrays) else None
 
 
 def _is_transposed(layer: nn.Module) -> bool:
