@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, first_line
@@ -156,8 +156,7 @@ def load_model(
         name=name,
         eos_ids=eos_ids(tokenizer, model.config.get_text_config(), model.generation_config),
         vocab_size=config.get_text_config().vocab_size,
-        # Tied weights are one parameter under two names; parameters() yields it once.
-        weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
+        weight_bytes=weight_bytes(model),
         has_chat_template=bool(tokenizer.chat_template),
         recommended=recommended_sampling(folder),
         **described,
@@ -175,7 +174,8 @@ def shared_model(
     def load() -> LoadedModel:
         plain = load_model(folder, device, dtype, progress, stage)
         fingerprint(plain.model)  # before packing replaces the weights
-        model = replace(plain, weight_bytes=plain.weight_bytes + pack(plain.model))
+        pack(plain.model)
+        model = replace(plain, weight_bytes=weight_bytes(plain.model))
         trim_heap()
         return model
 
@@ -189,6 +189,19 @@ def shared(key: Hashable, load: Callable[[], _Model]) -> _Model:
         if model is None:
             model = _shared[key] = load()
     return model
+
+
+def held(layer: Any) -> tuple[object, int]:
+    """Object that holds the weight of a linear layer or embedding, which two layers can share, and its bytes."""
+    if hasattr(layer, "bytes"):  # packed or quantised
+        return getattr(layer, "matrix", layer), layer.bytes
+    return layer.weight, layer.weight.nbytes
+
+
+def weight_bytes(network: nn.Module) -> int:
+    """Bytes of all weights. A shared one counts once, but twice if it is packed and something else uses it too."""
+    packed = dict(held(module) for module in network.modules() if hasattr(module, "bytes"))
+    return sum(packed.values()) + sum(parameter.nbytes for parameter in network.parameters())
 
 
 def fingerprint(model: Any) -> str:

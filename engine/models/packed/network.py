@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.gguf.blocks import TYPES, dequantized_rows, most_common_type, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.joined_linear import join_layers
-from specchat.engine.models.load import LoadedModel, fingerprint, load_model
+from specchat.engine.models.load import LoadedModel, fingerprint, load_model, weight_bytes
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
 from specchat.engine.models.packed.gpu_layers import (
     GpuQuantizedEmbedding,
@@ -38,7 +36,6 @@ _LEAST_SHARE = 0.5
 """Minimum share of weights in layers that can be quantised; below it, quantisation does not pay."""
 _COMPARED = 16
 """Number of rows compared to recognise a tensor."""
-_QUANTIZED = (QuantizedLinear, QuantizedEmbedding, GpuQuantizedLinear, GpuQuantizedEmbedding)
 _STORED = {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}
 
 
@@ -153,7 +150,7 @@ def load_quantized_network(
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     trim_heap()
-    return replace(loaded, quantized=codes.format, weight_bytes=_bytes(loaded.model))
+    return replace(loaded, quantized=codes.format, weight_bytes=weight_bytes(loaded.model))
 
 
 def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
@@ -174,10 +171,10 @@ def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
     if packed < _LEAST_SHARE * sum(plain.values()):
         raise EngineError(
             f"most weights of this {network.config.model_type} model are not in linear layers, which alone can be "
-    on_cpu = device.type == "cpu"
             "quantised"
         )
     table: Any = None
+    on_cpu = device.type == "cpu"
     while places:
         module, name, path = places.pop(0)
         child = getattr(module, name)
@@ -218,16 +215,3 @@ def _can_be_quantized(layer: nn.Module) -> bool:
         return False
     weight: Any = layer.weight
     return int(weight.shape[0 if _is_transposed(layer) else 1]) % GROUP == 0
-
-
-def held(layer: Any) -> tuple[object, int]:
-    """Object that holds the weight of a linear layer or embedding, which two layers can share, and its bytes."""
-    if hasattr(layer, "bytes"):
-        return getattr(layer, "matrix", layer), layer.bytes
-    return layer.weight, layer.weight.nbytes
-
-
-def _bytes(network: nn.Module) -> int:
-    """Bytes of all weights; a shared weight counts once."""
-    quantized = dict(held(module) for module in network.modules() if isinstance(module, _QUANTIZED))
-    return sum(quantized.values()) + sum(parameter.nbytes for parameter in network.parameters())

@@ -17,8 +17,8 @@ from torch.utils.benchmark import Timer
 
 from specchat.engine.device.device import available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
+from specchat.engine.models.load import held
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.models.packed.network import held
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import speedup_of_rounds
