@@ -25,7 +25,7 @@ from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart,
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, is_hub_id
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.models.resolve import described, gguf_of, resolve
+from specchat.engine.models.resolve import converted, gguf_of, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -168,7 +168,7 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
         if is_hub_id(draft):
             return load_part(draft, model, store, progress), []
         if runs_preset_file(config.target, config, model.device):
-            folder = described(gguf_of(config.target, store, progress), store, progress)
+            folder = converted(gguf_of(config.target, store, progress), store, progress, weights=False)
         else:
             folder = resolve(config.target, store, progress, weights=False)
         return load_own_part(folder, model), []
