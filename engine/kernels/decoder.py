@@ -16,7 +16,7 @@ from torch import Tensor
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.growing_trees import GrowingTrees
-from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.library import KernelError, library, require
 from specchat.engine.kernels.round import RoundRows
 from specchat.engine.kernels.structures import CCache, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
@@ -62,10 +62,7 @@ class Decoder:
         for layer, (heads, size) in zip(layers, cached, strict=True):
             sizes = ((size, BLOCK), (BLOCK, size), *[(BLOCK, 1)] * 2)
             for tensor, dtype, wanted in zip(layer, dtypes, sizes, strict=False):
-                shape = (blocks, heads, *wanted)
-                if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
-                    kind = str(dtype).removeprefix("torch.")
-                    raise KernelError(f"the cache must be contiguous {kind} tensors of the shape {list(shape)}")
+                require(tensor, dtype, (blocks, heads, *wanted), "the cache")
         self._cache = (tables, layers)
         c_layers = (CCache * len(layers))(*(CCache.of(*layer) for layer in layers))
         self._kernels.sk_decoder_attach(self._c, CTables.of(tables), c_layers)

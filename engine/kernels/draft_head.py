@@ -22,7 +22,7 @@ from specchat.engine.kernels.growing_trees import (
     TargetStates,
     c_reads,
 )
-from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.library import KernelError, library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows
 from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
@@ -102,11 +102,9 @@ class PackedHead:
         """
         shape, blocks = self.weights.layer.shape, len(states)
         sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
-        cached = [(torch.float16, (blocks, shape.key_heads, *size)) for size in sizes]
-        wanted = ((torch.float32, (blocks, BLOCK, shape.hidden)), *cached)
-        for tensor, (dtype, size) in zip((states, keys, values), wanted, strict=True):
-            if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
-                raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")
+        require(states, torch.float32, (blocks, BLOCK, shape.hidden), "states of a head")
+        for tensor, size in zip((keys, values), sizes, strict=True):
+            require(tensor, torch.float16, (blocks, shape.key_heads, *size), "the cache of a head")
         self._memory = (tables, states, keys, values)
         self._kernels.sk_head_attach(self.address, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
 
@@ -139,8 +137,7 @@ class PackedHead:
         """
         sizes = self.weights.layer.shape.vocabulary, self.weights.layer.embedding.rows
         for part, size in zip(support, sizes, strict=True):
-            if part.dtype is not torch.int64 or part.shape != (size,) or not part.is_contiguous():
-                raise KernelError(f"a draft vocabulary must be {sizes[0]} and {sizes[1]} contiguous int64")
+            require(part, torch.int64, (size,), "a draft vocabulary")
         return GrowingTrees(self.address, count, support, rules)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:

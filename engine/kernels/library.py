@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
@@ -113,3 +114,14 @@ def library() -> Library:
     if loaded is None:
         raise KernelError(why or "the quantised kernels are missing")
     return loaded
+
+
+def require(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], what: str) -> None:
+    """Check memory that the kernels will read or write.
+
+    Raises:
+        KernelError: it has another dtype or shape, or is not contiguous.
+    """
+    if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
+        kind = str(dtype).removeprefix("torch.")
+        raise KernelError(f"{what} must be contiguous {kind} of the shape {list(shape)}")
