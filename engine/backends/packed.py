@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -28,9 +29,10 @@ from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.growing_trees import GrownTree
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
-from specchat.engine.kernels.round import RoundMemory, RoundRules
+from specchat.engine.kernels.round import RoundRules, round_memory
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sequence.sequence import SequenceState
@@ -92,7 +94,8 @@ class PackedBackend(Backend):
         self.penalties_of_rows = PenaltiesOfRows(self.vocabulary)
         """Their bias and penalties as the kernels read them."""
         rules = RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST)
-        self._memory = RoundMemory(rules, self.capabilities.rounds)
+        self._memory = cache(partial(round_memory, rules, self.capabilities.rounds))
+        """Memory of rounds, by number of rows and room for tokens."""
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def admit(self, row: SequenceState) -> None:
@@ -132,7 +135,7 @@ class PackedBackend(Backend):
         if self._states:
             starts = [row.cached for row in rows]
             self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
-        memory, growing = self._memory.of(len(rows), max(lengths))[: proposal.rounds], proposal.growing
+        memory, growing = self._memory(len(rows), max(*lengths, MAX_GAMMA))[: proposal.rounds], proposal.growing
         best, threads = int(any(row.greedy for row in rows)), torch.get_num_threads()
         memory[0].fill(wanted, proposal.support, best, threads)
         try:

@@ -130,7 +130,7 @@ class Decoder:
         """Grow drafts, score all rows and their drafts, and judge the rows that are not held; then the same again.
 
         Args:
-            rounds: memory of `RoundMemory`, for as many rounds as may be run; the first one is filled.
+            rounds: memory of `round_memory`, for as many rounds as may be run; the first one is filled.
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
             head: address of what reads their hidden states between rounds, if nothing grows.
