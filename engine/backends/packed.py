@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.packed_acceptance import (
     PackedScores,
@@ -183,7 +183,7 @@ class PackedBackend(Backend):
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         self._begin(slots, starts, counts, ends, prompt=True)
         _, tapped = self._decoder.run(flat, layout, (), torch.get_num_threads(), self.taps)
-        return None if tapped is None else _by_row(tapped, counts, width)
+        return None if tapped is None else pad_sequence([*torch.split(tapped, counts)], batch_first=True)
 
     def _begin(
         self,
@@ -215,15 +215,3 @@ class PackedBackend(Backend):
 
 build = PackedBackend
 """Makes the backend of a packed model."""
-
-
-def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
-    """[B, T, n] from the values [sum of counts, n] of rows one after the other."""
-    if min(counts) == width:
-        return values.view(len(counts), width, -1)
-    rows = values.new_empty(len(counts), width, values.shape[-1])
-    ends = np.cumsum(counts).tolist()
-    for row, count, end in zip(rows, counts, ends, strict=True):
-        row[:count] = values[end - count : end]
-        row[count:] = 0
-    return rows
