@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-import numpy as np
 import psutil
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.progress import size_text
-
-Numbers = (
-    Sequence[int] | Sequence[float] | Sequence[Sequence[int]] | Sequence[Sequence[float]] | NDArray[np.float64] | Tensor
-)
 
 
 def pick_device(name: str) -> torch.device:
@@ -137,7 +131,7 @@ def trim_heap() -> None:
         psutil.heap_trim()
 
 
-def to_device(numbers: Numbers, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def to_device(numbers: ArrayLike | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Tensor of the numbers on the device; without `dtype` it has theirs.
 
     `torch.tensor(..., device=...)` would wait for the whole stream. An asynchronous copy from pageable memory is staged
