@@ -54,7 +54,7 @@ class Decoder:
             KernelError: a tensor has another dtype or shape.
         """
         blocks = keys[0].shape[0]
-        cached = [(0, 0) if layer.is_recurrent else shape.cached for layer, shape in self.weights.shaped]
+        cached = [(0, 0) if layer.is_recurrent else layer.shape.cached for layer in self.weights.layers]
         layers = list(zip(keys, values, *scales, strict=True))
         if len(layers) != len(cached):
             raise KernelError(f"a cache of {len(layers)} layers does not fit a model of {len(cached)}")

@@ -30,6 +30,7 @@ _WITH_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "router")
 class LayerWeights:
     """One layer with attention, a short convolution or a gated delta net: packed matrices, float32 norms and biases."""
 
+    shape: LayerShape
     query: PackedMatrix
     """Of a short convolution: [3 x hidden, hidden], gate of its input, gate of its output and its input.
     Of a delta net: [channels, hidden], queries, keys and values."""
@@ -70,8 +71,6 @@ class LayerWeights:
     down_bias: Floats | None = None
     sinks: Floats | None = None
     """[heads], a score of each head that takes its share of the softmax and has no value."""
-    shape: LayerShape | None = None
-    """None for the sizes of `DecoderShape`."""
     scale: float = 1.0
     """Factor on its output."""
     value_norm: Floats | None = None
@@ -147,9 +146,7 @@ class DecoderWeights:
         self.layers = tuple(layers)
         self.embedding, self.output, self.inputs, self.clusters = embedding, output, inputs, clusters
         self._kept: list[Any] = []
-        self.shaped = [(layer, layer.shape or shape.layer) for layer in layers]
-        """Layers, with their sizes."""
-        c_layers = (CLayer * len(layers))(*(self._c_layer(i, *each) for i, each in enumerate(self.shaped)))
+        c_layers = (CLayer * len(layers))(*(self._c_layer(i, each) for i, each in enumerate(layers)))
         c_ropes = (CRope * len(ropes))(*(CRope(self._keep(c), self._keep(s), len(c), c.shape[1]) for c, s in ropes))
         self.c = CModel(
             layer_count=len(layers),
@@ -166,7 +163,8 @@ class DecoderWeights:
         )
         """`sk_model`; valid while this object lives."""
 
-    def _c_layer(self, index: int, layer: LayerWeights, shape: LayerShape) -> CLayer:
+    def _c_layer(self, index: int, layer: LayerWeights) -> CLayer:
+        shape = layer.shape
         parts: dict[str, Any] = {"mixer": layer.is_recurrent + (layer.decay_rate is not None)}
         parts |= {"key_heads": shape.key_heads, "head_size": shape.head_size}
         parts["source"] = index if shape.source is None else shape.source
@@ -211,18 +209,18 @@ def _check_weights(
         raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
     if shape.taps > _MOST_TAPS:
         raise KernelError(f"the kernels have convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
-    check_shape(shape, [layer.shape or shape.layer for layer in layers])
+    check_shape(shape, [layer.shape for layer in layers])
     width = 0 if inputs is None else len(inputs.norm)
     for i, layer in enumerate(layers):
         if not 0 <= layer.rope < len(ropes):
             raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
-        sizes = layer.shape or shape.layer
+        sizes = layer.shape
         _check_heads(shape, sizes, ropes[layer.rope])
         for name, size in _expected(shape, sizes, layer, width).items():
             part = getattr(layer, name)
             if part is not None and part.shape != size:
                 raise KernelError(f"layer {i}: {name} has the shape {list(part.shape)} and not {list(size)}")
-        if sizes.source is not None and (layer.key or (layers[sizes.source].shape or shape.layer).cached != sizes.read):
+        if sizes.source is not None and (layer.key or layers[sizes.source].shape.cached != sizes.read):
             raise KernelError(f"layer {i} cannot attend to the keys of layer {sizes.source}")
     if (output.rows, output.columns) != (shape.vocabulary, shape.hidden):
         raise KernelError(f"the output is {output.rows} x {output.columns}, which is not vocabulary x hidden")
