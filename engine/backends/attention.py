@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,31 +20,28 @@ from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePart
 
 NAME = "slot_cache"
-
-
+T = TypeVar("T")
 _places: ContextVar[Sequence[int]] = ContextVar("places", default=())
 _observed: ContextVar[dict[int, int] | None] = ContextVar("observed", default=None)
 
 
-@contextmanager
-def observed() -> Iterator[dict[int, int]]:
+def observed() -> AbstractContextManager[dict[int, int]]:
     """Query heads per key head, H / G, of each layer that attends in here."""
-    found: dict[int, int] = {}
-    token = _observed.set(found)
-    try:
-        yield found
-    finally:
-        _observed.reset(token)
+    return _set(_observed, {})
+
+
+def scattered(places: Sequence[int]) -> AbstractContextManager[Sequence[int]]:
+    """Passes in here get keys and values of more slots than they have rows, which are at these places."""
+    return _set(_places, places)
 
 
 @contextmanager
-def scattered(places: Sequence[int]) -> Iterator[None]:
-    """Passes in here get keys and values of more slots than they have rows, which are at these places."""
-    token = _places.set(places)
+def _set(variable: ContextVar[Any], value: T) -> Iterator[T]:
+    token = variable.set(value)
     try:
-        yield
+        yield value
     finally:
-        _places.reset(token)
+        variable.reset(token)
 
 
 def slot_attention(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.packed_acceptance import (
     PackedScores,
@@ -28,9 +29,10 @@ from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.growing_trees import GrownTree
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
-from specchat.engine.kernels.round import RoundMemory, RoundRules
+from specchat.engine.kernels.round import RoundRules, round_memory
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sequence.sequence import SequenceState
@@ -92,7 +94,8 @@ class PackedBackend(Backend):
         self.penalties_of_rows = PenaltiesOfRows(self.vocabulary)
         """Their bias and penalties as the kernels read them."""
         rules = RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST)
-        self._memory = RoundMemory(rules, self.capabilities.rounds)
+        self._memory = cache(partial(round_memory, rules, self.capabilities.rounds))
+        """Memory of rounds, by number of rows and room for tokens."""
         self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def admit(self, row: SequenceState) -> None:
@@ -132,7 +135,7 @@ class PackedBackend(Backend):
         if self._states:
             starts = [row.cached for row in rows]
             self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
-        memory, growing = self._memory.of(len(rows), max(lengths))[: proposal.rounds], proposal.growing
+        memory, growing = self._memory(len(rows), max(*lengths, MAX_GAMMA))[: proposal.rounds], proposal.growing
         best, threads = int(any(row.greedy for row in rows)), torch.get_num_threads()
         memory[0].fill(wanted, proposal.support, best, threads)
         try:
@@ -180,7 +183,7 @@ class PackedBackend(Backend):
         ends = [start + count for start, count in zip(starts, counts, strict=True)]
         self._begin(slots, starts, counts, ends, prompt=True)
         _, tapped = self._decoder.run(flat, layout, (), torch.get_num_threads(), self.taps)
-        return None if tapped is None else _by_row(tapped, counts, width)
+        return None if tapped is None else pad_sequence([*torch.split(tapped, counts)], batch_first=True)
 
     def _begin(
         self,
@@ -212,15 +215,3 @@ class PackedBackend(Backend):
 
 build = PackedBackend
 """Makes the backend of a packed model."""
-
-
-def _by_row(values: Tensor, counts: Sequence[int], width: int) -> Tensor:
-    """[B, T, n] from the values [sum of counts, n] of rows one after the other."""
-    if min(counts) == width:
-        return values.view(len(counts), width, -1)
-    rows = values.new_empty(len(counts), width, values.shape[-1])
-    ends = np.cumsum(counts).tolist()
-    for row, count, end in zip(rows, counts, ends, strict=True):
-        row[:count] = values[end - count : end]
-        row[count:] = 0
-    return rows

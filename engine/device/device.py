@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-import numpy as np
+import psutil
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.progress import size_text
-
-try:
-    import psutil
-except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed
-    psutil = None
-
-Numbers = (
-    Sequence[int] | Sequence[float] | Sequence[Sequence[int]] | Sequence[Sequence[float]] | NDArray[np.float64] | Tensor
-)
 
 
 def pick_device(name: str) -> torch.device:
@@ -96,13 +86,13 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def require_memory(device: torch.device, needed: int, purpose: str) -> None:
-    """Check that `needed` bytes are free on the device; passes where that is not known.
+    """Check that `needed` bytes are free on the device.
 
     Raises:
         EngineError: fewer bytes are free.
     """
     free = available_memory(device)
-    if free is not None and free < needed:
+    if free < needed:
         on_gpu = device.type == "cuda"
         where, elsewhere = ("the GPU", ", --quantize q4 or --device cpu") if on_gpu else ("this machine", "")
         raise EngineError(
@@ -111,12 +101,12 @@ def require_memory(device: torch.device, needed: int, purpose: str) -> None:
         )
 
 
-def available_memory(device: torch.device) -> int | None:
-    """Bytes that can be allocated on the device now; None on a CPU without psutil."""
+def available_memory(device: torch.device) -> int:
+    """Bytes that can be allocated on the device now."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by torch's allocator
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    return int(psutil.virtual_memory().available) if psutil else None
+    return int(psutil.virtual_memory().available)
 
 
 def held_memory(device: torch.device) -> int | None:
@@ -127,7 +117,7 @@ def held_memory(device: torch.device) -> int | None:
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if psutil is None or not psutil.LINUX:  # elsewhere psutil lists mapped files only, or nothing
+    if not psutil.LINUX:  # elsewhere psutil lists mapped files only, or nothing
         return None
     maps = psutil.Process().memory_maps()
     ours = (".safetensors", ".packed")
@@ -137,12 +127,11 @@ def held_memory(device: torch.device) -> int | None:
 def trim_heap() -> None:
     """Return freed heap pages to the system, which glibc keeps after loading (for a tokenizer a tenth of a small
     model's weights)."""
-    if psutil:
-        with suppress(AttributeError):  # a C library without malloc_trim
-            psutil.heap_trim()
+    with suppress(AttributeError):  # a C library without malloc_trim
+        psutil.heap_trim()
 
 
-def to_device(numbers: Numbers, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+def to_device(numbers: ArrayLike | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Tensor of the numbers on the device; without `dtype` it has theirs.
 
     `torch.tensor(..., device=...)` would wait for the whole stream. An asynchronous copy from pageable memory is staged

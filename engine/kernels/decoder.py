@@ -16,7 +16,7 @@ from torch import Tensor
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.growing_trees import GrowingTrees
-from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.library import KernelError, library, require
 from specchat.engine.kernels.round import RoundRows
 from specchat.engine.kernels.structures import CCache, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
@@ -54,7 +54,7 @@ class Decoder:
             KernelError: a tensor has another dtype or shape.
         """
         blocks = keys[0].shape[0]
-        cached = [(0, 0) if layer.is_recurrent else shape.cached for layer, shape in self.weights.shaped]
+        cached = [(0, 0) if layer.is_recurrent else layer.shape.cached for layer in self.weights.layers]
         layers = list(zip(keys, values, *scales, strict=True))
         if len(layers) != len(cached):
             raise KernelError(f"a cache of {len(layers)} layers does not fit a model of {len(cached)}")
@@ -62,10 +62,7 @@ class Decoder:
         for layer, (heads, size) in zip(layers, cached, strict=True):
             sizes = ((size, BLOCK), (BLOCK, size), *[(BLOCK, 1)] * 2)
             for tensor, dtype, wanted in zip(layer, dtypes, sizes, strict=False):
-                shape = (blocks, heads, *wanted)
-                if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
-                    kind = str(dtype).removeprefix("torch.")
-                    raise KernelError(f"the cache must be contiguous {kind} tensors of the shape {list(shape)}")
+                require(tensor, dtype, (blocks, heads, *wanted), "the cache")
         self._cache = (tables, layers)
         c_layers = (CCache * len(layers))(*(CCache.of(*layer) for layer in layers))
         self._kernels.sk_decoder_attach(self._c, CTables.of(tables), c_layers)
@@ -133,7 +130,7 @@ class Decoder:
         """Grow drafts, score all rows and their drafts, and judge the rows that are not held; then the same again.
 
         Args:
-            rounds: memory of `RoundMemory`, for as many rounds as may be run; the first one is filled.
+            rounds: memory of `round_memory`, for as many rounds as may be run; the first one is filled.
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
             head: address of what reads their hidden states between rounds, if nothing grows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specchat.engine.kernels.library import KernelError
@@ -109,27 +110,21 @@ def check_sizes(hidden: int, head_size: int, intermediate: int) -> None:
         )
 
 
-def check_experts(shape: DecoderShape) -> None:
-    """Check that the kernels support the experts of a model.
+def check_shape(shape: DecoderShape, layers: Iterable[LayerShape]) -> None:
+    """Check that the kernels support the sizes of a model, its experts and its gated delta nets.
 
     Raises:
         KernelError: they do not.
     """
-    if not 0 < shape.experts_per_token <= shape.experts <= _MOST_EXPERTS or shape.expert_size % 16:
+    for each in layers:
+        check_sizes(shape.hidden, each.head_size, each.intermediate)
+    if shape.experts and (not 0 < shape.experts_per_token <= shape.experts <= _MOST_EXPERTS or shape.expert_size % 16):
         raise KernelError(
             f"the quantised kernels need 1 to {_MOST_EXPERTS} experts of a size that is a multiple of 16 and no more "
             f"per token: this model has {shape.experts} of size {shape.expert_size}, {shape.experts_per_token} a token"
         )
-
-
-def check_delta_net(shape: DecoderShape) -> None:
-    """Check that the kernels support the gated delta nets of a model.
-
-    Raises:
-        KernelError: they do not.
-    """
     heads, sizes = (shape.delta_value_heads, shape.delta_key_heads), (shape.delta_key_size, shape.delta_value_size)
-    if heads[0] % heads[1] or any(size % 16 for size in sizes):
+    if heads[0] and (heads[0] % heads[1] or any(size % 16 for size in sizes)):
         raise KernelError(
             "the quantised kernels need delta nets whose heads have sizes that are multiples of 16 and share key heads "
             f"evenly: this model has {heads[1]} key heads of {sizes[0]} and {heads[0]} value heads of {sizes[1]}"

@@ -22,7 +22,7 @@ from specchat.engine.kernels.growing_trees import (
     TargetStates,
     c_reads,
 )
-from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.library import KernelError, library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows
 from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
@@ -30,22 +30,6 @@ from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 STATE = -1
 """Source of a token that reads the state stored in its slot and column."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class HeadWeights:
-    """Weights of a head (`engine.drafters.head.network.DraftHead`)."""
-
-    layer: DecoderWeights
-    """One layer; its embedding is the target's, its output layer that of the draft vocabulary."""
-    fuse: PackedMatrix
-    """[hidden, taps x hidden]"""
-    again: PackedMatrix
-    """[hidden, hidden]"""
-    token: PackedMatrix
-    """[hidden, hidden]"""
-    taps: int
-    """Number of the target's hidden states that are fused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +45,31 @@ class Scores:
 
 
 class PackedHead:
-    """A head on packed weights.
+    """A head on packed weights (`engine.drafters.head.network.DraftHead`).
+
+    Args:
+        layer: one layer; its embedding is the target's, its output layer that of the draft vocabulary.
+        fuse: [hidden, taps x hidden].
+        again: [hidden, hidden].
+        token: [hidden, hidden].
+        taps: number of the target's hidden states that are fused.
 
     Raises:
         KernelError: the kernels are not available, or sizes do not match.
     """
 
-    def __init__(self, weights: HeadWeights) -> None:
-        hidden = weights.layer.shape.hidden
-        if len(weights.layer.layers) != 1:
-            raise KernelError(f"a draft head has one layer, and not {len(weights.layer.layers)}")
-        for name, columns in (("fuse", weights.taps * hidden), ("again", hidden), ("token", hidden)):
-            matrix: PackedMatrix = getattr(weights, name)
-            if (matrix.rows, matrix.columns) != (hidden, columns):
+    def __init__(
+        self, layer: DecoderWeights, fuse: PackedMatrix, again: PackedMatrix, token: PackedMatrix, taps: int
+    ) -> None:
+        hidden, self.width = layer.shape.hidden, taps * layer.shape.hidden
+        if len(layer.layers) != 1:
+            raise KernelError(f"a draft head has one layer, and not {len(layer.layers)}")
+        for name, matrix, columns in (("fuse", fuse, self.width), ("again", again, hidden), ("token", token, hidden)):
+            if matrix.shape != (hidden, columns):
                 raise KernelError(f"{name} is {matrix.rows} x {matrix.columns} and not {hidden} x {columns}")
-        self.weights, self.width = weights, weights.taps * hidden
+        self._layer, self._matrices = layer, (fuse, again, token)
         self._kernels = library().c
-        model = CHeadModel(
-            layer=weights.layer.c,
-            fuse=weights.fuse.c,
-            again=weights.again.c,
-            token=weights.token.c,
-            tap_count=weights.taps,
-        )
+        model = CHeadModel(layer=layer.c, fuse=fuse.c, again=again.c, token=token.c, tap_count=taps)
         self.address: int = self._kernels.sk_head_new(model)
         """`sk_head`."""
         weakref.finalize(self, self._kernels.sk_head_free, self.address)
@@ -100,13 +86,11 @@ class PackedHead:
         Raises:
             KernelError: a tensor has another dtype or shape.
         """
-        shape, blocks = self.weights.layer.shape, len(states)
+        shape, blocks = self._layer.shape, len(states)
         sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
-        cached = [(torch.float16, (blocks, shape.key_heads, *size)) for size in sizes]
-        wanted = ((torch.float32, (blocks, BLOCK, shape.hidden)), *cached)
-        for tensor, (dtype, size) in zip((states, keys, values), wanted, strict=True):
-            if tensor.dtype is not dtype or tensor.shape != size or not tensor.is_contiguous():
-                raise KernelError(f"a head's memory must be contiguous {dtype} of the shape {list(size)}")
+        require(states, torch.float32, (blocks, BLOCK, shape.hidden), "states of a head")
+        for tensor, size in zip((keys, values), sizes, strict=True):
+            require(tensor, torch.float16, (blocks, shape.key_heads, *size), "the cache of a head")
         self._memory = (tables, states, keys, values)
         self._kernels.sk_head_attach(self.address, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
 
@@ -137,10 +121,9 @@ class PackedHead:
         Raises:
             KernelError: the vocabulary does not fit.
         """
-        sizes = self.weights.layer.shape.vocabulary, self.weights.layer.embedding.rows
+        sizes = self._layer.shape.vocabulary, self._layer.embedding.rows
         for part, size in zip(support, sizes, strict=True):
-            if part.dtype is not torch.int64 or part.shape != (size,) or not part.is_contiguous():
-                raise KernelError(f"a draft vocabulary must be {sizes[0]} and {sizes[1]} contiguous int64")
+            require(part, torch.int64, (size,), "a draft vocabulary")
         return GrowingTrees(self.address, count, support, rules)
 
     def grow(self, trees: GrowingTrees) -> list[GrownTree]:
@@ -181,7 +164,7 @@ class PackedHead:
         Raises:
             KernelError: arguments do not fit; nothing has been computed.
         """
-        size = self.weights.layer.shape.vocabulary
+        size = self._layer.shape.vocabulary
         logits = torch.empty(len(judged), size)
         likeliest = np.empty((len(judged), min(best, size)), dtype=np.int32)
         shares = np.empty(likeliest.shape, dtype=np.float32)

@@ -76,13 +76,8 @@ class GrowingTrees:
             known=known.data_ptr(),
             places=places.data_ptr(),
             vocabulary=places.shape[0],
-            edges=edges.buffer_info()[0],
             edge_count=len(edges),
-            longest=rules.longest,
-            branches=rules.branches,
-            stream=rules.stream,
-            least=rules.least,
-            hope=rules.hope,
+            **rules._asdict() | {"edges": edges.buffer_info()[0]},
         )
 
     def fill(self, read: Sequence[TargetStates], width: int, threads: int, kept: object) -> None:

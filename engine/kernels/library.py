@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import c_char_p
 from enum import IntFlag
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.build import LIBRARY
-from specchat.engine.kernels.structures import (
-    CBatch,
-    CCache,
-    CDraw,
-    CGrowing,
-    CHeadModel,
-    CHeadStep,
-    CMatrix,
-    CModel,
-    CRead,
-    CRound,
-    CRows,
-    CTables,
-)
-
-_ABI = 19
-_NO_MEMORY = "there is not enough memory"
-"""SK_NO_MEMORY."""
-_INFALLIBLE: dict[str, tuple[Any, ...]] = {
-    "sk_abi": (c_int32,),
-    "sk_error": (c_char_p,),
-    "sk_variants": (c_int32,),
-    "sk_variant": (c_char_p,),
-    "sk_notice": (c_char_p,),
-    "sk_quantize": (None, c_int32, c_void_p, c_int64, *[c_void_p] * 3),
-    "sk_decoder_free": (None, c_void_p),
-    "sk_head_free": (None, c_void_p),
-}
-"""Result type and argument types of functions that cannot fail."""
-_CHECKED: dict[str, tuple[Any, ...]] = {
-    "sk_use": (c_int32, c_int32),
-    "sk_packed_bytes": (c_int64, c_int32, c_int64, c_int64),
-    "sk_pack": (c_int32, c_int32, c_int64, c_int64, *[c_void_p] * 6),
-    "sk_unpack": (c_int32, POINTER(CMatrix), c_void_p, c_int64, c_void_p),
-    "sk_pick": (c_int32, POINTER(CMatrix), c_void_p, c_int64, c_void_p),
-    "sk_linear": (c_int32, POINTER(CMatrix), c_void_p, c_void_p, c_int64, c_void_p, c_int32),
-    "sk_decoder_new": (c_void_p, POINTER(CModel)),
-    "sk_decoder_attach": (c_int32, c_void_p, POINTER(CTables), POINTER(CCache)),
-    "sk_decoder_attach_recurrent": (c_int32, c_void_p, c_int32, *[c_void_p] * 4),
-    "sk_decoder_pass": (c_int32, c_void_p, POINTER(CBatch)),
-    "sk_decoder_move": (c_int32, c_void_p, c_int32, c_void_p, c_int64, c_int32),
-    "sk_rounds_run": (c_int32, c_void_p, c_void_p, POINTER(CRound), c_int64, c_void_p, c_int64),
-    "sk_head_new": (c_void_p, POINTER(CHeadModel)),
-    "sk_head_attach": (c_int32, c_void_p, POINTER(CTables), c_void_p, POINTER(CCache)),
-    "sk_head_absorb": (c_int32, c_void_p, c_int64, POINTER(CRead), c_int32),
-    "sk_head_absorb_round": (c_int32, c_void_p, POINTER(CRound)),
-    "sk_head_run": (c_int32, c_void_p, POINTER(CHeadStep)),
-    "sk_head_grow": (c_int32, c_void_p, POINTER(CGrowing)),
-    "sk_draw_tokens": (c_int32, POINTER(CDraw), c_int64, c_int64, c_int32),
-    "sk_judge": (c_int32, POINTER(CRows)),
-}
-"""The same of functions that can fail."""
+from specchat.engine.kernels.structures import CONSTANTS, FUNCTIONS
 
 
 class KernelError(EngineError):
@@ -99,15 +48,15 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.c = ctypes.CDLL(str(path))
         """Functions by name. Pointers are passed as addresses; a failure raises `KernelError`."""
-        for name, (result, *arguments) in (_INFALLIBLE | _CHECKED).items():
+        for name, (result, arguments) in FUNCTIONS.items():
             if not hasattr(self.c, name):
                 raise KernelError(f"{path.name} is not this version's: run `make setup` again")
             function = getattr(self.c, name)
             function.restype, function.argtypes = result, arguments
-            if name in _CHECKED:
+            if result not in (None, c_char_p):  # the others cannot fail
                 function.errcheck = self._check
-        if self.c.sk_abi() != _ABI:
-            raise KernelError(f"{path.name} is of version {self.c.sk_abi()} and not {_ABI}: run `make setup` again")
+        if self.c.sk_abi() != (version := int(CONSTANTS["SK_ABI"])):
+            raise KernelError(f"{path.name} is of version {self.c.sk_abi()} and not {version}: run `make setup` again")
 
     @property
     def variants(self) -> Variant:
@@ -133,7 +82,7 @@ class Library:
         if result is not None and result > 0:
             return result
         reason = self.c.sk_error().decode()
-        if reason == _NO_MEMORY:
+        if f'"{reason}"' == CONSTANTS["SK_NO_MEMORY"]:
             raise KernelMemoryError(f"{reason} to compute in: run fewer replies at once, or lower --context")
         raise KernelError(reason)
 
@@ -165,3 +114,14 @@ def library() -> Library:
     if loaded is None:
         raise KernelError(why or "the quantised kernels are missing")
     return loaded
+
+
+def require(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], what: str) -> None:
+    """Check memory that the kernels will read or write.
+
+    Raises:
+        KernelError: it has another dtype or shape, or is not contiguous.
+    """
+    if tensor.dtype is not dtype or tensor.shape != shape or not tensor.is_contiguous():
+        kind = str(dtype).removeprefix("torch.")
+        raise KernelError(f"{what} must be contiguous {kind} of the shape {list(shape)}")

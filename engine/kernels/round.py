@@ -13,7 +13,7 @@ from torch import Tensor
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CPenalties, CRound, CRow, CRows
-from specchat.engine.request import MAX_GAMMA, Sampling
+from specchat.engine.request import Sampling
 
 if TYPE_CHECKING:
     from ctypes import _Pointer
@@ -99,9 +99,7 @@ class RoundRows:
             row.q_of, row.beta = row.p + 4 * most, row.p + 8 * most
         self._support: tuple[Tensor, Tensor] | None = None
         self.c = CRound() if c is None else c
-        self.c.rows = CRows(count, self.rows, most, rules.vocabulary, rules.vocabulary)
-        self.c.rows.branches = rules.branches
-        self.c.rows.accept_stream, self.c.rows.last_stream = rules.accept_stream, rules.last_stream
+        self.c.rows = CRows(count=count, rows=self.rows, most=most, support=rules.vocabulary, **rules._asdict())
 
     def fill(
         self, wanted: Sequence[RoundRow], support: tuple[Tensor, Tensor] | None, best_count: int, threads: int
@@ -170,24 +168,9 @@ class RoundRows:
         return RowVerdict(self._path[path : path + row.accepted], row.last, p, q, beta)
 
 
-class RoundMemory:
-    """Cache of `RoundRows` by number of rows and room for tokens, for as many rounds as a call may run.
-
-    Args:
-        rules: for all rounds.
-        rounds: most of a call.
-    """
-
-    def __init__(self, rules: RoundRules, rounds: int) -> None:
-        self._rules, self._rounds = rules, rounds
-        self._known: dict[tuple[int, int], list[RoundRows]] = {}
-
-    def of(self, count: int, most: int = 0) -> list[RoundRows]:
-        """With room for so many rows, and tokens of a draft, of `MAX_GAMMA` at least."""
-        size = count, max(most, MAX_GAMMA)
-        if size not in self._known:
-            self._known[size] = [RoundRows(*size, self._rules, each) for each in (CRound * self._rounds)()]
-        return self._known[size]
+def round_memory(rules: RoundRules, rounds: int, count: int, most: int) -> list[RoundRows]:
+    """Memory for as many rounds as a call may run, one after the other, with room for so many rows and tokens."""
+    return [RoundRows(count, most, rules, each) for each in (CRound * rounds)()]
 
 
 def _view(kind: type[Any], address: int, count: int, width: int) -> NDArray[Any]:

@@ -1,125 +1,97 @@
-"""ctypes structures of api.h."""
+"""ctypes structures and functions of api.h, which are read from it: a change there needs none here."""
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specchat.engine.kernels.build import SOURCE
+
+_Made = TypeVar("_Made", bound=type[Structure])
+_HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
+_BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}
 _TYPES: dict[str, Any] = {
     "double": c_double,
     "float": c_float,
-    "int32": c_int32,
-    "int64": c_int64,
-    "uint64": c_uint64,
-    "pointer": c_void_p,
+    "int32_t": c_int32,
+    "int64_t": c_int64,
+    "uint64_t": c_uint64,
+    "void": None,
 }
+"""Numbers, and the structures below once they are defined."""
 
 
-def _fields(*groups: str | tuple[str, Any]) -> list[tuple[str, Any]]:
-    """Fields in order: "type name name …", or a name with a structure or a pointer to one."""
-    fields: list[tuple[str, Any]] = []
-    for group in groups:
-        if isinstance(group, str):
-            kind, *names = group.split()
-            fields += [(name, _TYPES[kind]) for name in names]
-        else:
-            fields.append(group)
-    return fields
+def _type(kind: str, *, points: bool) -> Any:
+    """A C type, or a pointer to it; pointers are untyped except those to structures and to a text."""
+    if not points:
+        return _TYPES[kind]
+    known = _TYPES.get(kind)
+    return POINTER(known) if isinstance(known, type(Structure)) else c_char_p if kind == "char" else c_void_p
 
 
+def _declared(text: str) -> Iterator[tuple[str, Any]]:
+    """Names and types of a declaration, such as `const float *a, *b`."""
+    kind, *names = (part for part in re.findall(r"\*|\w+", text) if part != "const")
+    for i, name in enumerate(names):
+        if name != "*":
+            yield name, _type(kind, points=names[i - 1 : i] == ["*"])
+
+
+def _of_header(name: str) -> Callable[[_Made], _Made]:
+    """Decorator that gives a structure the fields of this one of api.h; those that it contains come first."""
+
+    def decorate(made: _Made) -> _Made:
+        made._fields_ = [field for each in _BODIES[name].split(";")[:-1] for field in _declared(each)]
+        _TYPES[name] = made
+        return made
+
+    return decorate
+
+
+@_of_header("sk_matrix")
 class CMatrix(Structure):
-    """`sk_matrix` of api.h."""
-
-    _fields_ = _fields("int32 format streamed", "int64 rows columns", "pointer data")
+    """A packed weight."""
 
 
+@_of_header("sk_layer")
 class CLayer(Structure):
-    """`sk_layer` of api.h."""
-
-    _fields_ = _fields(
-        *((name, CMatrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        "pointer query_bias key_bias value_bias output_bias",
-        "pointer attention_norm attention_out_norm mlp_norm mlp_out_norm query_norm key_norm",
-        "int32 window rope mixer reserved",
-        "pointer convolution convolution_bias",
-        ("router", CMatrix),
-        "pointer router_bias gate_bias up_bias down_bias sinks",
-        "int32 key_heads head_size source",
-        "float scale",
-        "pointer value_norm",
-        ("input_gate", CMatrix),
-        ("input_projection", CMatrix),
-        "pointer input_norm",
-        ("mixer_gate", CMatrix),
-        "pointer decay_rate decay_bias delta_norm",
-    )
+    """Weights of a layer."""
 
 
+@_of_header("sk_rope")
 class CRope(Structure):
-    """`sk_rope` of api.h."""
-
-    _fields_ = _fields("pointer cosines sines", "int32 positions pairs")
+    """A rotary table."""
 
 
+@_of_header("sk_model")
 class CModel(Structure):
-    """`sk_model` of api.h."""
-
-    _fields_ = _fields(
-        "int32 layer_count hidden heads vocabulary activation rope_count taps",
-        "float epsilon attention_scale attention_cap logit_cap embedding_scale",
-        "int32 experts experts_per_token expert_size normalise_experts",
-        ("embedding", CMatrix),
-        ("output", CMatrix),
-        "pointer final_norm",
-        ("layers", POINTER(CLayer)),
-        ("ropes", POINTER(CRope)),
-        ("inputs_embedding", CMatrix),
-        ("inputs_projection", CMatrix),
-        "pointer inputs_norm",
-        "int32 inputs",
-        "float inputs_scale",
-        "int32 delta_key_heads delta_value_heads delta_key_size delta_value_size",
-        ("clusters", CMatrix),
-        "int32 clusters_scored",
-    )
+    """Weights of a decoder."""
 
 
+@_of_header("sk_batch")
 class CBatch(Structure):
-    """`sk_batch` of api.h."""
-
-    _fields_ = _fields(
-        "int64 tokens",
-        "pointer ids entered slots positions columns prefixes ancestor_offsets ancestors",
-        "int64 judged_count",
-        "pointer judged logits best shares",
-        "int64 best_count tap_count",
-        "pointer taps tapped",
-        "int32 threads reserved",
-    )
+    """A pass."""
 
 
+@_of_header("sk_head_model")
 class CHeadModel(Structure):
-    """`sk_head_model` of api.h."""
-
-    _fields_ = _fields(
-        ("layer", CModel), ("fuse", CMatrix), ("again", CMatrix), ("token", CMatrix), "int32 tap_count reserved"
-    )
+    """Weights of a draft head."""
 
 
+@_of_header("sk_head_step")
 class CHeadStep(Structure):
-    """`sk_head_step` of api.h."""
-
-    _fields_ = _fields(("batch", CBatch), "pointer sources")
+    """A step of a draft head."""
 
 
+@_of_header("sk_cache")
 class CCache(Structure):
-    """`sk_cache` of api.h."""
-
-    _fields_ = _fields("pointer keys values key_scales value_scales")
+    """Keys and values of a layer."""
 
     @classmethod
     def of(cls, *tensors: Tensor) -> CCache:
@@ -127,10 +99,9 @@ class CCache(Structure):
         return cls(*(tensor.data_ptr() for tensor in tensors))
 
 
+@_of_header("sk_tables")
 class CTables(Structure):
-    """`sk_tables` of api.h."""
-
-    _fields_ = _fields("pointer blocks", "int32 slots width")
+    """Block tables of a cache."""
 
     @classmethod
     def of(cls, tables: NDArray[np.int32]) -> CTables:
@@ -138,121 +109,59 @@ class CTables(Structure):
         return cls(tables.ctypes.data, *tables.shape)
 
 
+@_of_header("sk_read")
 class CRead(Structure):
-    """`sk_read` of api.h."""
-
-    _fields_ = _fields("int32 slot first", "int64 count", "pointer tapped")
+    """Hidden states of the target that a draft head reads."""
 
 
+@_of_header("sk_sampling")
 class CSampling(Structure):
-    """`sk_sampling` of api.h."""
-
-    _fields_ = _fields(
-        "double temperature top_p",
-        "int64 top_k",
-        "double xtc_probability xtc_threshold",
-        "float log_min_p",
-        "int32 reserved",
-    )
+    """Settings of a sampled row."""
 
 
+@_of_header("sk_penalties")
 class CPenalties(Structure):
-    """`sk_penalties` of api.h."""
-
-    _fields_ = _fields(
-        "pointer text",
-        "int64 count prompt",
-        "pointer biased bias",
-        "int64 bias_count",
-        "float repetition presence frequency",
-        "int32 reserved",
-        "double dry_multiplier dry_base",
-        "int64 dry_allowed dry_last",
-        "pointer breaks",
-    )
+    """Bias and penalties of a row."""
 
 
+@_of_header("sk_growth")
 class CGrowth(Structure):
-    """`sk_growth` of api.h."""
-
-    _fields_ = _fields(
-        "int32 slot begin end depth line repeatable",
-        "pointer ids passes rates",
-        "double step",
-        ("sampling", POINTER(CSampling)),
-        ("penalties", POINTER(CPenalties)),
-        "uint64 seed number",
-        "pointer q drafted",
-        "int64 count",
-    )
+    """A draft that grows."""
 
 
+@_of_header("sk_growing")
 class CGrowing(Structure):
-    """`sk_growing` of api.h."""
-
-    _fields_ = _fields(
-        "int64 row_count",
-        ("rows", POINTER(CGrowth)),
-        "int64 read_count",
-        ("read", POINTER(CRead)),
-        "pointer known places",
-        "int64 vocabulary",
-        "pointer edges",
-        "int32 edge_count longest branches stream",
-        "double least hope",
-        "int32 threads steps",
-    )
+    """Drafts that grow together."""
 
 
+@_of_header("sk_draw")
 class CDraw(Structure):
-    """`sk_draw` of api.h."""
-
-    _fields_ = _fields(
-        "pointer logits",
-        ("sampling", POINTER(CSampling)),
-        "int64 count",
-        "pointer u q places",
-        "uint64 seed",
-        "int64 position",
-    )
+    """Tokens to draw."""
 
 
+@_of_header("sk_row")
 class CRow(Structure):
-    """`sk_row` of api.h."""
-
-    _fields_ = _fields(
-        "int32 slot start",
-        "int64 last_token count",
-        "pointer drafted q",
-        ("sampling", POINTER(CSampling)),
-        ("penalties", POINTER(CPenalties)),
-        "uint64 seed number",
-        "int32 held accepted tested positions last left",
-        "pointer path p q_of beta logits best",
-    )
+    """A row of a round."""
 
 
+@_of_header("sk_rows")
 class CRows(Structure):
-    """`sk_rows` of api.h."""
-
-    _fields_ = _fields(
-        "int64 count",
-        ("rows", POINTER(CRow)),
-        "int64 most vocabulary support",
-        "pointer tokens places",
-        "int64 best_count",
-        "int32 branches accept_stream last_stream threads",
-    )
+    """The rows of a round."""
 
 
+@_of_header("sk_round")
 class CRound(Structure):
-    """`sk_round` of api.h."""
+    """A round."""
 
-    _fields_ = _fields(
-        ("rows", CRows),
-        ("growing", POINTER(CGrowing)),
-        "int64 tap_count",
-        "pointer taps tapped",
-        "int64 steps",
-        "double growing_s seconds",
+
+_FUNCTION = re.compile(r"SK_EXPORT (.*?)\b(sk_\w+)\(([^)]*)\);")
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    name: (
+        next(_declared(f"{result} {name}"))[1],
+        [kind for each in arguments.split(",") for _, kind in _declared(each)],
     )
+    for result, name, arguments in _FUNCTION.findall(_HEADER)
+}
+"""Result type and argument types of every function."""
+CONSTANTS: dict[str, str] = dict(re.findall(r"#define (SK_\w+) (.+)", _HEADER))
+"""Values of macros, as they are written."""

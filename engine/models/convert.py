@@ -71,23 +71,13 @@ def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool 
         doing = "Converting" if weights else "Reading"
         progress("convert", f"{doing} {file.name}", start + (end - start) * fraction)
 
-    with _errors(header):
+    try:
         config = _describe(header, folder, functools.partial(report, 0.0, _WEIGHTS if weights else 1.0))
         if not weights:
             return
         read = _read_weights if ours else _read_network
         with _instrumented(functools.partial(report, _WEIGHTS, _WRITE)) as bar:
             network = read(header, config, bar)
-    report(_WRITE, 1.0, 0.0)
-    with disk_errors(folder, f"converting {file.name}"):
-        _save(network, folder)
-    report(_WRITE, 1.0, 1.0)
-
-
-@contextmanager
-def _errors(header: GgufHeader) -> Iterator[None]:
-    try:
-        yield
     except EngineError:
         raise
     except Exception as error:
@@ -95,6 +85,10 @@ def _errors(header: GgufHeader) -> Iterator[None]:
             f"{header.path} ({header.architecture}) cannot be converted ({first_line(error)}): "
             "it may be damaged, or of a kind transformers cannot read"
         ) from error
+    report(_WRITE, 1.0, 0.0)
+    with disk_errors(folder, f"converting {file.name}"):
+        _save(network, folder)
+    report(_WRITE, 1.0, 1.0)
 
 
 def _check_kind(header: GgufHeader) -> None:

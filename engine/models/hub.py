@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _PARTIAL = ".partial"
 """Subfolder for incomplete files, by revision."""
-_LARGE = 16 << 20
-"""Files from this size on, and all with a hash, resume an interrupted download; huggingface_hub would start again."""
 Needed = Callable[[str, list[str]], list[str]]
 """Selects files of a repository by name."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -61,8 +59,13 @@ def hub_files(hub_id: str) -> list[str]:
 
 def download_bytes(hub_id: str, needed: Needed | None = None) -> int:
     """Bytes that `fetch_from_hub` would download; arguments and errors as there."""
-    sizes = {file.rfilename: file.size or 0 for file in _look_up(hub_id).siblings or ()}
-    return sum(sizes[name] for name in (needed or needed_files)(hub_id, list(sizes)))
+    return sum(_sizes(hub_id, _look_up(hub_id), needed).values())
+
+
+def _sizes(hub_id: str, info: ModelInfo, needed: Needed | None) -> dict[str, int]:
+    """Bytes of each file to download."""
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+    return {name: sizes[name] for name in (needed or needed_files)(hub_id, list(sizes))}
 
 
 def _look_up(hub_id: str) -> ModelInfo:
@@ -96,21 +99,18 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed
     Raises:
         EngineError: no such model, no access, no safetensors, no network, no room on the disk.
     """
-    from huggingface_hub import snapshot_download
-
     progress("fetch", f"Looking up {hub_id} on the hub", None)
     info = _look_up(hub_id)
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-    files = (needed or needed_files)(hub_id, list(sizes))
-    total = sum(sizes[name] for name in files)
+    sizes = _sizes(hub_id, info, needed)
+    total = sum(sizes.values())
     make_folder(folder)
     for stale in folder.iterdir():  # of another revision
-        if stale.is_file() and stale.name not in files:
+        if stale.is_file() and stale.name not in sizes:
             stale.unlink()
     for outdated in (folder / _PARTIAL).glob("*"):
         if outdated.name != info.sha:
             shutil.rmtree(outdated, ignore_errors=True)
-    existing = [folder / place / name for place in ("", f"{_PARTIAL}/{info.sha}") for name in files]
+    existing = [folder / place / name for place in ("", f"{_PARTIAL}/{info.sha}") for name in sizes]
     arrived = sum(file.stat().st_size for file in existing if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
     progress("fetch", f"Fetching {hub_id}: {size_text(total)}", None)
@@ -120,22 +120,16 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed
         growth_reported(folder, total, f"Fetching {hub_id}", progress),
     ):
         for file in info.siblings or ():
-            if file.rfilename in files and (file.lfs or sizes[file.rfilename] >= _LARGE):
+            if (name := file.rfilename) in sizes:
                 sha256 = file.lfs.sha256 if file.lfs else None
-                _download_resumed(hub_id, str(info.sha), file.rfilename, sizes[file.rfilename], sha256, folder)
-        others = [name for name in files if not _is_complete(folder / name, sizes[name])]
-        if others:
-            snapshot_download(hub_id, revision=info.sha, local_dir=folder, allow_patterns=others)
-    # Offline, the library returns an incomplete folder without an error.
-    lacking = [name for name in files if not _is_complete(folder / name, sizes[name])]
-    if lacking:
-        raise EngineError(f"{hub_id} could not be fetched completely ({lacking[0]} is cut short): try again")
-    for leftover in (".cache", _PARTIAL):
-        shutil.rmtree(folder / leftover, ignore_errors=True)
+                _download(hub_id, str(info.sha), name, sizes[name], sha256, folder)
+    shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
 
 
-def _download_resumed(hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path) -> None:
+def _download(hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path) -> None:
     """Download one file of a revision into `folder`, continuing after the bytes of an earlier attempt.
+
+    huggingface_hub's own downloads would start again.
 
     Args:
         size: bytes of the whole file.
@@ -150,7 +144,7 @@ def _download_resumed(hub_id: str, revision: str, name: str, size: int, sha256: 
     from huggingface_hub.utils._headers import build_hf_headers
 
     complete = folder / name
-    if _is_complete(complete, size):
+    if complete.is_file() and complete.stat().st_size == size:
         return
     part = folder / _PARTIAL / revision / name
     make_folder(part.parent)
@@ -182,10 +176,6 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
             remedy = "it holds no weights: is it the model you mean?"
         raise EngineError(f"{hub_id} has no safetensors weights; {remedy}")
     return [name for name in names if any(kind.fullmatch(name) for kind in (_WEIGHTS, _OTHERS, _TEXTS))]
-
-
-def _is_complete(file: Path, size: int) -> bool:
-    return file.is_file() and file.stat().st_size == size
 
 
 @contextmanager

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, tensor_names
+from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
@@ -101,14 +102,7 @@ class Outside(Protocol):
 
     format: str
     """Display name of the format of most of them."""
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-
-    @property
-    def bytes(self) -> int:
-        """Size of the weights."""
+    header: GgufHeader
 
     def network(self) -> PreTrainedModel:
         """The network, with parameters on the meta device."""
@@ -136,11 +130,11 @@ def load_model(
     Raises:
         EngineError: the folder is not a supported model, is damaged, or does not fit into memory.
     """
-    checkpoint = Checkpoint.open(folder, source.parameters if source else 0)
+    checkpoint = Checkpoint.open(folder, source.header.parameters if source else 0)
     silence_transformers()
     config = model_config(checkpoint)
     name = display_name(folder)
-    size = source.bytes if source else checkpoint.parameters * dtype.itemsize
+    size = source.header.bytes if source else checkpoint.parameters * dtype.itemsize
     require_memory(device, int(size * _ROOM), f"{name} in {source.format if source else _dtype_name(dtype)}")
     progress(stage, f"Loading {name}", 0.0)
     tokenizer = load_tokenizer(folder)
@@ -162,8 +156,7 @@ def load_model(
         name=name,
         eos_ids=eos_ids(tokenizer, model.config.get_text_config(), model.generation_config),
         vocab_size=config.get_text_config().vocab_size,
-        # Tied weights are one parameter under two names; parameters() yields it once.
-        weight_bytes=sum(parameter.nbytes for parameter in model.parameters()),
+        weight_bytes=weight_bytes(model),
         has_chat_template=bool(tokenizer.chat_template),
         recommended=recommended_sampling(folder),
         **described,
@@ -181,7 +174,8 @@ def shared_model(
     def load() -> LoadedModel:
         plain = load_model(folder, device, dtype, progress, stage)
         fingerprint(plain.model)  # before packing replaces the weights
-        model = replace(plain, weight_bytes=plain.weight_bytes + pack(plain.model))
+        pack(plain.model)
+        model = replace(plain, weight_bytes=weight_bytes(plain.model))
         trim_heap()
         return model
 
@@ -195,6 +189,19 @@ def shared(key: Hashable, load: Callable[[], _Model]) -> _Model:
         if model is None:
             model = _shared[key] = load()
     return model
+
+
+def held(layer: Any) -> tuple[object, int]:
+    """Object that holds the weight of a linear layer or embedding, which two layers can share, and its bytes."""
+    if hasattr(layer, "bytes"):  # packed or quantised
+        return getattr(layer, "matrix", layer), layer.bytes
+    return layer.weight, layer.weight.nbytes
+
+
+def weight_bytes(network: nn.Module) -> int:
+    """Bytes of all weights. A shared one counts once, but twice if it is packed and something else uses it too."""
+    packed = dict(held(module) for module in network.modules() if hasattr(module, "bytes"))
+    return sum(packed.values()) + sum(parameter.nbytes for parameter in network.parameters())
 
 
 def fingerprint(model: Any) -> str:

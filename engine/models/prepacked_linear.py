@@ -52,13 +52,11 @@ def can_prepack(weight: Tensor) -> bool:
     return weight.dtype is torch.float32
 
 
-def pack(network: nn.Module) -> int:
+def pack(network: nn.Module) -> None:
     """Replace all linear layers of a network that can be prepacked.
 
-    Returns:
-        Bytes added: a weight that something else uses too (tied embeddings) is kept in both layouts.
+    A weight that something else uses too (tied embeddings) is kept in both layouts.
     """
-    before = _bytes(network)
     layers = [
         (module, name, child)
         for module in network.modules()
@@ -66,7 +64,7 @@ def pack(network: nn.Module) -> int:
         if type(child) is nn.Linear and can_prepack(child.weight)
     ]
     if not layers:
-        return 0
+        return
     while layers:  # each plain weight is freed as soon as it is packed
         module, name, child = layers.pop()
         setattr(module, name, PrepackedLinear(child))
@@ -74,7 +72,6 @@ def pack(network: nn.Module) -> int:
     for parameter in network.parameters():
         # The others may be views of a memory-mapped file, which would stay resident as a whole.
         parameter.data = parameter.data.clone()
-    return _bytes(network) - before
 
 
 def prepacked_linear(weight: Tensor) -> nn.Module:
@@ -83,8 +80,3 @@ def prepacked_linear(weight: Tensor) -> nn.Module:
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     linear.weight = nn.Parameter(weight, requires_grad=False)
     return PrepackedLinear(linear) if can_prepack(weight) else linear
-
-
-def _bytes(network: nn.Module) -> int:
-    plain = sum(parameter.nbytes for parameter in network.parameters())
-    return plain + sum(module.bytes for module in network.modules() if isinstance(module, PrepackedLinear))

@@ -160,11 +160,6 @@ def converted(gguf: GgufFile, store: ModelStore, progress: Progress, *, weights:
     return store.find_or_build(gguf.name, gguf.origin, build, progress, has_weights if weights else lambda _: True)
 
 
-def described(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
-    """Folder with the configuration and the tokenizer of a GGUF file, perhaps without weights; made if needed."""
-    return converted(gguf, store, progress, weights=False)
-
-
 def empty_folder(folder: Path, purpose: str) -> Path:
     """Create a folder, without the files of an interrupted attempt."""
     with disk_errors(folder.parent, purpose):

@@ -25,7 +25,7 @@ from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart,
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, is_hub_id
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.models.resolve import described, gguf_of, resolve
+from specchat.engine.models.resolve import converted, gguf_of, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -168,7 +168,7 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
         if is_hub_id(draft):
             return load_part(draft, model, store, progress), []
         if runs_preset_file(config.target, config, model.device):
-            folder = described(gguf_of(config.target, store, progress), store, progress)
+            folder = converted(gguf_of(config.target, store, progress), store, progress, weights=False)
         else:
             folder = resolve(config.target, store, progress, weights=False)
         return load_own_part(folder, model), []
@@ -227,27 +227,21 @@ class _Loaded:
         return (slots, context) != (self.config.slots, self.context)
 
 
-def _context(model: Model, requested: int | None, memory: int | None, cache_type: str) -> int:
+def _context(model: Model, requested: int | None, memory: int, cache_type: str) -> int:
     """Tokens of a text as requested; else all that a model reads with the rotary factors that it was first trained
     with, if so many bytes can hold them."""
     if requested is not None:
         return min(requested, model.context)
     if not isinstance(model, PackedModel):
         return min(model.context, _RESERVED_CONTEXT)
-    context = model.short_context(model.context) or model.context
-    if memory is not None:
-        held = memory // max(column_bytes(model.cached, TYPES[cache_type]), 1) - _OVERHANG - BLOCK
-        context = min(context, max(held, _LEAST_CONTEXT))
-    return context
+    held = memory // max(column_bytes(model.cached, TYPES[cache_type]), 1) - _OVERHANG - BLOCK
+    return min(model.short_context(model.context) or model.context, max(held, _LEAST_CONTEXT))
 
 
-def cache_memory(config: EngineConfig, device: torch.device) -> int | None:
-    """Bytes for the blocks of all caches: as requested, else a part of what is free; None if that is not known."""
+def cache_memory(config: EngineConfig, device: torch.device) -> int:
+    """Bytes for the blocks of all caches: as requested, else a part of what is free."""
     free = available_memory(device)
-    if config.cache_memory is None:
-        return None if free is None else int(free * _CACHE_SHARE)
-    wanted = int(config.cache_memory * 1e9)
-    return wanted if free is None else min(wanted, free)
+    return int(free * _CACHE_SHARE) if config.cache_memory is None else min(int(config.cache_memory * 1e9), free)
 
 
 def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assembly:

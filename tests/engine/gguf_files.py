@@ -10,7 +10,6 @@ import torch
 from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType, GGUFValueType, GGUFWriter, get_tensor_name_map, quants
 from torch import Tensor
 
-from specchat.engine.models.gguf.blocks import GgmlType
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, write_model
@@ -119,7 +118,7 @@ def write_gguf(
         values = weight.float().contiguous()
         chosen = kind(place, values) if values.ndim > 1 and "norm" not in place else GGMLQuantizationType.F32
         if chosen in _DRAWN:
-            raw = random_blocks(GgmlType(chosen), values[..., 0].numel(), values.shape[-1], 0.0005)
+            raw = random_blocks(chosen, values[..., 0].numel(), values.shape[-1], 0.0005)
             raw = raw.reshape(*values.shape[:-1], -1)
         else:
             raw = quants.quantize(values.numpy(), chosen)

@@ -23,11 +23,10 @@ from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
-from specchat.engine.kernels.decoder_shape import DecoderShape, check_sizes
-from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_head import STATE, HeadWeights, PackedHead, Scores
+from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
+from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerWeights
+from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
 from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules, TargetStates
-from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
@@ -73,7 +72,7 @@ class PackedLayer(HeadLayer):
         penalties: PenaltiesOfRows | None = None,
         window: int = WINDOW,
     ) -> None:
-        self._head = PackedHead(_weights(head, scores, embedding, pool.width * BLOCK, window))
+        self._head = _packed(head, scores, embedding, pool.width * BLOCK, window)
         self._shape = head.shape
         self._tables = pool.tables
         self.allocate(pool.blocks)
@@ -295,14 +294,13 @@ def _fill(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: Penaltie
     return ids, numbers
 
 
-def _weights(
-    head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, positions: int, window: int
-) -> HeadWeights:
-    """The head's weights as the kernels take them, in the memory that they are in."""
+def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, positions: int, window: int) -> PackedHead:
+    """The head on the kernels, its weights in the memory that they are in."""
     shape = head.shape
     fuse, again, token, qkv, out, gate_up, down = (getattr(head, name).matrix for name in _MATRICES)
     queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     layer = LayerWeights(
+        shape=LayerShape(shape.key_heads, shape.head_size, shape.intermediate),
         query=qkv.part(0, queries),
         key=qkv.part(queries, keys),
         value=qkv.part(queries + keys, keys),
@@ -337,7 +335,7 @@ def _weights(
         [(cosines, sines)],
         clusters=head.clusters.matrix if isinstance(head.clusters, QuantizedLinear) else None,
     )
-    return HeadWeights(whole, fuse, again, token, len(shape.taps))
+    return PackedHead(whole, fuse, again, token, len(shape.taps))
 
 
 def _plain(values: Tensor) -> NDArray[np.float32]:

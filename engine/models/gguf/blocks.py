@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -26,24 +25,6 @@ _UNPACKED = 1 << 24
 """Number of weights that are unpacked at a time, so that what it takes stays small."""
 
 
-class GgmlType(IntEnum):
-    """Supported tensor types, by ggml's numbers."""
-
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q3_K = 11
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    BF16 = 30
-    MXFP4 = 39
-
-
 def read_matrix(
     header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64] | slice = slice(None)
 ) -> MatrixArrays:
@@ -55,21 +36,24 @@ def read_matrix(
         chosen: rows, in this order; all by default.
 
     Raises:
-        EngineError: its type is not one of `GgmlType`, blocks do not divide its rows, or a scale is not a number.
+        EngineError: its type is not one of `TYPES`, blocks do not divide its rows, or a scale is not a number.
     """
-    kind = readable_type(header, tensor)
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    check_type(header, tensor)
     columns, rows = tensor.shape[0], math.prod(tensor.shape[1:])
-    if kind in _BLOCKS and columns % (block := _BLOCKS[kind][2]):
+    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[tensor.type]]
+    if columns % block:
         raise EngineError(
             f"{header.path} is damaged: the rows of {tensor.name} have {columns} weights, which blocks of {block} do "
             "not divide; fetch the file again"
         )
     raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes)
     rows_of_bytes = raw.reshape(rows, -1)[chosen]
-    if kind in _PLAIN:
-        form, dtype = _PLAIN[kind]
+    if tensor.type in _PLAIN:
+        form, dtype = _PLAIN[tensor.type]
         return MatrixArrays(form, rows_of_bytes.view(dtype))
-    unpack, form, _, block_bytes = _BLOCKS[kind]
+    unpack, form = _BLOCKS[tensor.type]
     parts: dict[str, Array] = {}
     step = max(_UNPACKED // columns, 1)
     for first in range(0, len(rows_of_bytes), step):
@@ -90,12 +74,8 @@ def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.
     """Rows of a tensor, dequantised by the gguf package, so bit-identical to those of transformers."""
     from gguf import GGMLQuantizationType, quants
 
-    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(math.prod(tensor.shape[1:]), -1)[
-        chosen
-    ]
-    kind = GGMLQuantizationType(tensor.type)
-    plain = {GGMLQuantizationType.F32: "<f4", GGMLQuantizationType.F16: "<f2"}.get(kind)
-    values: NDArray[np.float32] = raw.view(plain).astype(np.float32) if plain else quants.dequantize(raw, kind)
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(math.prod(tensor.shape[1:]), -1)
+    values: NDArray[np.float32] = quants.dequantize(raw[chosen], GGMLQuantizationType[tensor.type])
     return values
 
 
@@ -105,42 +85,36 @@ def read_vector(header: GgufHeader, tensor: GgufTensor) -> NDArray[np.float32]:
     Raises:
         EngineError: it is quantised.
     """
-    kind = readable_type(header, tensor)
-    if kind not in _PLAIN:
-        raise EngineError(f"{header.path} has {tensor.name} as {kind.name}: plain numbers are expected there")
-    form, dtype = _PLAIN[kind]
+    if tensor.type not in _PLAIN:
+        raise EngineError(f"{header.path} has {tensor.name} as {tensor.type}: plain numbers are expected there")
+    form, dtype = _PLAIN[tensor.type]
     raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes)
     values: NDArray[np.float32] = MatrixArrays(form, raw.view(dtype)[None]).values()[0]
     return values
 
 
-def readable_type(header: GgufHeader, tensor: GgufTensor) -> GgmlType:
-    """The type of a tensor.
+def check_type(header: GgufHeader, tensor: GgufTensor) -> None:
+    """Check that the type of a tensor is one of `TYPES`.
 
     Raises:
         EngineError: it is not supported.
     """
-    try:
-        return GgmlType(tensor.type)
-    except ValueError:
-        from gguf import GGMLQuantizationType
-
-        name = GGMLQuantizationType(tensor.type).name
+    if tensor.type not in TYPES:
         raise EngineError(
-            f"{header.path} has {tensor.name} as {name}, which cannot be kept quantised: the types that can are "
-            f"{', '.join(kind.name for kind in GgmlType)}"
-        ) from None
+            f"{header.path} has {tensor.name} as {tensor.type}, which cannot be kept quantised: the types that can are "
+            f"{', '.join(TYPES)}"
+        )
 
 
 def most_common_type(header: GgufHeader) -> str:
     """Name of the type of most weights, the embedding excluded if types differ."""
-    counts: Counter[int] = Counter()
+    counts: Counter[str] = Counter()
     for tensor in header.tensors.values():
         counts[tensor.type] += tensor.elements
     embedding = header.tensors.get("token_embd.weight")
     if embedding is not None and len(counts) > 1:
         counts[embedding.type] -= embedding.elements
-    return GgmlType(counts.most_common(1)[0][0]).name
+    return counts.most_common(1)[0][0]
 
 
 def _q4_0(blocks: Bytes) -> dict[str, Array]:
@@ -242,21 +216,23 @@ def _bits(packed: Bytes) -> Bytes:
     return bits
 
 
-_PLAIN: dict[GgmlType, tuple[Format, np.dtype[Any]]] = {
-    GgmlType.F32: (Format.F32, np.dtype("<f4")),
-    GgmlType.F16: (Format.F16, np.dtype("<f2")),
-    GgmlType.BF16: (Format.BF16, np.dtype("<u2")),
+_PLAIN: dict[str, tuple[Format, str]] = {
+    "F32": (Format.F32, "<f4"),
+    "F16": (Format.F16, "<f2"),
+    "BF16": (Format.BF16, "<u2"),
 }
-_BLOCKS: dict[GgmlType, tuple[Callable[[Bytes], dict[str, Array]], Format, int, int]] = {
-    GgmlType.Q4_0: (_q4_0, Format.Q4, 32, 18),
-    GgmlType.Q4_1: (_q4_1, Format.Q4, 32, 20),
-    GgmlType.Q5_0: (_q5_0, Format.Q8, 32, 22),
-    GgmlType.Q5_1: (_q5_1, Format.Q8_MINIMUM, 32, 24),
-    GgmlType.Q8_0: (_q8_0, Format.Q8, 32, 34),
-    GgmlType.Q3_K: (_q3_k, Format.Q8_SUPER16, 256, 110),
-    GgmlType.Q4_K: (_q4_k, Format.Q4_SUPER, 256, 144),
-    GgmlType.Q5_K: (_q5_k, Format.Q8_SUPER, 256, 176),
-    GgmlType.Q6_K: (_q6_k, Format.Q8_SUPER16, 256, 210),
-    GgmlType.MXFP4: (_mxfp4, Format.MXFP4, 32, 17),
+_BLOCKS: dict[str, tuple[Callable[[Bytes], dict[str, Array]], Format]] = {
+    "Q4_0": (_q4_0, Format.Q4),
+    "Q4_1": (_q4_1, Format.Q4),
+    "Q5_0": (_q5_0, Format.Q8),
+    "Q5_1": (_q5_1, Format.Q8_MINIMUM),
+    "Q8_0": (_q8_0, Format.Q8),
+    "Q3_K": (_q3_k, Format.Q8_SUPER16),
+    "Q4_K": (_q4_k, Format.Q4_SUPER),
+    "Q5_K": (_q5_k, Format.Q8_SUPER),
+    "Q6_K": (_q6_k, Format.Q8_SUPER16),
+    "MXFP4": (_mxfp4, Format.MXFP4),
 }
-"""Function that unpacks blocks, format of the result, columns and bytes per block."""
+"""Function that unpacks blocks, and format of the result."""
+TYPES = (*_PLAIN, *_BLOCKS)
+"""Supported types of tensors, by ggml's names."""

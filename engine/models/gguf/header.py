@@ -28,7 +28,8 @@ class GgufTensor:
 
     name: str
     shape: tuple[int, ...]
-    type: int
+    type: str
+    """ggml's name of it: Q4_K."""
     offset: int
     """Bytes from the start of the file."""
     bytes: int
@@ -170,8 +171,9 @@ class _Reader:
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
         from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
-        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-        return GgufTensor(name, shape, kind, offset, math.prod(shape) // block * block_bytes)
+        named = GGMLQuantizationType(kind)
+        block, block_bytes = GGML_QUANT_SIZES[named]
+        return GgufTensor(name, shape, named.name, offset, math.prod(shape) // block * block_bytes)
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

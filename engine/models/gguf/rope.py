@@ -13,7 +13,6 @@ from specchat.engine.models.gguf.header import GgufHeader, rounded
 
 TABLE = "rope_freqs.weight"
 LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
-_FLOAT32 = 0
 _ORIGINAL_CONTEXT, _LOW, _HIGH = 8192, 1.0, 4.0
 """Scaling parameters shared by all Llama 3.1 to 3.3 models; only the factor differs."""
 
@@ -54,7 +53,7 @@ def rope_parameters(header: GgufHeader) -> dict[str, Any]:
 
 def float32_table(header: GgufHeader, name: str) -> NDArray[np.float32]:
     tensor = header.tensor(name)
-    if tensor.type != _FLOAT32:
+    if tensor.type != "F32":
         raise EngineError(f"{header.path} is damaged ({name} is not float32): fetch it again")
     return np.fromfile(header.path, dtype="<f4", count=tensor.elements, offset=tensor.offset)
 

@@ -14,13 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.decoder_shape import (
-    DecoderShape,
-    LayerShape,
-    check_delta_net,
-    check_experts,
-    check_sizes,
-)
+from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_shape
 from specchat.engine.models.packed import names
 
 if TYPE_CHECKING:
@@ -172,7 +166,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     looks_ahead = getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
     if looks_ahead or getattr(config, "enable_moe_block", False) or (delta and config.attention_bias):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
-    activation, mixture = _activation(config), _mixture(config)
+    activation = _activation(config)
     network = _empty_network(config)
     types, rotaries = _rotaries(config, network)
     layer_types = list(getattr(config, "layer_types", None) or [])
@@ -181,11 +175,9 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     gemma, gemma4, lfm2 = kind in _GEMMA, kind in _GEMMA4, kind == "lfm2"
     layer_shapes = _layer_shapes(config, network) if gemma4 else ()
     usual = layer_shapes[0] if layer_shapes else _usual_shape(config, network)
-    for each in (usual, *layer_shapes):
-        check_sizes(config.hidden_size, each.head_size, each.intermediate)
     described = DecoderDescription(
         shape=DecoderShape(
-            **mixture,
+            **_mixture(config),
             **(_delta_net(config) if delta else {}),
             hidden=config.hidden_size,
             heads=config.num_attention_heads,
@@ -215,10 +207,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
         value_norm=gemma4,
         inputs=gemma4 and getattr(config, "hidden_size_per_layer_input", 0) > 0,
     )
-    if mixture:
-        check_experts(described.shape)
-    if delta:
-        check_delta_net(described.shape)
+    check_shape(described.shape, (usual, *layer_shapes))
     return described
 
 

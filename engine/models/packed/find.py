@@ -15,7 +15,7 @@ from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.file import PackedFileError, read_index
-from specchat.engine.models.resolve import GgufFile, described, empty_folder, gguf_of, is_gguf, resolve
+from specchat.engine.models.resolve import GgufFile, converted, empty_folder, gguf_of, is_gguf, resolve
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.progress import Progress
 
@@ -90,7 +90,7 @@ def _from_gguf(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
         from specchat.engine.models.packed.build import pack_gguf
 
         file = gguf.file(work)
-        model = described(replace(gguf, file=lambda _: file), store, progress)
+        model = converted(replace(gguf, file=lambda _: file), store, progress, weights=False)
         pack_gguf(file, model, folder, gguf.digest, progress)
 
     return _packed(f"{gguf.name}.gguf", gguf.digest, store.packed, build, progress)

@@ -15,11 +15,11 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import MTP
 from specchat.engine.models.gguf.blocks import (
+    check_type,
     dequantized_rows,
     most_common_type,
     read_matrix,
     read_vector,
-    readable_type,
 )
 from specchat.engine.models.gguf.config import FAMILIES
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
@@ -80,7 +80,7 @@ class GgufSource:
                 f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
             )
         for tensor in header.tensors.values():
-            readable_type(header, tensor)
+            check_type(header, tensor)
         self._config = config
         self.format = most_common_type(header)
         self.header, self._names = header, header.names()
@@ -93,16 +93,6 @@ class GgufSource:
             self._rows = {f"self_attn.{part}": split_pairs(count, config.head_dim) for part, count in heads.items()}
         elif header.architecture.startswith("qwen35"):
             self._rows, self._columns = grouped_heads(config)
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-        return self.header.parameters
-
-    @property
-    def bytes(self) -> int:
-        """Size of the weights."""
-        return self.header.bytes
 
     def fingerprint(self) -> str:
         """Fingerprint of the network."""

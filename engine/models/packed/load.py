@@ -13,8 +13,7 @@ from torch import Tensor
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_shape import DecoderShape
-from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
+from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import LoadedModel, display_name, load_model, norms_fingerprint, shared
@@ -53,16 +52,9 @@ class PackedModel:
     """The model is decoder-only."""
     backend: ClassVar[str] = "specchat.engine.backends.packed"
     """Module whose `build` makes its backend."""
-
-    @property
-    def device(self) -> torch.device:
-        """Always the CPU."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of logits and hidden states."""
-        return torch.float32
+    device: ClassVar[torch.device] = torch.device("cpu")
+    dtype: ClassVar[torch.dtype] = torch.float32
+    """Of logits and hidden states."""
 
     @property
     def norms(self) -> str:

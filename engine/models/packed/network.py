@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows, most_common_type, read_matrix
+from specchat.engine.models.gguf.blocks import TYPES, dequantized_rows, most_common_type, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.joined_linear import join_layers
-from specchat.engine.models.load import LoadedModel, fingerprint, load_model
+from specchat.engine.models.load import LoadedModel, fingerprint, load_model, weight_bytes
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
 from specchat.engine.models.packed.gpu_layers import (
     GpuQuantizedEmbedding,
@@ -38,7 +36,6 @@ _LEAST_SHARE = 0.5
 """Minimum share of weights in layers that can be quantised; below it, quantisation does not pay."""
 _COMPARED = 16
 """Number of rows compared to recognise a tensor."""
-_QUANTIZED = (QuantizedLinear, QuantizedEmbedding, GpuQuantizedLinear, GpuQuantizedEmbedding)
 _STORED = {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}
 
 
@@ -98,7 +95,7 @@ class GgufCodes:
             stored = f"{name}.weight"
             return self.source.matrix(stored if self.source.has(stored) or not is_end else EMBEDDING)
         tensor = self._header.tensors.get(f"{self._names.get_name(name)}.weight")
-        if tensor is not None and tensor.type in set(GgmlType) and self._is_same(tensor, weight):
+        if tensor is not None and tensor.type in TYPES and self._is_same(tensor, weight):
             return read_matrix(self._header, tensor)
         return quantize(weight, "q8")
 
@@ -115,33 +112,6 @@ Codes = MadeCodes | GgufCodes
 """Source of the quantised weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Layers:
-    """Quantised layers of a device."""
-
-    dtype: torch.dtype
-    """Of the computation."""
-    place: Callable[[MatrixArrays], Any]
-    """Makes the weight of layers, which two can share; None if the device's kernel cannot compute with it."""
-    linear: Callable[[Any, Tensor | None], nn.Module]
-    """Makes a linear layer from weight and bias."""
-    embedding: Callable[[Any], nn.Module]
-    """Makes an embedding from its weight."""
-
-    @classmethod
-    def on(cls, device: torch.device) -> _Layers:
-        """On our kernels on a CPU, else on torch's int4 kernel.
-
-        Raises:
-            EngineError: as for `check_kernel`.
-        """
-        if device.type == "cpu":
-            return cls(torch.float32, pack, QuantizedLinear, QuantizedEmbedding)
-        check_kernel(device)
-        linear, embedding = (partial(kind, device=device) for kind in (GpuQuantizedLinear, GpuQuantizedEmbedding))
-        return cls(torch.bfloat16, lambda arrays: arrays if fits(arrays) else None, linear, embedding)
-
-
 def load_quantized_network(
     folder: Path, codes: Codes, device: torch.device, progress: Progress, stage: str = "target"
 ) -> LoadedModel:
@@ -156,8 +126,10 @@ def load_quantized_network(
     Raises:
         EngineError: as for `load_model` and `check_kernel`, or most weights are not in linear layers.
     """
-    layers, source = _Layers.on(device), codes.source
-    elsewhere = source.parameters if source else 0
+    source, computed = codes.source, torch.float32 if device.type == "cpu" else torch.bfloat16
+    if device.type != "cpu":
+        check_kernel(device)
+    elsewhere = source.header.parameters if source else 0
     dtype = _STORED.get(frozenset(Checkpoint.open(folder, elsewhere).dtypes), torch.float32)
     loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage, source)
     require_decoder_only(loaded, "codes need")
@@ -165,12 +137,12 @@ def load_quantized_network(
     rest: nn.Module = loaded.model
     try:
         if source:  # biases before they become a part of quantised layers
-            source.fill(loaded.model, layers.dtype, lambda weight: weight.ndim < 2)
-        _quantize(loaded.model, codes, layers)
+            source.fill(loaded.model, computed, lambda weight: weight.ndim < 2)
+        _quantize(loaded.model, codes, device)
         if source:
-            source.fill(loaded.model, layers.dtype, lambda weight: weight.is_meta)
+            source.fill(loaded.model, computed, lambda weight: weight.is_meta)
         for parameter in rest.parameters():  # buffers, such as rotary frequencies, stay in float32
-            parameter.data = parameter.data.to(layers.dtype)
+            parameter.data = parameter.data.to(computed)
         rest.to(device)
         if device.type == "cuda":
             join_layers(rest)
@@ -178,11 +150,14 @@ def load_quantized_network(
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     trim_heap()
-    return replace(loaded, quantized=codes.format, weight_bytes=_bytes(loaded.model))
+    return replace(loaded, quantized=codes.format, weight_bytes=weight_bytes(loaded.model))
 
 
-def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
-    """Replace layers one at a time: each weight is freed as soon as it is packed."""
+def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
+    """Replace layers one at a time: each weight is freed as soon as it is packed.
+
+    On a CPU they run on our kernels, else on torch's int4 kernel, which cannot compute with every weight.
+    """
     embedding, output = network.get_input_embeddings(), network.get_output_embeddings()
     tied = output is not None and output.weight is embedding.weight
     places = [
@@ -199,6 +174,7 @@ def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
             "quantised"
         )
     table: Any = None
+    on_cpu = device.type == "cpu"
     while places:
         module, name, path = places.pop(0)
         child = getattr(module, name)
@@ -207,12 +183,19 @@ def _quantize(network: Any, codes: Codes, layers: _Layers) -> None:
             placed = table
         else:
             weight = child.weight.detach().T if _is_transposed(child) else child.weight.detach()
-            placed = layers.place(codes.of(path, weight, is_end=is_end))
+            placed = _placed(codes.of(path, weight, is_end=is_end), on_cpu=on_cpu)
             table = placed if is_end else table
         if placed is not None and _is_linear(child):
-            setattr(module, name, layers.linear(placed, getattr(child, "bias", None)))
+            bias = getattr(child, "bias", None)
+            made = QuantizedLinear(placed, bias) if on_cpu else GpuQuantizedLinear(placed, bias, device)
+            setattr(module, name, made)
         elif placed is not None:
-            setattr(module, name, layers.embedding(placed))
+            setattr(module, name, QuantizedEmbedding(placed) if on_cpu else GpuQuantizedEmbedding(placed, device))
+
+
+def _placed(arrays: MatrixArrays, *, on_cpu: bool) -> Any:
+    """The weight of layers, which two can share; None if torch's kernel cannot compute with it."""
+    return pack(arrays) if on_cpu else arrays if fits(arrays) else None
 
 
 def _is_transposed(layer: nn.Module) -> bool:
@@ -232,16 +215,3 @@ def _can_be_quantized(layer: nn.Module) -> bool:
         return False
     weight: Any = layer.weight
     return int(weight.shape[0 if _is_transposed(layer) else 1]) % GROUP == 0
-
-
-def held(layer: Any) -> tuple[object, int]:
-    """Object that holds the weight of a linear layer or embedding, which two layers can share, and its bytes."""
-    if hasattr(layer, "bytes"):
-        return getattr(layer, "matrix", layer), layer.bytes
-    return layer.weight, layer.weight.nbytes
-
-
-def _bytes(network: nn.Module) -> int:
-    """Bytes of all weights; a shared weight counts once."""
-    quantized = dict(held(module) for module in network.modules() if isinstance(module, _QUANTIZED))
-    return sum(quantized.values()) + sum(parameter.nbytes for parameter in network.parameters())

@@ -17,8 +17,8 @@ from torch.utils.benchmark import Timer
 
 from specchat.engine.device.device import available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
+from specchat.engine.models.load import held
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.models.packed.network import held
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import speedup_of_rounds
@@ -161,9 +161,7 @@ def _rounds(events: Sequence[Event]) -> list[tuple[list[Round], float]]:
 
 def copy_bandwidth(device: torch.device) -> float:
     """Copy bandwidth of the device: bytes read plus bytes written per second, median of several large copies."""
-    size, free = COPIED[device.type], available_memory(device)
-    if free is not None:
-        size = min(size, free // 4)
+    size = min(COPIED[device.type], available_memory(device) // 4)
     source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
     blocks = {"source": source, "target": torch.empty_like(source)}
     timer = Timer("target.copy_(source)", globals=blocks, num_threads=torch.get_num_threads())

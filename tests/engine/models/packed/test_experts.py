@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
+from gguf import GGMLQuantizationType as GgmlType
 from safetensors.torch import load_file, save_file
 
 from specchat.engine.backends.packed import PackedBackend
@@ -14,7 +14,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format, unpack
 from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.gguf.blocks import GgmlType, dequantized_rows
+from specchat.engine.models.gguf.blocks import dequantized_rows
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.build import pack_gguf
@@ -38,11 +38,11 @@ def write_mixture(name: str, folder: Path, file: Path, *kinds: GgmlType) -> Path
     """Write a GGUF file with experts of these types (gate, up, down), other matrices Q8_0; give the file back."""
     of_experts = dict(zip(("gate", "up", "down"), kinds, strict=True))
 
-    def kind(place: str, _: torch.Tensor) -> GGMLQuantizationType:
+    def kind(place: str, _: torch.Tensor) -> GgmlType:
         if place.endswith("bias") or "_inp" in place:
-            return GGMLQuantizationType.F32
+            return GgmlType.F32
         part = next((part for part in of_experts if f"{part}_exps" in place), "")
-        return GGMLQuantizationType(of_experts.get(part, GgmlType.Q8_0))
+        return of_experts.get(part, GgmlType.Q8_0)
 
     return write_gguf(name, folder, file, kind)
 
@@ -123,7 +123,7 @@ def test_experts_of_qwen3_keep_the_codes_of_a_gguf_file(kinds: tuple[GgmlType, .
     packed, header = pack_file(file, folder, tmp_path), GgufHeader.read(file)
     for part, kind in zip(("gate", "up", "down"), kinds, strict=True):
         tensor = header.tensors[f"blk.1.ffn_{part}_exps.weight"]
-        assert tensor.type == kind
+        assert tensor.type == kind.name
         matrix = packed.weights.matrix(f"model.layers.1.mlp.experts.{part}_proj.weight")
         wanted = dequantized_rows(header, tensor, np.arange(matrix.rows))
         np.testing.assert_allclose(unpack(matrix), wanted, rtol=1e-6, atol=1e-9)
