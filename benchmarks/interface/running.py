@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.terminal import Terminal, TerminalSize
 
@@ -51,6 +53,13 @@ def absorb(terminal: Terminal, seconds: float) -> int:
     while (left := end - time.monotonic()) > 0:
         size += len(terminal.read(left))
     return size
+
+
+def specchat(*words: str) -> Any:
+    """What a command of this checkout prints as JSON."""
+    command = [sys.executable, *PROGRAM, *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    return json.loads(done.stdout)
 
 
 def load_of_machine() -> str:
