@@ -84,8 +84,8 @@ def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = Non
     draws = np.random.default_rng(1)
     writer = GGUFWriter(file, shape.architecture, use_temp_file=True)
     writer.add_name(file.stem)
-    sizes = {"context_length": CONTEXT, "embedding_length": shape.hidden, "block_count": shape.layers}
-    for key, value in {**sizes, "vocab_size": shape.vocabulary, **shape.metadata}.items():
+    about = {"context_length": CONTEXT, "embedding_length": shape.hidden, "block_count": shape.layers}
+    for key, value in {**about, "vocab_size": shape.vocabulary, **shape.metadata}.items():
         writer.add_key_value(f"{shape.architecture}.{key}", value, _KINDS[type(value)])
     _copy_tokenizer(GGUFReader(tokenizer), writer, shape.vocabulary)
     embedding: Tensor = ("token_embd.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)

@@ -15,6 +15,7 @@ from typing import Any
 from tests.terminal import Terminal, TerminalSize
 
 FIGURES = "figures.json"
+RATE = 200.0
 SIZE: TerminalSize = {"columns": 140, "rows": 40}
 ENTER, NEW_CHAT, QUIT = "\r", "\x0e", "\x11"
 Row = tuple[str, str]
@@ -24,10 +25,10 @@ PROGRAM = ("-c", "from specchat.app.cli.main import main; main()")
 
 
 @contextmanager
-def paced_app(home: Path, rate: float = 200.0) -> Iterator[Terminal]:
-    """The app with replies at `rate` tokens per second in all, ready to be asked."""
+def paced_app(home: Path) -> Iterator[Terminal]:
+    """The app with replies at `RATE` tokens per second in all, ready to be asked."""
     with Terminal(
-        sys.executable, "-m", "benchmarks.interface.paced", rate, home / FIGURES, SPECCHAT_HOME=str(home), **SIZE
+        sys.executable, "-m", "benchmarks.interface.paced", RATE, home / FIGURES, SPECCHAT_HOME=str(home), **SIZE
     ) as terminal:
         terminal.wait_for("Ask anything")
         terminal.wait_for("smollm2-135m ◂ ngram")
