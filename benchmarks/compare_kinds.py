@@ -13,16 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
-import sys
-from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.interface.running import PROGRAM, load_of_machine
-from specchat.engine import Engine, EngineConfig, Message, Request, Round
+from benchmarks.interface.running import load_of_machine, specchat
+from specchat.engine import EngineConfig, Round, Sampling
 from specchat.engine.tools.prompts import load_prompts
+from specchat.engine.tools.runner import NONE, run_pass, running
 
 SETS = ("code", "copy", "structured")
 """Prompt sets that share no kind with the conversations that `distill` trains on."""
@@ -49,13 +47,11 @@ def main() -> None:
 def answered(target: str, limit: int, max_tokens: int) -> list[str]:
     """Lines of JSON: prompts with the target's greedy replies."""
     lines = []
-    with closing(Engine(EngineConfig(target))) as engine:
-        engine.start()
-        engine.wait_ready()
+    with running(EngineConfig(target)) as (engine, _, _):
         for name in SETS:
             for prompt in load_prompts([name])[0].prompts[:limit]:
-                asked = Request("r", messages=(Message("user", prompt.text),), drafter="none", max_tokens=max_tokens)
-                reply = "".join(event.text for event in engine.stream(asked) if isinstance(event, Round))
+                (events,) = run_pass(engine, NONE, [prompt], 1, Sampling(), max_tokens)
+                reply = "".join(event.text for event in events if isinstance(event, Round))
                 turns = [{"role": "user", "content": prompt.text}, {"role": "assistant", "content": reply}]
                 lines.append(json.dumps({"category": name, "messages": turns}) + "\n")
     return lines
@@ -83,14 +79,9 @@ def mean(values: list[float]) -> float:
 
 def figures(*words: str) -> dict[str, Any]:
     """What a command prints as JSON."""
-    found: dict[str, Any] = json.loads(said(*words, "--json"))
-    return found
-
-
-def said(*words: str) -> str:
-    """What `specchat` prints for these words."""
     print("specchat", shlex.join(words)[:150], flush=True)
-    return subprocess.run([sys.executable, *PROGRAM, *words], check=True, capture_output=True, text=True).stdout
+    found: dict[str, Any] = specchat(*words)
+    return found
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ _STEP = np.float16(1e-4)
 """Of a Q4_K block: weights then have a standard deviation of about 0.03."""
 _OUTER_STEP = np.float16(2e-5)
 """Of a Q6_K block, for the same."""
+_KINDS = {int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32, list: GGUFValueType.ARRAY}
+"""Of metadata."""
 Tensor = tuple[str, tuple[int, ...], Type]
 """Name, sizes with the rows first, and type."""
 
@@ -82,12 +84,9 @@ def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = Non
     draws = np.random.default_rng(1)
     writer = GGUFWriter(file, shape.architecture, use_temp_file=True)
     writer.add_name(file.stem)
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_block_count(shape.layers)
-    writer.add_vocab_size(shape.vocabulary)
-    for key, value in shape.metadata.items():
-        _add_value(writer, f"{shape.architecture}.{key}", value)
+    about = {"context_length": CONTEXT, "embedding_length": shape.hidden, "block_count": shape.layers}
+    for key, value in {**about, "vocab_size": shape.vocabulary, **shape.metadata}.items():
+        writer.add_key_value(f"{shape.architecture}.{key}", value, _KINDS[type(value)])
     _copy_tokenizer(GGUFReader(tokenizer), writer, shape.vocabulary)
     embedding: Tensor = ("token_embd.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)
     norm: Tensor = ("output_norm.weight", (shape.hidden,), Type.F32)
@@ -104,14 +103,6 @@ def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = Non
     writer.close()
 
 
-def _add_value(writer: GGUFWriter, key: str, value: Any) -> None:
-    kinds = {bool: GGUFValueType.BOOL, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}
-    if isinstance(value, list):
-        writer.add_array(key, value)
-    else:
-        writer.add_key_value(key, value, kinds[type(value)])
-
-
 def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter, vocabulary: int) -> None:
     for name, field in source.fields.items():
         if not name.startswith("tokenizer."):
@@ -121,10 +112,7 @@ def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter, vocabulary: int) -> 
             value = [*value, *(f"[PAD{token}]" for token in range(len(value), vocabulary))]
         elif name == "tokenizer.ggml.token_type":
             value = [*value, *[1] * (vocabulary - len(value))]
-        if field.types[0] is GGUFValueType.ARRAY:
-            writer.add_array(name, value)
-        else:
-            writer.add_key_value(name, value, field.types[0])
+        writer.add_key_value(name, value, field.types[0])
 
 
 def random_values(draws: np.random.Generator, name: str, sizes: tuple[int, ...], kind: Type) -> NDArray[Any]:
@@ -171,11 +159,27 @@ def _attention(shape: Shape, layer: int, heads: int, key_heads: int, size: int, 
     yield "attn_output.weight", (shape.hidden, heads * size), Type.Q4_K
 
 
+def _norms(size: int, *names: str) -> Iterator[Tensor]:
+    for name in names:
+        yield f"{name}.weight", (size,), Type.F32
+
+
 def _llama(shape: Shape, layer: int) -> Iterator[Tensor]:
     yield from _attention(shape, layer, 32, shape.metadata["attention.head_count_kv"], 64, gated=False)
     yield from _mlp(shape, layer, shape.metadata["feed_forward_length"])
-    for name in ("attn_norm", "ffn_norm"):
-        yield f"{name}.weight", (shape.hidden,), Type.F32
+    yield from _norms(shape.hidden, "attn_norm", "ffn_norm")
+
+
+def _llama_shape(layers: int, vocabulary: int, key_heads: int, rope_base: float) -> Shape:
+    metadata = {
+        "feed_forward_length": 8192,
+        "attention.head_count": 32,
+        "attention.head_count_kv": key_heads,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": 64,
+        "rope.freq_base": rope_base,
+    }
+    return Shape("llama", 2048, layers, vocabulary, metadata, _llama)
 
 
 def _qwen35(shape: Shape, layer: int) -> Iterator[Tensor]:
@@ -192,11 +196,9 @@ def _qwen35(shape: Shape, layer: int) -> Iterator[Tensor]:
         yield "ssm_out.weight", (shape.hidden, heads * size), Type.Q4_K
     else:
         yield from _attention(shape, layer, 8, 2, 256, gated=True)
-        for name in ("attn_q_norm", "attn_k_norm"):
-            yield f"{name}.weight", (256,), Type.F32
+        yield from _norms(256, "attn_q_norm", "attn_k_norm")
     yield from _mlp(shape, layer, 3584)
-    for name in ("attn_norm", "post_attention_norm"):
-        yield f"{name}.weight", (shape.hidden,), Type.F32
+    yield from _norms(shape.hidden, "attn_norm", "post_attention_norm")
 
 
 _PER_LAYER, _WITHOUT_KEYS = 256, 20
@@ -207,41 +209,17 @@ def _gemma4(shape: Shape, layer: int) -> Iterator[Tensor]:
     for tensor in _attention(shape, layer, 8, 1, size, gated=False):
         if own or tensor[0] in ("attn_q.weight", "attn_output.weight"):
             yield tensor
-    for name in ("attn_q_norm", "attn_k_norm") if own else ("attn_q_norm",):
-        yield f"{name}.weight", (size,), Type.F32
+    yield from _norms(size, *(("attn_q_norm", "attn_k_norm") if own else ("attn_q_norm",)))
     yield from _mlp(shape, layer, 6144 if own else 12288)
-    for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm"):
-        yield f"{name}.weight", (shape.hidden,), Type.F32
+    yield from _norms(shape.hidden, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm")
     yield "inp_gate.weight", (_PER_LAYER, shape.hidden), Type.Q4_K
     yield "proj.weight", (shape.hidden, _PER_LAYER), Type.Q4_K
     yield "layer_output_scale.weight", (1,), Type.F32
 
 
 SHAPES = {
-    "llama-3.2-1b": Shape(
-        *("llama", 2048, 16, 128_256),
-        {
-            "feed_forward_length": 8192,
-            "attention.head_count": 32,
-            "attention.head_count_kv": 8,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "rope.dimension_count": 64,
-            "rope.freq_base": 500_000.0,
-        },
-        _llama,
-    ),
-    "smollm2-1.7b": Shape(
-        *("llama", 2048, 24, 49_152),
-        {
-            "feed_forward_length": 8192,
-            "attention.head_count": 32,
-            "attention.head_count_kv": 32,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "rope.dimension_count": 64,
-            "rope.freq_base": 130_000.0,
-        },
-        _llama,
-    ),
+    "llama-3.2-1b": _llama_shape(16, 128_256, 8, 500_000.0),
+    "smollm2-1.7b": _llama_shape(24, 49_152, 32, 130_000.0),
     "qwen3.5-0.8b": Shape(
         *("qwen35", 1024, 24, 248_320),
         {

@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import Finished, Message, Outbox, Request, Round, read_trace, to_json
+from specchat.engine import Finished, Message, Outbox, Ready, Request, Round, read_trace, to_json
 from tests.app.recorded import TRACES
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
@@ -27,26 +27,20 @@ LIMIT_MS = 2.0
 """What attaching may add to a chunk."""
 
 
-class Paced(Sequence[Mapping[str, Any] | str]):
+class Paced(list[Mapping[str, Any] | str]):
     """Chunks that come at a steady pace; remembers when each was sent."""
 
     def __init__(self, chunks: Sequence[Mapping[str, Any] | str], pace_s: float) -> None:
-        self._chunks = chunks
+        super().__init__(chunks)
         self._pace_s = pace_s
         self.sent: list[float] = []
 
     def __iter__(self) -> Iterator[Mapping[str, Any] | str]:
         self.sent = []
-        for chunk in self._chunks:
+        for chunk in super().__iter__():
             time.sleep(self._pace_s)
             self.sent.append(time.perf_counter())
             yield chunk
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self._chunks[place]
 
 
 def specchat_chunks(count: int) -> list[dict[str, Any]]:
@@ -58,8 +52,6 @@ def specchat_chunks(count: int) -> list[dict[str, Any]]:
 
 def ready() -> dict[str, Any]:
     """The list of models of a `specchat serve`."""
-    from specchat.engine import Ready
-
     record = Ready("m", None, ("none",), "cpu", "", "float32", 512, 1, 0, 0, 0.0)
     return {"/v1/models": shapes.models("specchat", speculation=json.loads(to_json(record)))}
 

@@ -20,7 +20,7 @@ from specchat.engine import Engine, EngineConfig, Sampling
 from specchat.engine.models import DEFAULT_PRESET
 from specchat.engine.tools.bench.suite import measure
 from specchat.engine.tools.prompts import Prompt
-from specchat.engine.tools.runner import NONE
+from specchat.engine.tools.runner import NONE, running
 
 PROMPT = Prompt("Write a short story about a clockmaker and a talking bird.")
 TOKENS = 128
@@ -35,16 +35,13 @@ def main() -> None:
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(len(cores))
     print(f"{turns} turns on cores {cores}, {load_of_machine()}")
-    engine = Engine(EngineConfig(DEFAULT_PRESET))
-    engine.start()
-    engine.wait_ready()
     rates: dict[str, list[float]] = {"quiet": [], "busy": []}
-    _rate(engine)
-    for _ in range(turns):
-        for name, context in (("quiet", nullcontext()), ("busy", _busy(cores[0]))):
-            with context:
-                rates[name].append(_rate(engine))
-    engine.close()
+    with running(EngineConfig(DEFAULT_PRESET)) as (engine, _, _):
+        _rate(engine)
+        for _ in range(turns):
+            for name, context in (("quiet", nullcontext()), ("busy", _busy(cores[0]))):
+                with context:
+                    rates[name].append(_rate(engine))
     for name, found in rates.items():
         print(f"  {name:<6} {median(found):6.1f} tokens/s, {min(found):.1f} to {max(found):.1f}")
     ratios = [busy / quiet for quiet, busy in zip(rates["quiet"], rates["busy"], strict=True)]

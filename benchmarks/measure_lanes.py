@@ -9,14 +9,10 @@ and alone without a second lane. They take turns, so that other load of the mach
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 from collections import defaultdict
 from statistics import median
-from typing import Any
 
-from benchmarks.interface.running import PROGRAM, load_of_machine
+from benchmarks.interface.running import load_of_machine, specchat
 
 PROMPT = "Write a short story about a clockmaker and a talking bird."
 TOKENS = "96"
@@ -61,14 +57,6 @@ def alone(drafter: str) -> float:
     options = ("--drafter", drafter) if drafter == "none" else ("--drafter", drafter, "--gamma", GAMMA)
     rate: float = specchat("ask", PROMPT, *options, "--max-tokens", TOKENS)["tokens_per_second"]
     return rate
-
-
-def specchat(*arguments: str) -> Any:
-    """What a command prints as JSON."""
-    command = [sys.executable, *PROGRAM, *arguments, "--json"]
-    return json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
-    )
 
 
 if __name__ == "__main__":

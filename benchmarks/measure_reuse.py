@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from statistics import median
 
-from specchat.engine import Engine, EngineConfig, Finished, Outbox, Request, Round
+from specchat.engine import Admitted, Engine, EngineConfig, Round, Sampling
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import NONE, run_pass, running
 
 CHATS, CHAT_TOKENS = 50, 1000
 SHORT_TOKENS = 60
@@ -34,7 +34,7 @@ class Asker:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._draw, self._count = engine, random.Random(0), 0
+        self._engine, self._draw = engine, random.Random(0)
 
     def text(self, length: int) -> list[int]:
         """Random tokens."""
@@ -42,21 +42,12 @@ class Asker:
 
     def first_tokens(self, prompts: Sequence[Sequence[int]], most: int = 1) -> list[float]:
         """Send all prompts at once; seconds to the first token of each."""
-        boxes, started = [Outbox() for _ in prompts], time.perf_counter()
-        for prompt, box in zip(prompts, boxes, strict=True):
-            self._count += 1
-            request = Request(str(self._count), prompt_ids=tuple(prompt), max_tokens=most, drafter="none")
-            self._engine.submit(request, box)
-        firsts, left = [0.0] * len(boxes), set(range(len(boxes)))
-        while left:
-            for n in list(left):
-                for event in boxes[n].drain():
-                    if isinstance(event, Round) and not firsts[n]:
-                        firsts[n] = time.perf_counter() - started
-                    elif isinstance(event, Finished):
-                        assert not event.message, event.message
-                        left.discard(n)
-            time.sleep(0.0005)
+        asked = [Prompt(ids=tuple(prompt)) for prompt in prompts]
+        firsts = []
+        for events in run_pass(self._engine, NONE, asked, len(asked), Sampling(), most):
+            admitted = next(event for event in events if isinstance(event, Admitted))
+            first = next(event for event in events if isinstance(event, Round))
+            firsts.append(first.at - admitted.at + admitted.queued_s)
         return firsts
 
 
@@ -65,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="what the cache of all chats saves")
     parser.add_argument("--target", default="smollm2-135m")
     target = parser.parse_args().target
-    with started(target, slots=4) as engine:
+    with running(EngineConfig(target, slots=4)) as (engine, ready, _):
         ask = Asker(engine)
         chats = [ask.text(CHAT_TOKENS) for _ in range(CHATS)]
         read = [ask.first_tokens([chat])[0] for chat in chats]
@@ -87,28 +78,15 @@ def main() -> None:
             f"{CANDIDATES} candidates of a prompt of {PROMPT_TOKENS} tokens: all first tokens after "
             f"{median(four):.3f} s, one candidate {median(one):.3f} s, ratio {median(four) / median(one):.3f}"
         )
-        ready = engine.wait_ready()
         tokens = ready.kept_bytes / (ready.slot_bytes / (ready.context + BLOCK))
         print(f"cache: {ready.kept_bytes / 1e9:.2f} GB, about {tokens:,.0f} tokens")
-    with started(target, slots=CLIENTS) as engine:
+    with running(EngineConfig(target, slots=CLIENTS)) as (engine, _, _):
         ask = Asker(engine)
         system = ask.text(SYSTEM_TOKENS)
         waits = ask.first_tokens([[*system, *ask.text(QUESTION_TOKENS)] for _ in range(CLIENTS)], most=16)
         print(f"{CLIENTS} clients with one system prompt of {SYSTEM_TOKENS} tokens: median wait {median(waits):.3f} s")
         waits = ask.first_tokens([[*system, *ask.text(QUESTION_TOKENS)] for _ in range(CLIENTS)], most=16)
         print(f"the same again: median wait {median(waits):.3f} s")
-
-
-@contextmanager
-def started(target: str, slots: int) -> Iterator[Engine]:
-    """An engine with so many slots."""
-    engine = Engine(EngineConfig(target, slots=slots))
-    engine.start()
-    engine.wait_ready()
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 if __name__ == "__main__":

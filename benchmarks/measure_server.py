@@ -24,6 +24,7 @@ from statistics import median
 import psutil
 
 from specchat.engine import Engine, EngineConfig, Finished, Message, Outbox, Request, Round
+from specchat.engine.tools.runner import running
 from tests.app.server.served import Served
 
 PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "everyday.txt"
@@ -80,11 +81,11 @@ def main() -> None:
     options = parser.parse_args()
     counts = options.clients or [1, 64]
     slots = max(counts)
-    engine = Engine(EngineConfig(MODEL, slots=slots, context=CONTEXT))
-    engine.start()
-    engine.wait_ready()
     print("clients  tokens/s  engine alone  ratio  server's share  at most  first token: median  longest/median")
-    with Served("--target", MODEL, "--slots", slots, "--context", CONTEXT) as served:
+    with (
+        running(EngineConfig(MODEL, slots=slots, context=CONTEXT)) as (engine, _, _),
+        Served("--target", MODEL, "--slots", slots, "--context", CONTEXT) as served,
+    ):
         for count in counts:
             alone, turns = [], []
             for turn in range(options.turns + 1):
@@ -104,7 +105,6 @@ def main() -> None:
                 flush=True,
             )
         served.stop()
-    engine.close()
 
 
 def chains_of(clients: int, turn: int) -> Chains:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from specchat.engine import models_folder
+from specchat.engine import Engine, EngineConfig, Ready, models_folder
 from specchat.engine.device.graph_pool import LATER
 from specchat.engine.device.graphs import Function, Graphs, Signature
 from specchat.engine.tools.bench import BenchOptions, run
+from specchat.engine.tools.bench.synthetic import synthetic
 
 ON_GPU = torch.cuda.is_available()
 
@@ -53,6 +54,13 @@ def capture_little() -> None:
             plan_any(graphs, rank, key, function, signature)
 
     Graphs.plan = plan  # type: ignore[method-assign, assignment]
+
+
+def started(shape: str, slots: int, context: int) -> tuple[Engine, Ready]:
+    """An engine with random weights of this shape, once it is ready."""
+    engine = Engine(EngineConfig(shape, Path(), slots=slots, context=context), synthetic(1.0, shape))
+    engine.start()
+    return engine, engine.wait_ready()
 
 
 def cells(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -8,17 +8,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_day.bench import ON_GPU
+from benchmarks.gpu_day.bench import ON_GPU, started
 from benchmarks.gpu_day.section import Row
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.request import Request
-from specchat.engine.round import Round
 from specchat.engine.tools.bench.synthetic import synthetic
-from specchat.engine.tools.runner import run_requests
+from specchat.engine.tools.runner import reply_tokens, run_requests
 
 SHAPE = "smollm2-135m" if ON_GPU else "tiny"
 _STARTS = 4
@@ -54,8 +52,7 @@ def _short_memory() -> Row:
     """Where memory is short the engine has fewer slots, or says so in a sentence."""
     torch.cuda.set_per_process_memory_fraction(_ROOM)
     try:
-        engine = _engine(slots=64, context=8192)
-        ready = engine.wait_ready()
+        engine, ready = started(SHAPE, slots=64, context=8192)
         reply = list(engine.stream(_request("r")))
         engine.close(None)
         return {"what": "memory runs out in a warm-up", "slots": ready.slots, "wrong": not reply or ready.slots == 64}
@@ -69,8 +66,7 @@ def _engines_in_turn() -> Row:
     """Memory in use after each engine that ended; it must not grow."""
     used = []
     for _ in range(_STARTS):
-        engine = _engine(slots=2, context=512)
-        engine.wait_ready()
+        engine, _ = started(SHAPE, slots=2, context=512)
         list(engine.stream(_request("r")))
         engine.close(None)
         del engine
@@ -93,15 +89,9 @@ def _two_lanes() -> Row:
         request = Request(f"r{lane}", prompt_ids=(1, 2, 3), drafter=drafter, gamma=4, max_tokens=32)
         submit = partial(engine.submit, lane=lane)
         (events,) = run_requests(submit, [request], 1)
-        tokens.append([token for event in events if isinstance(event, Round) for token in event.emitted])
+        tokens.append(reply_tokens(events))
     engine.close(None)
     return {"what": "two lanes", "tokens": len(tokens[0]), "wrong": tokens[0] != tokens[1]}
-
-
-def _engine(slots: int, context: int) -> Engine:
-    engine = Engine(EngineConfig(SHAPE, Path(), slots=slots, context=context), synthetic(1.0, SHAPE))
-    engine.start()
-    return engine
 
 
 def _request(name: str) -> Request:

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu_day.bench import ON_GPU, bench, capture_little, cells, rounded
+from benchmarks.gpu_day.bench import ON_GPU, bench, capture_little, cells, rounded, started
 from benchmarks.gpu_day.section import Row
-from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.events import Prefilled
 from specchat.engine.request import Request
 from specchat.engine.round import Round
-from specchat.engine.tools.bench.synthetic import SHAPES, synthetic
+from specchat.engine.tools.bench.synthetic import SHAPES
 from specchat.engine.tools.runner import run_requests
 
 SHAPE = "llama-3.1-8b" if ON_GPU else "tiny"
@@ -36,11 +34,8 @@ def rows() -> Iterator[Row]:
         for name, cell in cells(report):
             yield {"what": name, **rounded(cell, "tokens_per_second", "verify_ms", "rest_ms", "roofline")}
     capture_little()
-    context, rows = _COLUMNS + 2 * _TOKENS, BATCHES[1]
-    engine = Engine(EngineConfig(SHAPE, Path(), slots=rows, context=context), synthetic(1.0, SHAPE))
-    engine.start()
-    engine.wait_ready()
-    for count in (1, rows):
+    engine, _ = started(SHAPE, slots=BATCHES[1], context=_COLUMNS + 2 * _TOKENS)
+    for count in (1, BATCHES[1]):
         yield _long(engine, count)
         yield from _kernels(engine, count)
     engine.close()

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from benchmarks.gpu_day.bench import ON_GPU
+from benchmarks.gpu_day.bench import ON_GPU, started
 from benchmarks.gpu_day.section import Row
-from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import held_memory, pick_device
-from specchat.engine.engine import Engine
-from specchat.engine.tools.bench.synthetic import synthetic
 from specchat.engine.tools.runner import captured
 
 SHAPE = "llama-3.1-8b" if ON_GPU else "tiny"
@@ -21,12 +17,7 @@ def rows() -> Iterator[Row]:
     """First and second start."""
     for number in ("first", "second"):
         began = time.monotonic()
-        engine = Engine(
-            EngineConfig(SHAPE, Path(), slots=8 if ON_GPU else 2, context=4096 if ON_GPU else 512),
-            synthetic(1.0, SHAPE),
-        )
-        engine.start()
-        ready = engine.wait_ready()
+        engine, ready = started(SHAPE, slots=8 if ON_GPU else 2, context=4096 if ON_GPU else 512)
         usable = time.monotonic() - began
         stated = ready.weight_bytes + ready.cache_bytes
         yield {"what": f"{number} start of {SHAPE}", "seconds": usable, "stated GB": stated / 1e9}

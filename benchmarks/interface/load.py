@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 
-from benchmarks.interface.running import NEW_CHAT, QUIT, Row, absorb, figures, paced_app, say
+from benchmarks.interface.running import NEW_CHAT, QUIT, RATE, Row, absorb, figures, paced_app, say
 from tests.terminal import Terminal
 
 LANES = 4
-RATE = 200.0
 BY_ROUND = "\x06"  # ctrl+f
 MARKDOWN = "\x14"  # ctrl+t
 LETTERS = [chr(code) for code in range(0x410, 0x450)] + [chr(code) for code in range(0x531, 0x557)]
@@ -81,7 +80,7 @@ def _share(begin: Callable[[Terminal], None], seconds: float) -> tuple[float, fl
     """Of a core at the full frame rate, in one scene; and the frames that were drawn a second."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        with paced_app(home, RATE) as terminal:
+        with paced_app(home) as terminal:
             begin(terminal)
             absorb(terminal, 2 + seconds)
             terminal.leave(QUIT)
@@ -90,7 +89,7 @@ def _share(begin: Callable[[Terminal], None], seconds: float) -> tuple[float, fl
 
 def keys(count: int) -> Iterator[Row]:
     """From writing a key to the terminal to reading its letter from it."""
-    with tempfile.TemporaryDirectory() as folder, paced_app(Path(folder), RATE) as terminal:
+    with tempfile.TemporaryDirectory() as folder, paced_app(Path(folder)) as terminal:
         four_chats(terminal)
         waits = [_echo_s(terminal, LETTERS[number % len(LETTERS)], number) * 1e3 for number in range(count)]
         terminal.leave(QUIT)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.terminal import Terminal, TerminalSize
 
 FIGURES = "figures.json"
+RATE = 200.0
 SIZE: TerminalSize = {"columns": 140, "rows": 40}
 ENTER, NEW_CHAT, QUIT = "\r", "\x0e", "\x11"
 Row = tuple[str, str]
@@ -22,10 +25,10 @@ PROGRAM = ("-c", "from specchat.app.cli.main import main; main()")
 
 
 @contextmanager
-def paced_app(home: Path, rate: float = 200.0) -> Iterator[Terminal]:
-    """The app with replies at `rate` tokens per second in all, ready to be asked."""
+def paced_app(home: Path) -> Iterator[Terminal]:
+    """The app with replies at `RATE` tokens per second in all, ready to be asked."""
     with Terminal(
-        sys.executable, "-m", "benchmarks.interface.paced", rate, home / FIGURES, SPECCHAT_HOME=str(home), **SIZE
+        sys.executable, "-m", "benchmarks.interface.paced", RATE, home / FIGURES, SPECCHAT_HOME=str(home), **SIZE
     ) as terminal:
         terminal.wait_for("Ask anything")
         terminal.wait_for("smollm2-135m ◂ ngram")
@@ -51,6 +54,13 @@ def absorb(terminal: Terminal, seconds: float) -> int:
     while (left := end - time.monotonic()) > 0:
         size += len(terminal.read(left))
     return size
+
+
+def specchat(*words: str) -> Any:
+    """What a command of this checkout prints as JSON."""
+    command = [sys.executable, *PROGRAM, *words, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    return json.loads(done.stdout)
 
 
 def load_of_machine() -> str:

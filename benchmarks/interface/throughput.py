@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from benchmarks.interface.running import PROGRAM, QUIT, SIZE, Row, absorb, say
+from benchmarks.interface.running import PROGRAM, QUIT, SIZE, Row, absorb, say, specchat
 from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Admitted, Metrics, Round, from_json, models_folder
 from tests.terminal import Terminal
@@ -32,9 +30,7 @@ def throughput(pairs: int) -> Iterator[Row]:
 
 def headless(options: tuple[str, ...]) -> float:
     """Tokens per second of `specchat ask`."""
-    command = [sys.executable, *PROGRAM, "ask", *options, "--json", PROMPT]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
-    return float(json.loads(done.stdout)["tokens_per_second"])
+    return float(specchat("ask", *options, PROMPT)["tokens_per_second"])
 
 
 def last_message(home: Path) -> StoredMessage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -184,8 +185,6 @@ def _instruction_sets(made: Assembly) -> dict[str, str]:
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in ("specchat", "torch", "transformers"):
-        try:
+        with suppress(PackageNotFoundError):
             versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return versions

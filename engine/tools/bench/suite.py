@@ -19,7 +19,7 @@ from specchat.engine.request import Sampling, check_gamma
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Tally, Traffic, tally
 from specchat.engine.tools.bench.peers import Peer
 from specchat.engine.tools.prompts import Prompt, PromptSet
-from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, rotated, run_pass
+from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, require_least, rotated, run_pass
 
 _WARM_UP_TOKENS = 16
 
@@ -44,9 +44,7 @@ class Plan:
     def __post_init__(self) -> None:
         for gamma in self.gammas:
             check_gamma(gamma)
-        for name, values in (("batch", self.batches), ("passes", (self.passes,))):
-            if min(values) < 1:
-                raise EngineError(f"{name} is {min(values)}: it must be at least 1")
+        require_least(batch=(min(self.batches), 1), passes=(self.passes, 1))
         for temperature in self.temperatures:
             Sampling(temperature=temperature)  # raises EngineError if out of range
         if self.max_tokens < 2:

@@ -23,13 +23,12 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import NO_DRAFTER, Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.tools.evaluate.rounds import row_of
 from specchat.engine.tools.prompts import Prompt
 
 _QUESTIONS = Sampling(temperature=0.8)
@@ -296,17 +295,9 @@ class Rollout:
         unread = max(len(row.tokens) - 1, 0)
         row.tokens += given
         row.sampled += [False] * len(given)
-        row.turn = SequenceState(
-            request=Request("text", prompt_ids=tuple(row.tokens), sampling=next(row.settings)),
-            outbox=Outbox(),
-            slot=slot,
-            tokens=row.tokens,
-            prompt_length=len(row.tokens),
-            cached=0,
-            seed=0,
-            text=Detokenizer(self._tokenizer, ()),
-            drafter=NO_DRAFTER,
-        )
+        request = Request("text", prompt_ids=tuple(row.tokens), sampling=next(row.settings), drafter=NO_DRAFTER)
+        row.turn = row_of(request, slot, self._tokenizer)
+        row.tokens = row.turn.tokens
         if tokens := row.tokens[unread:-1]:
             fed = torch.tensor([tokens], device=self._target.device)
             features = self._target.prefill(fed, [slot], [unread])

@@ -297,17 +297,13 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     context = min(options.context, draft.model.context)
     config = EngineConfig(options.target, options.models, slots=options.slots, context=context, seed=0)
     variant, reached = Variant(draft.drafter, DEFAULT_GAMMA), {}
-    for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
-        progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
-        sampling = Sampling(temperature=temperature)
-        with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _, made):
-            passed = run_pass(engine, variant, prompts, _REQUESTS, sampling, _MAX_TOKENS)
-        del made  # with its caches, before the next engine makes its own
-        metrics = Metrics()
-        for event in (event for events in passed for event in events):
-            if isinstance(event, Round):
+    with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _, _):
+        for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
+            progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
+            passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), _MAX_TOKENS)
+            metrics = Metrics()
+            for event in (event for events in passed for event in events if isinstance(event, Round)):
                 metrics.add(event)
-        reached[name] = HeadAcceptance(
-            metrics.acceptance or 0.0, tuple(metrics.per_position), metrics.mean_emitted_length or 1.0
-        )
+            rate, tau = metrics.acceptance or 0.0, metrics.mean_emitted_length or 1.0
+            reached[name] = HeadAcceptance(rate, tuple(metrics.per_position), tau)
     return reached

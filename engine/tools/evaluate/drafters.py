@@ -143,10 +143,6 @@ class Evaluation:
 
     def json(self) -> str:
         """One object, with the positions of tokens that only one of two drafters predicted."""
-        texts = [
-            {"name": text.name, "category": text.category, "prompt_tokens": len(text.prompt), "tokens": text.reply}
-            for text in self.texts
-        ]
         pairs = [
             {"has": has._asdict(), "has_not": has_not._asdict(), "places": self._only_one(has, has_not)}
             for pair in combinations(self.courses, 2)
@@ -157,7 +153,7 @@ class Evaluation:
             "evaluate",
             {
                 **{name: getattr(self, name) for name in same},
-                "texts": texts,
+                "texts": [text.json() for text in self.texts],
                 "figures": [asdict(each) for each in self.figures()],
                 "only_one": pairs,
             },

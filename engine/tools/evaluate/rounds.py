@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -340,17 +340,22 @@ class Drafting:
             sampling=sampling,
             not_drafted_from=text.without,
         )
-        return SequenceState(
-            request=request,
-            outbox=Outbox(),
-            slot=reading.slot,
-            tokens=list(text.prompt),
-            prompt_length=len(text.prompt),
-            cached=0,
-            seed=0,
-            text=Detokenizer(self._tokenizer, ()),
-            drafter=drafter,
-        )
+        return row_of(request, reading.slot, self._tokenizer)
+
+
+def row_of(request: Request, slot: int, tokenizer: Any) -> SequenceState:
+    """A row of a request with token ids, before its reply and outside of an engine."""
+    return SequenceState(
+        request=request,
+        outbox=Outbox(),
+        slot=slot,
+        tokens=list(request.prompt_ids),
+        prompt_length=len(request.prompt_ids),
+        cached=0,
+        seed=0,
+        text=Detokenizer(tokenizer, ()),
+        drafter=request.drafter,
+    )
 
 
 def _fail(row: SequenceState, error: Exception) -> NoReturn:

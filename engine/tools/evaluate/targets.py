@@ -50,16 +50,12 @@ class Divergence:
 
     def json(self) -> dict[str, Any]:
         """Fields of the JSON report."""
-        names = ("place", "target", "against", "gap", "kl")
         differences = [
-            dict(zip(names, (i, self.ours[i], self.theirs[i], self.gaps[i], self.kl[i]), strict=True))
+            {"place": i, "target": self.ours[i], "against": self.theirs[i], "gap": self.gaps[i], "kl": self.kl[i]}
             for i in self.places
         ]
         return {
-            "name": self.text.name,
-            "category": self.text.category,
-            "prompt_tokens": len(self.text.prompt),
-            "tokens": self.text.reply,
+            **self.text.json(),
             "kl": sum(self.kl) / len(self.kl),
             "first": self.places[0] if self.places else None,
             "differences": differences,

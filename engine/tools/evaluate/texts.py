@@ -93,6 +93,11 @@ class Text:
     without: tuple[int, ...] = ()
     """`Request.not_drafted_from`."""
 
+    def json(self) -> dict[str, Any]:
+        """Fields of the JSON reports."""
+        about = {"name": self.name, "category": self.category}
+        return {**about, "prompt_tokens": len(self.prompt), "tokens": self.reply}
+
     def before(self, place: int, name: Callable[[int], str]) -> str:
         """The tokens before one of the reply, on one line."""
         return one_line("".join(map(name, self.reply[max(place - _BEFORE, 0) : place])))
