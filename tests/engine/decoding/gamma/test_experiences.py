@@ -10,7 +10,7 @@ from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.decoding.gamma.test_never_slower import REST_S, Machine, growing, head_step, pass_s
+from tests.engine.decoding.gamma.simulated import REST_S, Machine, growing, head_step, pass_s, speed
 from tests.engine.tiny import ask, tiny_model
 
 
@@ -24,7 +24,7 @@ def speed_of_first_reply(file: Path, seed: int) -> float:
     machine, experiences = Machine(1, head_step, seed), Experiences(file, "pair")
     machine.gamma = GammaController(machine.costs, experiences)
     growing(machine, sure=0.5, replies=1, truth=0.1, reply=24)
-    first = machine.all.tokens / machine.all.seconds
+    first = speed(machine.played)
     growing(machine, sure=0.5, replies=20, truth=0.1)
     experiences.save()
     return first
