@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from specchat.engine import Admitted, Engine, EngineConfig, Sampling
-from specchat.engine.kernels.library import missing
 from specchat.engine.models import PRESETS, ModelStore, catalog
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
@@ -64,7 +63,7 @@ def test_a_gguf_file_recommends(tiny_model: Callable[..., Path], tmp_path: Path)
     assert recommended_sampling(folder) == (Sampling(0.6, 20, repetition_penalty=1.1), "")
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("quantize", ["none", "q8"])
 def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quantize: str) -> None:
     model = write_family("llama", tmp_path / "tiny")

@@ -15,13 +15,12 @@ from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
-from specchat.engine.kernels.library import missing
 from specchat.engine.worker.assembly import assemble
 from tests.engine.prompts import PROMPTS
 from tests.engine.scored import scored
 from tests.engine.tiny import ids_of, run_together
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.usefixtures("kernels")]
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 

@@ -21,7 +21,6 @@ from tests.engine.tiny import rounds_of, said_while_loading
 from tests.tiny_model import write_tiny_gguf
 
 QUESTIONS = ("Name three colours.", "Repeat this twice: one two three four five.", "What is 12 times 12?", "Say hello.")
-needs_kernels = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def texts(engine: Engine, drafter: str, batch: int, **about: object) -> list[str
     return found
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engine: Engine) -> None:
     ready = engine.wait_ready()
     assert ready.dtype == "Q4_1"
@@ -73,7 +72,7 @@ def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engin
         torch.set_num_threads(threads)
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_the_head_drafts_well_on_quantised_states(engine: Engine) -> None:
     request = Request("head", (Message("user", QUESTIONS[0]),), drafter="head", gamma=4, max_tokens=60)
     rounds = rounds_of(engine.stream(request))
@@ -92,7 +91,7 @@ def test_without_kernels_it_runs_in_bfloat16_and_says_why(default_model: Path, m
     assert any("slower than it could: the quantised kernels are not built" in text for text in made.notices)
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "the AMX instructions of this processor gave other sums than its AVX-512 ones, so they are not used"
     monkeypatch.setattr(library.Library, "notice", sentence)
@@ -100,7 +99,7 @@ def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypat
 
 
 @pytest.mark.slow
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> None:
     for about in ({"dtype": "float32"}, {"quantize": "none"}):
         made = assembled("smollm2-135m", default_model.parent, **about)
@@ -121,7 +120,7 @@ def test_settings_that_mean_nothing(about: dict[str, str], message: str, tmp_pat
         EngineConfig("x", tmp_path, **about)  # type: ignore[arg-type]
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_sizes_that_the_kernels_do_not_compute_run_in_the_modelling_code(
     tiny_model: Callable[..., Path], tmp_path: Path
 ) -> None:

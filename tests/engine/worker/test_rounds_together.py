@@ -13,7 +13,6 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding import planner
 from specchat.engine.engine import Engine
 from specchat.engine.events import FinishReason
-from specchat.engine.kernels import library
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.outbox import Outbox
@@ -22,7 +21,7 @@ from specchat.engine.round import Round
 from specchat.engine.worker.rounds import Rounds
 from tests.engine.tiny import ended, ids_of, rounds_of, text_of
 
-pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 QUESTIONS = ("Name three colours.", "Tell me a story about a fox.", "How do I bake bread?", "What is rain?")
 GREEDY = Sampling(seed=1)
 PENALTIES = Sampling(seed=2, repetition_penalty=1.1, dry_multiplier=0.8, dry_allowed_length=1)

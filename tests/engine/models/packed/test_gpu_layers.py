@@ -11,7 +11,6 @@ from specchat.engine import EngineConfig
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import load_model
@@ -26,7 +25,7 @@ from tests.engine.kernels.matrices import QUANTISED, random_arrays
 from tests.engine.pretend_cuda import GPU, int4_product, pretended_gpu, to_int4_layout
 from tests.engine.tiny import tiny_model
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 CPU = torch.device("cpu")
 TOKENS = torch.arange(20, 44)[None]
 ROWS, COLUMNS = 32, 512
