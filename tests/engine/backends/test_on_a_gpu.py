@@ -20,7 +20,6 @@ import pytest
 import torch
 
 from specchat.engine import (
-    Engine,
     EngineConfig,
     EngineError,
     Finished,
@@ -46,7 +45,7 @@ from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, moved, parts, parts_to_cuda
 from tests.engine.pretend_cuda import GPU, OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
-from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, started, tiny_engine, tiny_model
 
 LATER = ("model-tree", "bigram", "unigram")
 FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
@@ -420,10 +419,8 @@ def test_an_engine_that_ends_gives_its_memory_back(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(backends[-1]() is not None))
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    engine.close()
+    with started(EngineConfig("tiny", Path(), context=256), assemble):
+        pass
     assert alive == [False]
 
 
@@ -438,10 +435,9 @@ def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:
         target.model.forward = short_of_memory  # type: ignore[method-assign]
         return made
 
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    with pytest.raises(EngineError, match=r"out of memory: lower --context or choose a smaller model$"):
-        engine.wait_ready(60)
+    sentence = r"out of memory: lower --context or choose a smaller model$"
+    with pytest.raises(EngineError, match=sentence), tiny_engine(assemble=assemble):
+        pass
 
 
 @pytest.mark.slow

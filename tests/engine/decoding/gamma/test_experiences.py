@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig, Progress
+from specchat.engine import EngineConfig
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import put_together
 from tests.engine.decoding.gamma.simulated import REST_S, Machine, growing, head_step, pass_s, speed
-from tests.engine.tiny import ask, tiny_model
+from tests.engine.tiny import ask, started, tiny_model
 
 
 @pytest.fixture
@@ -74,13 +74,9 @@ def test_a_damaged_file_is_ignored_and_replaced(file: Path, text: str) -> None:
 
 
 def test_an_engine_keeps_what_it_has_learnt(file: Path) -> None:
-    def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, tiny_model(), None, None)
-
+    config = EngineConfig("tiny", Path(), context=256, experience=file)
     for _ in range(2):
-        engine = Engine(EngineConfig("tiny", Path(), context=256, experience=file), of_models)
-        engine.start()
-        list(engine.stream(ask("abcabcabc", max_tokens=20)))
-        engine.close()
+        with started(config, lambda config, _: put_together(config, tiny_model())) as engine:
+            list(engine.stream(ask("abcabcabc", max_tokens=20)))
     (models,) = json.loads(file.read_text()).values()
     assert any(name.endswith("greedy") for name in models)
