@@ -24,16 +24,13 @@ from specchat.engine import (
     EngineError,
     Finished,
     FinishReason,
-    Loading,
     Notice,
     Outbox,
-    Ready,
     Request,
     Round,
     Sampling,
 )
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device import graph_pool
 from specchat.engine.device.graph_pool import GraphPool
@@ -80,13 +77,10 @@ def replies(
         head = load_published(published, target)
         draft = {"head": head if gpu is None else parts_to_gpu(head)[0]}
 
-    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
-        return put_together(config, target, **draft)
-
     box = Outbox()
     config = EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, exact=exact, seed=5)
     lane = LaneWorker(config, box, [])
-    made = lane.load(assemble)
+    made = lane.load(lambda config, _: put_together(config, target, **draft))
     if real:
         box.drain()  # it may say that the device is not exact
     for request in requests:
@@ -329,26 +323,6 @@ def test_an_engine_can_be_closed_while_it_captures(monkeypatch: pytest.MonkeyPat
         worker.run(lambda config, _: put_together(config, target))
     assert gpu.graphs == most
     assert not readies
-
-
-def test_a_start_says_how_many_graphs_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-    readies: list[Ready] = []
-
-    def close(ready: Ready, _: Assembly) -> None:
-        readies.append(ready)
-        commands.put(Close())
-
-    with pretended_gpu(monkeypatch, capture=True) as gpu:
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
-        target = parts_to_gpu(tiny_model())[0]
-        config, box = EngineConfig("tiny", Path(), slots=1, context=256), Outbox()
-        worker = Worker(config, commands, box, Clock(), close, lambda _: None)
-        worker.run(lambda config, _: put_together(config, target))
-    texts = [event.text for event in box.drain() if isinstance(event, Loading)]
-    assert texts[-1].endswith(f": {gpu.graphs} captured")
-    assert (readies[0].graphs, readies[0].graph_bytes) == (gpu.graphs, 1000 * gpu.graphs)
-    assert readies[0].warm_up_s > 0
 
 
 def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Layers of a GPU whose weights stay codes, on the pretended device."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,13 @@ BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Forma
 """Of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
 
 
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["pretended", "real"])
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_compute_with_the_weights_as_they_are_stored(kind: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pretended_gpu(monkeypatch):
-        compare(kind, GPU)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_of_a_gpu_compute_with_the_weights_as_they_are_stored(kind: Format) -> None:
-    compare(kind, torch.device("cuda", 0))
+def test_layers_compute_with_the_weights_as_they_are_stored(
+    kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nullcontext() if real else pretended_gpu(monkeypatch):
+        compare(kind, torch.device("cuda", 0))
 
 
 def compare(kind: Format, device: torch.device) -> None:
