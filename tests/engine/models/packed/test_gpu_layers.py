@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig
-from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
+from specchat.engine.backends.captured_passes import compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import load_model
@@ -24,6 +23,7 @@ from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.kernels.matrices import QUANTISED, random_arrays
 from tests.engine.pretend_cuda import GPU, int4_product, pretended_gpu, to_int4_layout
+from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -148,9 +148,7 @@ def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pyte
     plain, fast = (TransformersBackend(model, 2, 200, 17) for model in models)
     assert compile_layers(fast.model)
     for backend, compiled in ((plain, False), (fast, True)):
-        backend.captured = CapturedPasses(
-            backend.cache, backend._step, GraphPool(CPU, capture=False), compiled=compiled
-        )
+        make_static(backend, compiled=compiled)
     found, expected = (backend.forward(TOKENS[:, :5], [1], [0]).float() for backend in (fast, plain))
     assert fast.performance_warnings == []
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())
