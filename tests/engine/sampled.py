@@ -11,28 +11,15 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.tiny import ids_of, run_together
 
+PLAIN = Sampling(temperature=1.0)
+
 
 def sampled(
-    engine: Engine,
-    drafter: str,
-    prompt: tuple[int, ...],
-    count: int,
-    *,
-    max_tokens: int = 3,
-    sampling: Sampling | None = None,
+    engine: Engine, drafter: str, prompt: tuple[int, ...], count: int, *, sampling: Sampling = PLAIN
 ) -> list[list[Event]]:
-    """Events of `count` replies with drafts for two positions."""
-    requests = [
-        Request(
-            f"r{number}",
-            prompt_ids=prompt,
-            drafter=drafter,
-            gamma=2,
-            max_tokens=max_tokens,
-            sampling=sampling or Sampling(temperature=1.0),
-        )
-        for number in range(count)
-    ]
+    """Events of `count` replies of three tokens with drafts for two positions."""
+    options = {"drafter": drafter, "gamma": 2, "max_tokens": 3, "sampling": sampling}
+    requests = [Request(f"r{number}", prompt_ids=prompt, **options) for number in range(count)]  # type: ignore[arg-type]
     return run_together(engine, requests)
 
 
@@ -47,17 +34,20 @@ def draw_drafts_of_seeds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SequenceState, "__post_init__", draws)
 
 
-def says(plain: LoadedModel) -> Callable[[list[int]], Tensor]:
+def says(plain: LoadedModel, sampling: Sampling = PLAIN) -> Callable[[list[int]], Tensor]:
     """The distribution [V] behind tokens, by a pass without a cache.
 
     Args:
         plain: a model that no runner has: a runner changes its attention.
+        sampling: of its settings temperature and top-k alone.
     """
 
     @torch.inference_mode()
     def behind(tokens: list[int]) -> Tensor:
-        p: Tensor = plain.model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
-        return p
+        logits: Tensor = plain.model(torch.tensor([tokens])).logits[0, -1] / sampling.temperature
+        if sampling.top_k:
+            logits[logits < logits.topk(sampling.top_k).values[-1]] = -torch.inf
+        return logits.softmax(-1)
 
     return behind
 

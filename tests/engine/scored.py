@@ -1,14 +1,17 @@
-"""Scores of given tokens by a backend, without an engine."""
+"""Scores of given tokens by a backend, without an engine; passes of fixed shapes."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
+from specchat.engine.backends.captured_passes import CapturedPasses
+from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -37,3 +40,10 @@ def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]
         first: column of the root.
     """
     return [TreePlace(slot, first, int(tokens[node]), node, tree.path(node)[:-1]) for node in range(1, len(tree) + 1)]
+
+
+def make_static(runner: TransformersBackend, *, capture: bool = False, compiled: bool = False) -> CapturedPasses:
+    """Its passes have fixed shapes from now on."""
+    pool = GraphPool(runner.device, capture=capture)
+    runner.captured = CapturedPasses(runner.cache, runner._step, pool, compiled=compiled)
+    return runner.captured

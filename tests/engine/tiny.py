@@ -89,11 +89,17 @@ def tiny_engine(
 
     sizes: dict[str, Any] = {"slots": slots, "context": 256, "queue": queue, "prefill_chunk": chunk}
     sizes |= {"cache_memory": cache_memory, "cache_type": cache_type, "seed": seed}
-    config = EngineConfig("tiny", Path(), kept=kept, **sizes)
-    engine = Engine(config, assemble or of_models)
+    with started(EngineConfig("tiny", Path(), kept=kept, **sizes), assemble or of_models) as engine:
+        yield engine
+
+
+@contextmanager
+def started(config: EngineConfig, assemble: Assemble | None = None) -> Iterator[Engine]:
+    """An engine that is ready."""
+    engine = Engine(config, assemble)
     engine.start()
-    engine.wait_ready(60)
     try:
+        engine.wait_ready(120)
         yield engine
     finally:
         engine.close()
@@ -141,8 +147,11 @@ def ended(box: Outbox) -> list[Event]:
     return events
 
 
-def run_together(engine: Engine, requests: list[Request]) -> list[list[Event]]:
-    """Submit all at once and collect each one's events."""
+def run_together(engine: Engine, requests: Sequence[Request], batch: int = 0) -> list[list[Event]]:
+    """Submit all at once, or so many at a time, and collect each one's events."""
+    if batch:
+        parts = [requests[first : first + batch] for first in range(0, len(requests), batch)]
+        return [events for part in parts for events in run_together(engine, part)]
     boxes = [Outbox() for _ in requests]
     for request, box in zip(requests, boxes, strict=True):
         engine.submit(request, box)

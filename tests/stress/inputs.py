@@ -31,7 +31,8 @@ class Inputs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._model = write_tiny_model(folder / "model", eos_token_id=0)
-        write_tiny_gguf(self._model, folder / "model.gguf")
+        (folder / "gguf").mkdir()
+        write_tiny_gguf(self._model, folder / "gguf" / "model.gguf")
         _write_head(self._model, folder / "head")
         save_settings(
             folder / "config" / "settings.toml", Settings(temperature=0.5, theme="nord"), ["temperature", "theme"]
@@ -44,46 +45,23 @@ class Inputs:
                 reply = store.add_message(chat.id, "assistant", "answer", parent=prompt)
                 store.append_rounds(reply, " more", ['{"record": "round"}' * 20] * 10)
                 store.finish_message(reply, "eos")
-        shutil.copy(TRACES / "side-right.jsonl", folder / "trace.jsonl")
+        (folder / "trace").mkdir()
+        shutil.copy(TRACES / "side-right.jsonl", folder / "trace" / "trace.jsonl")
 
     def case(self, kind: str, home: Path) -> Case:
         """A copy of an input of this kind below `home`."""
-        home.mkdir()
-        sound, copy = self._folder, home / "input"
-        match kind:
-            case "model folder":
-                shutil.copytree(sound / "model", copy)
-                files = [file for file in sorted(copy.iterdir()) if file.suffix != ".safetensors"]
-                return Case(files, copy, lambda: _ask(copy))
-            case "safetensors":
-                shutil.copytree(sound / "model", copy)
-                return Case([copy / "model.safetensors"], copy, lambda: _ask(copy))
-            case "GGUF":
-                copy.mkdir()
-                shutil.copy(sound / "model.gguf", copy)
-                return Case([copy / "model.gguf"], copy, lambda: _ask(copy / "model.gguf"))
-            case "head folder":
-                shutil.copytree(sound / "head", copy)
-                return Case(
-                    sorted(copy.iterdir()), copy, lambda: _ask(self._model, "--draft", copy, "--drafter", "head")
-                )
-            case "settings":
-                shutil.copytree(sound / "config", home / "config")
-                return Case([home / "config" / "settings.toml"], home / "config", lambda: _ask(self._model))
-            case "preset":
-                shutil.copytree(sound / "config", home / "config")
-                presets = home / "config" / "presets"
-                return Case([presets / "mine.toml"], presets, lambda: _preset(presets))
-            case "database":
-                shutil.copytree(sound / "data", home / "data")
-                file = home / "data" / "specchat.db"
-                return Case([file], home / "data", lambda: _specchat("export", "--format", "json"), rewrites=True)
-            case "trace":
-                copy.mkdir()
-                shutil.copy(sound / "trace.jsonl", copy)
-                trace, picture = copy / "trace.jsonl", home / "picture.svg"
-                return Case([trace], copy, lambda: _specchat("screenshot", trace, "--out", picture))
-        raise ValueError(kind)
+        name, files, command = {
+            "model folder": ("model", "*.j*", _ask),
+            "safetensors": ("model", "*.safetensors", _ask),
+            "GGUF": ("gguf", "*", lambda at: _ask(at / "model.gguf")),
+            "head folder": ("head", "*", lambda at: _ask(self._model, "--draft", at, "--drafter", "head")),
+            "settings": ("config", "settings.toml", lambda _: _ask(self._model)),
+            "preset": ("config", "presets/mine.toml", lambda at: _preset(at / "presets")),
+            "database": ("data", "specchat.db", lambda _: _specchat("export", "--format", "json")),
+            "trace": ("trace", "*", lambda at: _specchat("screenshot", at / "trace.jsonl", "--out", home / "p.svg")),
+        }[kind]
+        copy = shutil.copytree(self._folder / name, home / name)
+        return Case(sorted(copy.glob(files)), copy, lambda: command(copy), rewrites=kind == "database")
 
 
 def _specchat(*arguments: object) -> int:

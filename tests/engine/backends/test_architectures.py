@@ -15,14 +15,12 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.errors import EngineError
 from specchat.engine.models.checkpoint import Checkpoint, model_config
 from specchat.engine.progress import silence_transformers
-from tests.engine.scored import scored
+from tests.engine.scored import make_static, scored
 
 KINDS = sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCABULARY = 128
@@ -115,7 +113,7 @@ def test_ragged_chains_and_trees_are_those_of_passes_without_a_cache(kind: str, 
     spread = float(expected_chains.std())
     for static in (False, True):
         if static:
-            runner.captured = CapturedPasses(runner.cache, runner._step, GraphPool(runner.device, capture=False))
+            make_static(runner)
         found = runner.forward(chains, slots, LENGTHS)
         off = float((found - expected_chains).abs().max()) / spread
         assert off < 2e-3, f"chains, static: {static}"

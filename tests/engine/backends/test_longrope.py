@@ -8,10 +8,9 @@ import torch
 from transformers import Phi3Config, Phi3ForCausalLM
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.worker.assembly import put_together
+from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 
 ORIGINAL = 64
@@ -51,7 +50,7 @@ def test_a_row_gets_the_same_logits_alone_and_beside_a_long_one(context: int, st
     uncached = {len(row[0]): phi3()(row).logits[0, -3:] for row in (short, long)}
     runner = TransformersBackend(phi3(), 3, context, 17)
     if static:
-        runner.captured = CapturedPasses(runner.cache, runner._step, GraphPool(runner.device, capture=False))
+        make_static(runner)
 
     def last(rows: list[torch.Tensor], slots: list[int]) -> torch.Tensor:
         for row, slot in zip(rows, slots, strict=True):

@@ -20,21 +20,17 @@ import pytest
 import torch
 
 from specchat.engine import (
-    Engine,
     EngineConfig,
     EngineError,
     Finished,
     FinishReason,
-    Loading,
     Notice,
     Outbox,
-    Ready,
     Request,
     Round,
     Sampling,
 )
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device import graph_pool
 from specchat.engine.device.graph_pool import GraphPool
@@ -46,7 +42,7 @@ from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, moved, parts, parts_to_cuda
 from tests.engine.pretend_cuda import GPU, OnGpu, PretendedGpu, parts_to_gpu, pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, llama, write
-from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, started, tiny_engine, tiny_model
 
 LATER = ("model-tree", "bigram", "unigram")
 FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
@@ -81,13 +77,10 @@ def replies(
         head = load_published(published, target)
         draft = {"head": head if gpu is None else parts_to_gpu(head)[0]}
 
-    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
-        return put_together(config, target, **draft)
-
     box = Outbox()
     config = EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, exact=exact, seed=5)
     lane = LaneWorker(config, box, [])
-    made = lane.load(assemble)
+    made = lane.load(lambda config, _: put_together(config, target, **draft))
     if real:
         box.drain()  # it may say that the device is not exact
     for request in requests:
@@ -332,26 +325,6 @@ def test_an_engine_can_be_closed_while_it_captures(monkeypatch: pytest.MonkeyPat
     assert not readies
 
 
-def test_a_start_says_how_many_graphs_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-    readies: list[Ready] = []
-
-    def close(ready: Ready, _: Assembly) -> None:
-        readies.append(ready)
-        commands.put(Close())
-
-    with pretended_gpu(monkeypatch, capture=True) as gpu:
-        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
-        target = parts_to_gpu(tiny_model())[0]
-        config, box = EngineConfig("tiny", Path(), slots=1, context=256), Outbox()
-        worker = Worker(config, commands, box, Clock(), close, lambda _: None)
-        worker.run(lambda config, _: put_together(config, target))
-    texts = [event.text for event in box.drain() if isinstance(event, Loading)]
-    assert texts[-1].endswith(f": {gpu.graphs} captured")
-    assert (readies[0].graphs, readies[0].graph_bytes) == (gpu.graphs, 1000 * gpu.graphs)
-    assert readies[0].warm_up_s > 0
-
-
 def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream gets a workspace of cuBLAS, of 32 MiB on large GPUs."""
     made: list[object] = []
@@ -420,10 +393,8 @@ def test_an_engine_that_ends_gives_its_memory_back(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(backends[-1]() is not None))
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    engine.wait_ready(60)
-    engine.close()
+    with started(EngineConfig("tiny", Path(), context=256), assemble):
+        pass
     assert alive == [False]
 
 
@@ -438,10 +409,9 @@ def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:
         target.model.forward = short_of_memory  # type: ignore[method-assign]
         return made
 
-    engine = Engine(EngineConfig("tiny", Path(), context=256), assemble)
-    engine.start()
-    with pytest.raises(EngineError, match=r"out of memory: lower --context or choose a smaller model$"):
-        engine.wait_ready(60)
+    sentence = r"out of memory: lower --context or choose a smaller model$"
+    with pytest.raises(EngineError, match=sentence), tiny_engine(assemble=assemble):
+        pass
 
 
 @pytest.mark.slow

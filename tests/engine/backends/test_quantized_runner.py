@@ -8,7 +8,6 @@ import torch
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import missing
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.progress import ignore_progress
@@ -17,7 +16,7 @@ from tests.engine.families import FAMILIES, write_family, write_with_images
 from tests.engine.scored import places, scored
 from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 CPU = torch.device("cpu")
 TOKENS = torch.arange(3, 43) * 7 % 317 + 3
 

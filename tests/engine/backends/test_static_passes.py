@@ -16,6 +16,7 @@ from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.models.packed import gpu_layers
+from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -43,13 +44,6 @@ def prompted(network: Any, device: str = "cpu", length: int = 30, **options: Any
     made = TransformersBackend(network.eval().requires_grad_(False).to(device), 5, 400, 17, **options)
     made.prefill(drawn(5, length).to(device), range(5), [0] * 5)
     return made
-
-
-def make_static(runner: TransformersBackend, *, capture: bool = False, compiled: bool = False) -> CapturedPasses:
-    """Its passes have fixed shapes from now on."""
-    pool = GraphPool(runner.device, capture=capture)
-    runner.captured = CapturedPasses(runner.cache, runner._step, pool, compiled=compiled)
-    return runner.captured
 
 
 @pytest.mark.parametrize(

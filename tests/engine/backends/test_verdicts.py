@@ -16,7 +16,6 @@ from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.round import RoundRows, RoundRules
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
@@ -129,12 +128,12 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) ->
     return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64)).outcomes()
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("size", [64, 1037])
 @pytest.mark.parametrize("certain", [True, False], ids=["certain", "drawn"])
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: bool, size: int) -> None:
-    count = 60
+    count = 300
     names = ("mixed", "filtered", "xtc", "penalties")
     batch = [sampling for name in names for sampling in BATCHES[name]]
     rows = rows_of(count, [*batch, Sampling(temperature=1.0, top_k=300, top_p=0.6)])
@@ -142,12 +141,12 @@ def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: boo
     ours = packed(rows, logits, proposal)
     expect_equal(ours, acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes(), 1e-4)
     assert len({each.accepted for each in ours}) > 1
-    for i in range(0, count, 7):
+    for i in range(0, count, 31):
         (alone,) = packed(rows[i : i + 1], logits[i : i + 1], proposal.only([i]))
         assert (alone.emitted, alone.tests) == (ours[i].emitted, ours[i].tests), "in any batch, to the bit"
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("sampling", [*EVERY_KIND, *DRY])
 def test_the_kernels_change_logits_as_the_reference_does(sampling: Sampling) -> None:
     """Bias and penalties, after texts that repeat themselves and drafts that do."""
@@ -167,7 +166,7 @@ def test_the_kernels_change_logits_as_the_reference_does(sampling: Sampling) -> 
     expect_equal(packed(rows[::2], logits[::2], proposal.only(greedy)), wanted[::2], 1e-4)
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_logits_that_are_not_finite_are_reported(value: float) -> None:
     logits, rows = torch.tensor([[[1.0, value, 0.5]]]), rows_of(1, BATCHES["plain"])

@@ -11,11 +11,9 @@ from specchat.engine.decoding.acceptance import Drafted, Verdict, accept, near_b
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.kernels.library import missing
-from specchat.engine.kernels.round import RoundRow, RoundRows, RoundRules
 from specchat.engine.request import Sampling
 from specchat.engine.research.merged import PrefixTree
-from specchat.engine.sampling.rng import Stream, token_uniforms
+from specchat.engine.sampling.rng import token_uniforms
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.sampled import z_score
@@ -24,7 +22,6 @@ CPU = torch.device("cpu")
 V = 8
 GREEDY, SAMPLED = Sampling(), Sampling(temperature=1.0)
 BRANCHING = Tree((0, 0, 1, 1, 3))
-BY_KERNELS = pytest.param(True, marks=pytest.mark.skipif(missing() is not None, reason=missing() or ""))
 
 
 def chains(
@@ -112,13 +109,11 @@ def test_beta_of_a_chain_is_the_overlap_of_p_and_q() -> None:
         torch.testing.assert_close(getattr(dense, name)[:, 0], getattr(sparse, name)[:, 0])
 
 
-@pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["reference", "kernels"])
-def test_replies_to_a_seed_do_not_depend_on_certain_drafts(by_kernels: bool) -> None:
+def test_replies_to_a_seed_do_not_depend_on_certain_drafts() -> None:
     made = torch.Generator().manual_seed(7)
     logits, support = torch.randn(16, 16, generator=made), Support.of(torch.arange(16), 16)
     chain_of, tree_of = (
-        emitted(layout, logits, logits, support, SAMPLED, 500, by_kernels)
-        for layout in ("certain chain", "certain tree")
+        emitted(layout, logits, logits, support, SAMPLED, 500) for layout in ("certain chain", "certain tree")
     )
     both = (chain_of >= 0) & (tree_of >= 0)
     assert both.sum() > 1.1 * len(both)
@@ -136,7 +131,8 @@ def test_a_token_the_target_cannot_say_is_never_accepted() -> None:
     assert (accepted(verdict), verdict.last.item()) == ([0], 3)
 
 
-# ---- χ²: a target and a draft that depend on the token before, drafted and judged many times
+# ---- χ²: a target and a draft that depend on the token before, drafted and judged many times.
+# The kernels give the same outcomes (`tests.engine.backends.test_verdicts`).
 
 
 def drafts(
@@ -176,41 +172,26 @@ def merged_drafts(q: Tensor, rows: int, made: torch.Generator) -> tuple[Tensor, 
     return torch.tensor([each.tokens + [0] * (4 - len(each.tokens)) for each in merged]), trees, sources
 
 
-def emitted(
-    layout: str, logits: Tensor, theirs: Tensor, support: Support, sampling: Sampling, rows: int, by_kernels: bool
-) -> Tensor:
+def emitted(layout: str, logits: Tensor, theirs: Tensor, support: Support, sampling: Sampling, rows: int) -> Tensor:
     """The tokens of each round [rows, D+1]: the accepted ones, the last one, then -1."""
     made = torch.Generator().manual_seed(5)
-    settings = SamplingRows.of([sampling], CPU)
-    q = standardise(theirs[None], settings)[0]
+    q = standardise(theirs[None], SamplingRows.of([sampling], CPU))[0]
     tokens, trees, drawn_from = drafts(layout, q, support, rows, made)
     depth = max(tree.depth for tree in trees)
     u = torch.rand(rows, depth, BRANCHES, generator=made, dtype=torch.float64)
-    u_own = token_uniforms(range(rows), [1] * rows, depth + 1)
+    u_own = torch.from_numpy(token_uniforms(range(rows), [1] * rows, depth + 1))
+    drawn = None if drawn_from is None else torch.ones(rows, dtype=torch.bool)
+    mask = TreeMask.of(trees, tokens.shape[1] + 1, CPU)
+    batch = Drafted(tokens, mask, drawn_from, support if drawn_from is not None else None, drawn)
     seen = logits[torch.nn.functional.pad(tokens, (1, 0))]
-    if by_kernels:
-        known = (support.tokens, support.places) if drawn_from is not None else None
-        memory = RoundRows(rows, 16, RoundRules(logits.shape[1], BRANCHES, Stream.ACCEPT, Stream.LAST))
-        step = 0 if drawn_from is None else 4 * drawn_from.stride(0)
-        place = 0 if drawn_from is None else drawn_from.data_ptr()
-        wanted = [
-            RoundRow(0, 0, 0, sampling, i, 0, tokens[i].tolist(), trees[i].parents, place + i * step)
-            for i in range(rows)
-        ]
-        memory.fill(wanted, known, 0, 1)
-        for row, scores in zip(memory.rows, seen.contiguous(), strict=True):
-            row.logits = scores.data_ptr()
-        memory.judge()
-        judged = [memory.verdict(i) for i in range(rows)]
-        found = [[*(tokens[i, n - 1].item() for n in each.path), each.last] for i, each in enumerate(judged)]
-    else:
-        drawn = None if drawn_from is None else torch.ones(rows, dtype=torch.bool)
-        mask = TreeMask.of(trees, tokens.shape[1] + 1, CPU)
-        batch = Drafted(tokens, mask, drawn_from, support if drawn_from is not None else None, drawn)
-        verdict = accept(seen, batch, SamplingRows.of([sampling] * rows, CPU), u, torch.from_numpy(u_own))
-        paths = zip(verdict.path.tolist(), verdict.last.tolist(), strict=True)
-        found = [[*(tokens[i, n - 1].item() for n in path if n), last] for i, (path, last) in enumerate(paths)]
-    return torch.tensor([each + [-1] * (depth + 1 - len(each)) for each in found])
+    return tokens_of(tokens, accept(seen, batch, SamplingRows.of([sampling] * rows, CPU), u, u_own))
+
+
+def tokens_of(drafted: Tensor, verdict: Verdict) -> Tensor:
+    """The accepted tokens of each row, the last one, then -1."""
+    paths = zip(drafted.tolist(), verdict.path.tolist(), verdict.last.tolist(), strict=True)
+    found = [[*(tokens[n - 1] for n in path if n), last] for tokens, path, last in paths]
+    return torch.tensor([each + [-1] * (verdict.path.shape[1] + 1 - len(each)) for each in found])
 
 
 def worst(drawn: Tensor, p: Tensor) -> float:
@@ -229,18 +210,13 @@ LAYOUTS = ("drawn chain", "certain chain", "drawn tree", "certain tree", "listed
 @pytest.mark.parametrize("sampling", [SAMPLED, Sampling(temperature=0.8, top_k=6, top_p=0.9)])
 @pytest.mark.parametrize("adversarial", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("by_kernels", [False, BY_KERNELS], ids=["reference", "kernels"])
-def test_the_output_is_distributed_as_the_target(
-    by_kernels: bool, layout: str, adversarial: bool, sampling: Sampling
-) -> None:
-    if by_kernels and layout == "listed candidates":
-        pytest.skip("rows with listed candidates take the reference")
+def test_the_output_is_distributed_as_the_target(layout: str, adversarial: bool, sampling: Sampling) -> None:
     size, drafted = 16, 16 if layout == "listed candidates" else 9
     made = torch.Generator().manual_seed(1)
     logits = torch.randn(size, size, generator=made)
     support = Support.of(torch.randperm(size, generator=made)[:drafted] if drafted < size else torch.arange(size), size)
     theirs = -logits if adversarial else logits + torch.randn(logits.shape, generator=made)
-    drawn = emitted(layout, logits, theirs[:, support.tokens].contiguous(), support, sampling, 20_000, by_kernels)
+    drawn = emitted(layout, logits, theirs[:, support.tokens].contiguous(), support, sampling, 20_000)
     p = standardise(logits[None], SamplingRows.of([sampling], CPU))[0]
     assert worst(drawn, p) < 5
 

@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from specchat.engine.backends.captured_passes import CapturedPasses
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
-from specchat.engine.device.graph_pool import GraphPool
-from tests.engine.scored import places
+from tests.engine.scored import make_static, places
 from tests.engine.tiny import tiny_model
 
 CPU = torch.device("cpu")
@@ -92,9 +90,7 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
     width = max(map(len, trees)) + 1
     fed = torch.randint(0, 250, (3, width), generator=torch.Generator().manual_seed(2)).to(place)
     model = prompted(place)
-    model.captured = (
-        CapturedPasses(model.cache, model._step, GraphPool(model.device, capture=device == "cuda")) if static else None
-    )
+    model.captured = make_static(model, capture=device == "cuda") if static else None
     logits, tapped = model._forward(fed, slots, starts, TreeMask.of(trees, width, place))
     assert (model.captured is not None) is static, "nothing was given up on"
     assert tapped is not None

@@ -1,6 +1,4 @@
-"""Tests of the kernels need them compiled, which needs a C++ compiler."""
-
-from collections.abc import Iterator
+"""Tests of the kernels need them compiled."""
 
 import pytest
 
@@ -8,12 +6,8 @@ from specchat.engine.kernels.library import Library, Variant, library, missing
 
 
 @pytest.fixture(autouse=True)
-def kernels() -> Iterator[Library]:
-    """The kernels, back on the fastest instruction set afterwards."""
-    if missing():
-        pytest.skip(str(missing()))
-    yield library()
-    library().use(None)
+def _compiled(kernels: Library) -> None:
+    """For every test here."""
 
 
 def variants() -> list[Variant]:

@@ -13,8 +13,7 @@ from specchat.engine.clock import Clock
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.lanes.order import Order, next_lane
-from specchat.engine.progress import Progress
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import put_together
 from specchat.engine.worker.records import Commit, Times
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
 
@@ -80,12 +79,8 @@ def test_a_clock_runs_only_while_its_lane_works() -> None:
 @contextmanager
 def lane_engine(order: Order = Order.INTERLEAVED, *, exact: bool = False) -> Iterator[LaneEngine]:
     model = tiny_model()
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, model, None)
-
     config = EngineConfig("tiny", Path(), slots=1, context=384, prefill_chunk=32, exact=exact)
-    engine = LaneEngine((config, config), order, assemble)
+    engine = LaneEngine((config, config), order, lambda config, _: put_together(config, model))
     engine.start()
     engine.wait_ready(60)
     try:

@@ -172,15 +172,11 @@ def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
         ({"split__count": 3}, "is one of 3 parts"),
         ({"general__type": "adapter"}, r"a part of a model \(adapter\)"),
         ({"llama__rope__scaling__type": "longrope"}, r"scales its rope \(longrope\)"),
+        ({"rope_factors": np.array([3.0, 9.0, 1.0, 2.0])}, "rope factors that is not Llama 3's"),
     ],
 )
 def test_kinds_that_would_go_wrong(source: Path, tmp_path: Path, metadata: dict[str, Any], sentence: str) -> None:
     _refused(write_tiny_gguf(source, tmp_path / "x.gguf", **metadata), tmp_path, sentence)
-
-
-def test_a_rope_table_of_another_kind(source: Path, tmp_path: Path) -> None:
-    file = write_tiny_gguf(source, tmp_path / "x.gguf", rope_factors=np.array([3.0, 9.0, 1.0, 2.0]))
-    _refused(file, tmp_path, "rope factors that is not Llama 3's")
 
 
 def test_too_little_memory_or_disk(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

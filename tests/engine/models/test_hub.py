@@ -13,7 +13,6 @@ from huggingface_hub import errors
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import missing
 from specchat.engine.models import ModelStore, downloads, is_installed, known_models, pull
 from specchat.engine.models.catalog import PRESETS, HubFile, Preset
 from specchat.engine.models.hub import needed_files
@@ -30,7 +29,6 @@ NAME = "someone/tiny"
 FILES_OF_PRESET = (
     ("someone/tiny-GGUF", "tiny.gguf"), ("someone/head", "config.json"), ("someone/head", "model.safetensors"),
 )  # fmt: skip
-needs_kernels = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ def known(spec: str, store: ModelStore) -> Path | None:
     return next((model.folder for model in known_models(store, [spec]) if model.spec == spec), None)
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_a_preset_on_a_cpu_is_its_quantised_file(hub: Hub, tmp_path: Path) -> None:
     made = obtain_model("tiny", EngineConfig("tiny", tmp_path), torch.device("cpu"), ignore_progress).model
     assert isinstance(made, PackedModel)
@@ -117,7 +115,7 @@ def test_a_preset_on_a_cpu_is_its_quantised_file(hub: Hub, tmp_path: Path) -> No
     assert "model.safetensors" in fetched(hub)
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_a_preset_brings_its_drafter(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     preset = replace(PRESETS["tiny"], draft="someone/head", draft_bytes=50_000, tau=2.0)
     monkeypatch.setitem(PRESETS, "tiny", preset)

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from specchat.engine import Admitted, Engine, EngineConfig, Sampling
-from specchat.engine.kernels.library import missing
+from specchat.engine import Admitted, EngineConfig, Sampling
 from specchat.engine.models import PRESETS, ModelStore, catalog
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
@@ -19,7 +17,7 @@ from specchat.engine.models.recommendation import FILE, Recommendation, recommen
 from specchat.engine.models.resolve import resolve
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
-from tests.engine.tiny import ask, said_while_loading, tiny_engine, tiny_model
+from tests.engine.tiny import ask, said_while_loading, started, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_gguf
 
 INVALID = "invalid sampling settings in generation_config.json are ignored: "
@@ -64,7 +62,7 @@ def test_a_gguf_file_recommends(tiny_model: Callable[..., Path], tmp_path: Path)
     assert recommended_sampling(folder) == (Sampling(0.6, 20, repetition_penalty=1.1), "")
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("quantize", ["none", "q8"])
 def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quantize: str) -> None:
     model = write_family("llama", tmp_path / "tiny")
@@ -73,9 +71,8 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
         folder = packed_folder(str(model), "q8", ModelStore(tmp_path / "store"), ignore_progress)
         assert load_packed(folder, ignore_progress).recommended.sampling == Sampling(0.5)
     config = EngineConfig(str(model), tmp_path / "store", quantize=quantize, device="cpu", context=64)
-    with closing(Engine(config)) as engine:
-        engine.start()
-        assert engine.wait_ready().sampling == Sampling(0.5)
+    with started(config) as engine:
+        assert engine.ready.sampling == Sampling(0.5)
         assert f'tiny: {INVALID}top_p "x", min_p -1' in said_while_loading(engine)
 
 

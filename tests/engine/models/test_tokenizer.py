@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig, EngineError, Sampling, models_folder
+from specchat.engine import EngineConfig, EngineError, Sampling, models_folder
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.tokenizer import FILE, PlainTokenizer, check_vocabularies, tokenizer_facts
-from tests.engine.tiny import ask, ids_of, said_while_loading, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, said_while_loading, started, tiny_engine, tiny_model
 
 TEXTS = ("Hello  world 12 345\n\n", "<|im_start|>user\nümlaut 🦊<|im_end|>\n", " \t x", "")
 TALK = [
@@ -115,8 +115,6 @@ def test_a_draft_that_is_no_smaller_than_its_target_is_warned_of() -> None:
 
 @pytest.mark.model
 def test_a_draft_of_another_family_is_refused_when_loading(default_model: Any, tiny_model: Any) -> None:
-    engine = Engine(EngineConfig(str(default_model), models_folder(), draft=str(tiny_model())))
-    engine.start()
-    with pytest.raises(EngineError, match="the draft's vocabulary is not the target's: token"):
-        engine.wait_ready(120)
-    engine.close()
+    config = EngineConfig(str(default_model), models_folder(), draft=str(tiny_model()))
+    with pytest.raises(EngineError, match="the draft's vocabulary is not the target's: token"), started(config):
+        pass

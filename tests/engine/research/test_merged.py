@@ -1,18 +1,15 @@
 """Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
 
-from collections.abc import Callable
 from itertools import chain
 
 import pytest
-import torch
-from torch import Tensor
 
-from specchat.engine import MAX_GAMMA, Request, Sampling
+from specchat.engine import MAX_GAMMA, Sampling
 from specchat.engine.drafters.registry import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.merged import PrefixTree, shares
 from tests.engine.drafters.models import related
-from tests.engine.sampled import check_distribution
+from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import ask, rounds_of, run_together, tiny_engine, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,19 +35,6 @@ def test_rounds_name_the_models_that_drafted_each_token() -> None:
     assert any(record.refused and record.accepted for record in rounds), "another draft must be right"
 
 
-def filtered(plain: LoadedModel, sampling: Sampling) -> Callable[[list[int]], Tensor]:
-    """What the target says behind tokens, by its temperature and top-k alone."""
-
-    @torch.inference_mode()
-    def behind(tokens: list[int]) -> Tensor:
-        logits: Tensor = plain.model(torch.tensor([tokens])).logits[0, -1] / sampling.temperature
-        if sampling.top_k:
-            logits[logits < logits.topk(sampling.top_k).values[-1]] = -torch.inf
-        return logits.softmax(-1)
-
-    return behind
-
-
 @pytest.mark.parametrize(
     ("count", "models", "sampling"),
     [
@@ -62,20 +46,14 @@ def filtered(plain: LoadedModel, sampling: Sampling) -> Callable[[list[int]], Te
 def test_sampled_output_has_the_targets_distribution(count: int, models: int, sampling: Sampling) -> None:
     """At two positions and more, with drafts that are surer than they should be and often bring the same token."""
     target, plain = (tiny_model(sharpness=30.0) for _ in range(2))  # a runner changes its attention
-    requests = [
-        Request(
-            f"r{number}", prompt_ids=PROMPT, drafter="merged", gamma=2, max_tokens=3, sampling=sampling
-        )
-        for number in range(count)
-    ]  # fmt: skip
     draft = related(0.5, 60.0)
     with tiny_engine(target, draft, more=others(models - 1, 45.0), slots=16, queue=count) as engine:
-        events = run_together(engine, requests)
+        events = sampled(engine, "merged", PROMPT, count, sampling=sampling)
     rounds = rounds_of(chain(*events))
     assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
     ends = [(r.drafted[r.accepted], r.refused[r.accepted]) for r in rounds if r.accepted < r.tested]
     assert any(token in [other.id for other in beside] for token, beside in ends), "one that two brought, refused twice"
-    assert check_distribution(events, PROMPT, filtered(plain, sampling)) >= 2
+    assert check_distribution(events, PROMPT, says(plain, sampling)) >= 2
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -45,9 +45,3 @@ def test_a_copy_goes_on_as_the_text_did_last_time(
     text: list[int], count: int, expected: tuple[Sequence[int], Sequence[int]]
 ) -> None:
     assert draft(text, count, CopyDrafter(ends={9}, never={8})) == expected
-
-
-def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
-    drafter = NGramDrafter(ends={3}, never={4})
-    assert draft([1, 2, 3, 5, 6, 4, 7, 1], 8, drafter)[0] == [2, 3]
-    assert draft([1, 2, 3, 5, 6, 4, 7, 1, 5], 8, drafter)[0] == [6]

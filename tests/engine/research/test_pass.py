@@ -8,9 +8,9 @@ import torch
 from specchat.engine import EngineConfig, EngineError, Finished, Request
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.progress import Progress, ignore_progress
+from specchat.engine.progress import ignore_progress
 from specchat.engine.research.pass_drafter import LookAhead, load_look_ahead, save_look_ahead
-from specchat.engine.worker.assembly import Assembly, assemble, put_together
+from specchat.engine.worker.assembly import assemble, put_together
 from tests.engine.drafters.models import packed_family
 from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
@@ -44,11 +44,7 @@ def test_on_the_kernels_a_draft_is_what_the_target_predicts_at_the_embeddings(tm
     model = packed_family("llama", tmp_path)
     ahead = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
     text, drafted = [3 + (31 + 7 * i) % 300 for i in range(14)], 0
-
-    def together(config: EngineConfig, _: Progress) -> Assembly:
-        return put_together(config, model, look_ahead=LookAhead(ahead, "some"))
-
-    with tiny_engine(assemble=together) as engine:
+    with tiny_engine(model, look_ahead=LookAhead(ahead, "some")) as engine:
         request = Request("r", prompt_ids=tuple(text), drafter="pass", gamma=3, max_tokens=24)
         rounds = rounds_of(engine.stream(request))
     target = PackedBackend(model, 1, 200, 17)

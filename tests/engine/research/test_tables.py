@@ -1,8 +1,8 @@
 """Bigram and unigram tables: counted, drafted from exactly, and kept in a folder; a bad folder is one sentence."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, EngineError, Request, Sampling
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.progress import Progress, ignore_progress
+from specchat.engine.progress import ignore_progress
 from specchat.engine.research.tables import CARD, MOST, TABLES, BigramNetwork, Counts, LoadedTables, UnigramNetwork
 from specchat.engine.tools.distill import DistillOptions, distill
 from specchat.engine.tools.distill.tables import TokenCounter
@@ -26,17 +26,11 @@ from tests.tiny_model import write_tiny_model
 TEXT = b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"
 
 
-@contextmanager
-def engine_with_tables(target: LoadedModel, text: list[int] | None = None, slots: int = 4) -> Iterator[Engine]:
+def engine_with_tables(target: LoadedModel) -> AbstractContextManager[Engine]:
     counter = TokenCounter(VOCABULARY)
-    counter.add(np.array(text or list(TEXT), dtype=np.int64))
+    counter.add(np.array(list(TEXT), dtype=np.int64))
     tables = LoadedTables(counter.counts(), "tables")
-
-    def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, target, tables=tables)
-
-    with tiny_engine(slots=slots, queue=4000, assemble=assemble) as engine:
-        yield engine
+    return tiny_engine(assemble=lambda config, _: put_together(config, target, tables=tables))
 
 
 def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:

@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 
 from specchat.engine import EngineConfig, EngineError, Message, Request, models_folder
 from specchat.engine.drafters.head.folder import CARD
-from specchat.engine.kernels.library import missing
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.progress import ignore_progress
@@ -84,7 +83,7 @@ def test_a_draft_that_is_the_target_is_always_right(tiny_model: Callable[..., Pa
     assert found.target_passes == 1 + 24 // (gamma + 1), "each pass after the prompt's gives γ + 1 steps"
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.slow
 def test_quantised_beams_have_the_same_bits_with_drafts(default_model: Path) -> None:  # noqa: ARG001 it is fetched
     config = EngineConfig(DEFAULT_PRESET, models_folder(), draft=DEFAULT_PRESET)

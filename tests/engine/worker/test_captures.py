@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import Captured, EngineConfig, Event, Finished, FinishReason, Notice, Outbox, Ready, Request, Round
+from specchat.engine import (
+    Captured,
+    EngineConfig,
+    Event,
+    Finished,
+    FinishReason,
+    Loading,
+    Notice,
+    Outbox,
+    Ready,
+    Request,
+    Round,
+)
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device.graph_pool import GraphPool
@@ -46,8 +58,6 @@ class Served(Outbox):
         super().__init__()
         self.gpu, self.requests, self._until = gpu, requests, until
         self.events: list[Event] = []
-        self.at_start = 0
-        """Graphs captured before the engine was ready."""
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         target, draft = parts(drafter)
         on_gpu, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
@@ -57,7 +67,7 @@ class Served(Outbox):
 
     def _on_ready(self, ready: Ready, _: Assembly) -> None:
         assert ready.graphs == self.gpu.graphs
-        self.at_start = self.gpu.graphs
+        self.ready, self.at_start = ready, ready.graphs
         for request in self.requests:
             self._commands.put(Submit(request, self, 0.0))
 
@@ -124,10 +134,16 @@ def test_between_rounds_one_graph_is_captured_that_a_pass_lacked(monkeypatch: py
     assert 0 < order.count(Captured) < 6
 
 
-def test_the_others_are_captured_while_there_is_nothing_else_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_captured_at_the_start_is_while_there_is_nothing_else_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
         served = Served(gpu, "none", [ask("abab", drafter="none", max_tokens=4)], all_captured)
+    started = [event.text for event in served.events if isinstance(event, Loading)]
+    assert started[-1].endswith(f": {served.at_start} captured")
+    assert served.ready.graph_bytes == 1000 * served.at_start
+    assert served.ready.warm_up_s > 0
     captured = [event for event in served.events if isinstance(event, Captured)]
     assert served.ended == 1
     assert [event.graphs for event in captured] == list(range(served.at_start + 1, gpu.graphs + 1))

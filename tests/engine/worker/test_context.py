@@ -1,7 +1,6 @@
 """How long a text may be: as long as the model allows, if memory can hold it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from specchat.engine import Engine, EngineConfig, EngineError, FinishReason, Req
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.worker.assembly import put_together
 from tests.engine.drafters.models import packed_family
-from tests.engine.tiny import ids_of, run_together, tiny_model
+from tests.engine.tiny import ids_of, run_together, started, tiny_model
 
 MODEL_CONTEXT, COLUMN_BYTES = 3000, 3 * 2 * 2 * 16 * 2
 """COLUMN_BYTES: layers, keys and values, heads, head size, float16."""
@@ -21,19 +20,9 @@ def packed_model(tmp_path: Path, family: str = "llama") -> PackedModel:
     return replace(packed_family(family, tmp_path), context=MODEL_CONTEXT)
 
 
-@contextmanager
-def engine_of(model: object, **config: object) -> Iterator[Engine]:
+def engine_of(model: object, **config: object) -> AbstractContextManager[Engine]:
     """An engine on a model, whose context is not requested."""
-    engine = Engine(
-        EngineConfig("m", Path(), **config),  # type: ignore[arg-type]
-        lambda config, _: put_together(config, model),  # type: ignore[arg-type]
-    )
-    engine.start()
-    try:
-        engine.wait_ready(60)
-        yield engine
-    finally:
-        engine.close()
+    return started(EngineConfig("m", Path(), **config), lambda config, _: put_together(config, model))  # type: ignore[arg-type]
 
 
 def test_a_context_is_as_long_as_the_models_and_takes_no_memory_for_every_slot(

@@ -15,45 +15,37 @@ from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
-from specchat.engine.kernels.library import missing
 from specchat.engine.worker.assembly import assemble
 from tests.engine.prompts import PROMPTS
 from tests.engine.scored import scored
-from tests.engine.tiny import ids_of, run_together
+from tests.engine.tiny import ask, ids_of, run_together, started
 
-pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.usefixtures("kernels")]
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 
 
 @pytest.fixture(scope="module")
 def engine(default_model: Path) -> Iterator[Engine]:
-    running = Engine(EngineConfig("smollm2-135m", default_model.parent, context=512, slots=4))
-    running.start()
-    running.wait_ready(120)
-    yield running
-    running.close()
+    with started(EngineConfig("smollm2-135m", default_model.parent, context=512, slots=4)) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def plain(engine: Engine) -> list[list[int]]:
     """What the target says by itself, one at a time."""
-    return [replies for start in range(len(PROMPTS)) for replies in said(engine, "none", start, 1)]
+    return said(engine, "none", 1)
 
 
-def said(engine: Engine, drafter: str, start: int, batch: int) -> list[list[int]]:
-    asked = [
-        Request(f"{drafter}{i}", (Message("user", PROMPTS[i]),), drafter=drafter, max_tokens=LENGTH)
-        for i in range(start, start + batch)
-    ]
-    return [ids_of(events) for events in run_together(engine, asked)]
+def said(engine: Engine, drafter: str, batch: int) -> list[list[int]]:
+    asked = [ask(text, text, drafter=drafter, max_tokens=LENGTH) for text in PROMPTS]
+    return [ids_of(events) for events in run_together(engine, asked, batch)]
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:
-    together = [reply for start in range(0, len(PROMPTS), batch) for reply in said(engine, drafter, start, batch)]
-    assert together == plain
+    assert said(engine, drafter, batch) == plain
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "combined"])
@@ -70,8 +62,7 @@ def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
         engine.other_chats.update(texts)
         before: Counter[bool] = Counter()
         for number, text in enumerate(PROMPTS):
-            request = Request(f"{number}", (Message("user", text),), drafter=drafter, max_tokens=LENGTH)
-            events = list(engine.stream(request))
+            events = list(engine.stream(ask(text, drafter=drafter, max_tokens=LENGTH)))
             assert ids_of(events) == plain[number]
             for record in events:
                 if isinstance(record, Round) and [each.name for each in record.proposers] == [OTHER_CHATS]:

@@ -10,51 +10,27 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Finished
 from specchat.engine.kernels import library
-from specchat.engine.outbox import Outbox
-from specchat.engine.request import Message, Request
-from specchat.engine.round import Round
 from specchat.engine.worker import obtain
 from specchat.engine.worker.assembly import Assembly, assemble
-from tests.engine.tiny import rounds_of, said_while_loading
+from tests.engine.tiny import ask, rounds_of, run_together, said_while_loading, started, text_of
 from tests.tiny_model import write_tiny_gguf
 
 QUESTIONS = ("Name three colours.", "Repeat this twice: one two three four five.", "What is 12 times 12?", "Say hello.")
-needs_kernels = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
 
 
 @pytest.fixture(scope="module")
 def engine(default_model: Path) -> Iterator[Engine]:
-    made = Engine(EngineConfig("smollm2-135m", default_model.parent, context=512))
-    made.start()
-    yield made
-    made.close()
+    with started(EngineConfig("smollm2-135m", default_model.parent, context=512)) as running:
+        yield running
 
 
 def texts(engine: Engine, drafter: str, batch: int, **about: object) -> list[str]:
-    found = []
-    for first in range(0, len(QUESTIONS), batch):
-        outboxes = [Outbox() for _ in range(batch)]
-        for number, outbox in enumerate(outboxes):
-            request = Request(
-                f"{drafter}-{batch}-{first + number}",
-                (Message("user", QUESTIONS[first + number]),),
-                drafter=drafter,
-                max_tokens=24,
-                **about,  # type: ignore[arg-type]
-            )
-            engine.submit(request, outbox)
-        for outbox in outboxes:
-            said = ""
-            while not isinstance(event := outbox.get(60), Finished):
-                assert event is not None
-                said += event.text if isinstance(event, Round) else ""
-            found.append(said + event.tail)
-    return found
+    asked = [ask(text, text, drafter=drafter, max_tokens=24, **about) for text in QUESTIONS]
+    return [text_of(events) for events in run_together(engine, asked, batch)]
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engine: Engine) -> None:
     ready = engine.wait_ready()
     assert ready.dtype == "Q4_1"
@@ -73,10 +49,9 @@ def test_greedy_text_is_the_same_with_every_drafter_batch_and_thread_count(engin
         torch.set_num_threads(threads)
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_the_head_drafts_well_on_quantised_states(engine: Engine) -> None:
-    request = Request("head", (Message("user", QUESTIONS[0]),), drafter="head", gamma=4, max_tokens=60)
-    rounds = rounds_of(engine.stream(request))
+    rounds = rounds_of(engine.stream(ask(QUESTIONS[0], drafter="head", gamma=4, max_tokens=60)))
     assert sum(len(each.emitted) for each in rounds) / len(rounds) > 1.4
 
 
@@ -92,7 +67,7 @@ def test_without_kernels_it_runs_in_bfloat16_and_says_why(default_model: Path, m
     assert any("slower than it could: the quantised kernels are not built" in text for text in made.notices)
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sentence = "the AMX instructions of this processor gave other sums than its AVX-512 ones, so they are not used"
     monkeypatch.setattr(library.Library, "notice", sentence)
@@ -100,7 +75,7 @@ def test_instructions_that_are_not_used_are_named(default_model: Path, monkeypat
 
 
 @pytest.mark.slow
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_a_stated_dtype_or_none_leaves_the_kernels_out(default_model: Path) -> None:
     for about in ({"dtype": "float32"}, {"quantize": "none"}):
         made = assembled("smollm2-135m", default_model.parent, **about)
@@ -121,16 +96,11 @@ def test_settings_that_mean_nothing(about: dict[str, str], message: str, tmp_pat
         EngineConfig("x", tmp_path, **about)  # type: ignore[arg-type]
 
 
-@needs_kernels
+@pytest.mark.usefixtures("kernels")
 def test_sizes_that_the_kernels_do_not_compute_run_in_the_modelling_code(
     tiny_model: Callable[..., Path], tmp_path: Path
 ) -> None:
     file = write_tiny_gguf(tiny_model(), tmp_path / "small.gguf")
-    engine = Engine(EngineConfig(str(file), tmp_path / "models", context=64))
-    engine.start()
-    try:
-        ready = engine.wait_ready(60)
-        assert ready.dtype == "F32"  # as the file has it: its layers are on the kernels
+    with started(EngineConfig(str(file), tmp_path / "models", context=64)) as engine:
+        assert engine.ready.dtype == "F32"  # as the file has it: its layers are on the kernels
         assert any("multiples of 16" in text and "slower" in text for text in said_while_loading(engine))
-    finally:
-        engine.close()

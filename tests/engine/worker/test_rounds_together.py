@@ -13,16 +13,14 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding import planner
 from specchat.engine.engine import Engine
 from specchat.engine.events import FinishReason
-from specchat.engine.kernels import library
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError
-from specchat.engine.outbox import Outbox
-from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.request import Sampling
 from specchat.engine.round import Round
 from specchat.engine.worker.rounds import Rounds
-from tests.engine.tiny import ended, ids_of, rounds_of, text_of
+from tests.engine.tiny import ask, ids_of, rounds_of, run_together, started, text_of
 
-pytestmark = pytest.mark.skipif(library.missing() is not None, reason=library.missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 QUESTIONS = ("Name three colours.", "Tell me a story about a fox.", "How do I bake bread?", "What is rain?")
 GREEDY = Sampling(seed=1)
 PENALTIES = Sampling(seed=2, repetition_penalty=1.1, dry_multiplier=0.8, dry_allowed_length=1)
@@ -43,11 +41,8 @@ def engine_of(models: Path, rounds: int) -> Iterator[Engine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
         patch.setattr(planner, "_TOGETHER_S", 60.0)
-        engine = Engine(EngineConfig("smollm2-135m", models, slots=4, context=128, seed=3))
-        engine.start()
-        engine.wait_ready()
-        yield engine
-        engine.close()
+        with started(EngineConfig("smollm2-135m", models, slots=4, context=128, seed=3)) as engine:
+            yield engine
 
 
 @pytest.fixture(scope="module")
@@ -89,14 +84,8 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:
     """The events of the questions' replies, asked so many at once."""
-    found = []
-    for first in range(0, len(QUESTIONS), batch):
-        boxes = [Outbox() for _ in range(batch)]
-        for number, box in enumerate(boxes, first):
-            asked = {"max_tokens": 20 + 7 * number, **about}
-            engine.submit(Request(f"{number}", (Message("user", QUESTIONS[number]),), **asked), box)
-        found += [ended(box) for box in boxes]
-    return found
+    asked = [ask(text, text, **{"max_tokens": 20 + 7 * number, **about}) for number, text in enumerate(QUESTIONS)]
+    return run_together(engine, asked, batch)
 
 
 def decided(events: list[Any]) -> list[tuple[Any, ...]]:
@@ -141,11 +130,8 @@ def test_rows_of_different_drafters_run_one_round_at_a_time(together: Engine, mo
         return found[-1][1]
 
     monkeypatch.setattr(Decoder, "run_rounds", noted)
-    boxes = {"none": Outbox(), "head": Outbox()}
-    for drafter, box in boxes.items():
-        asked = (Message("user", QUESTIONS[1]),)
-        together.submit(Request(drafter, asked, drafter=drafter, max_tokens=60, sampling=GREEDY), box)
-    assert len({tuple(ids_of(ended(box))) for box in boxes.values()}) == 1
+    asked = [ask(QUESTIONS[1], name, drafter=name, max_tokens=60, sampling=GREEDY) for name in ("none", "head")]
+    assert len({tuple(ids_of(events)) for events in run_together(together, asked)}) == 1
     assert {ran for rows, ran in found if rows == 2} == {1}
 
 
@@ -156,7 +142,7 @@ def test_a_seeded_reply_does_not_depend_on_drafts_or_on_how_many_rounds_are_run(
     prompt = 'Say this three times: "the quick brown fox jumps over the lazy dog and runs home".'
     for seed in range(4):
         sampling = Sampling(0.6, seed=seed)
-        plain = Request("r", (Message("user", prompt),), drafter="none", max_tokens=60, sampling=sampling)
+        plain = ask(prompt, drafter="none", max_tokens=60, sampling=sampling)
         expected = ids_of(one_by_one.stream(plain))
         for engine in (one_by_one, together):
             events = list(engine.stream(replace(plain, drafter="auto")))
@@ -166,7 +152,7 @@ def test_a_seeded_reply_does_not_depend_on_drafts_or_on_how_many_rounds_are_run(
 
 def test_a_lenient_reply_with_a_seed_repeats(together: Engine) -> None:
     """Drafts change it, so γ does not adapt."""
-    asked = Request("r", (Message("user", QUESTIONS[1]),), max_tokens=40, sampling=Sampling(1.0, seed=0, lenience=0.5))
+    asked = ask(QUESTIONS[1], max_tokens=40, sampling=Sampling(1.0, seed=0, lenience=0.5))
     first, second = (decided(list(together.stream(asked))) for _ in range(2))
     assert first == second
 
@@ -180,14 +166,14 @@ def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: py
         return add(self, row, *others)
 
     monkeypatch.setattr(Rounds, "_add", failing)
-    events = list(together.stream(Request("r", (Message("user", QUESTIONS[1]),), drafter="none", max_tokens=30)))
+    events = list(together.stream(ask(QUESTIONS[1], drafter="none", max_tokens=30)))
     assert [each.number for each in rounds_of(events)] == [*range(7)]
     assert events[-1].reason is FinishReason.ERROR
 
 
 def test_what_a_failed_call_has_noted_is_not_taken_for_text(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     strong = Sampling(seed=1, repetition_penalty=2.0)
-    asked = Request("r", (Message("user", QUESTIONS[1]),), gamma=4, max_tokens=40, sampling=strong)
+    asked = ask(QUESTIONS[1], gamma=4, max_tokens=40, sampling=strong)
     plain = ids_of(together.stream(replace(asked, drafter="none")))
     calls, run = [0], Decoder.run_rounds
 
@@ -220,7 +206,7 @@ def test_a_reply_ends_within_rounds_run_together_as_it_would_without(one_by_one:
 
 def test_a_reply_goes_on_after_one_that_ended_within_rounds_run_together(together: Engine) -> None:
     """What the rounds after its end have left in the slot is not taken for a part of the text."""
-    asked = Request("a", (Message("user", QUESTIONS[1]),), drafter="head", gamma=4, max_tokens=60)
+    asked = ask(QUESTIONS[1], "a", drafter="head", gamma=4, max_tokens=60)
     plain = ids_of(together.stream(replace(asked, request_id="b", drafter="none", gamma=0)))
     first = list(together.stream(asked))
     stop = rounds_of(first)[5].text

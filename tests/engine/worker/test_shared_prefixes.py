@@ -6,13 +6,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
-from specchat.engine import Admitted, CacheUse, EngineConfig, Finished, FinishReason, Outbox, Request, Sampling
+from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.tools.runner import captured
 from specchat.engine.worker.requests import OpenRequests
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
@@ -43,10 +42,6 @@ def of_packed(family: str, cache_type: str = "f16") -> dict[str, object]:
     with TemporaryDirectory() as folder:
         model = packed_family(family, Path(folder))
     return {"target": model, "draft": model, "cache_type": cache_type}
-
-
-def assembled(config: EngineConfig, kind: dict[str, Any]) -> Assembly:
-    return put_together(config, kind.get("target") or tiny_model(), kind.get("draft"), kind.get("head"))
 
 
 KINDS = {
@@ -130,15 +125,10 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
 
 @pytest.mark.parametrize("kind", ["head", "packed", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_a_reply_that_is_cancelled_at_any_step_leaves_every_block_free_or_known(kind: str) -> None:
-    made: list[Assembly] = []
-
-    def assemble(config: EngineConfig, _: object) -> Assembly:
-        made.append(assembled(config, KINDS[kind]()))
-        return made[0]
-
     prompt = tuple(random.Random(1).choices(range(97, 122), k=100))
     whole = Request("whole", prompt_ids=prompt, max_tokens=20, sampling=Sampling(temperature=0.9, seed=4), gamma=3)
-    with tiny_engine(assemble=assemble, slots=2, cache_memory=ONE_TEXT) as engine:
+    with tiny_engine(slots=2, cache_memory=ONE_TEXT, **KINDS[kind]()) as engine:  # type: ignore[arg-type]
+        pool = captured(engine).target.cache.pool
         reply, steps = ids_of(engine.stream(whole)), 0
         list(engine.stream(Request("other", prompt_ids=(98,) * 200, max_tokens=2)))  # the cache is full
         while True:
@@ -153,7 +143,6 @@ def test_a_reply_that_is_cancelled_at_any_step_leaves_every_block_free_or_known(
             steps += 1
         assert steps > 5
         assert ids_of(engine.stream(whole)) == reply
-    pool = made[0].target.cache.pool
     assert not any(pool.held(slot) for slot in range(pool.slots))
     assert pool.free + sum(pool.filled_by()[0].values()) == pool.blocks - 1
 
@@ -172,19 +161,14 @@ def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> Non
 @pytest.mark.parametrize("family", ["", "qwen3.5"])
 def test_a_recurrent_draft_model_reads_a_chat_once(family: str) -> None:
     kind = of_packed(family) if family else of_hybrid_draft()
-    made: list[Assembly] = []
-
-    def assemble(config: EngineConfig, _: object) -> Assembly:
-        made.append(assembled(config, kind))
-        return made[0]
-
     chat, other = (tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(2))
-    with tiny_engine(assemble=assemble, slots=1) as engine:
+    with tiny_engine(slots=1, **kind) as engine:  # type: ignore[arg-type]
+        runner = captured(engine).draft_runners[0]
         ask = partial(Request, max_tokens=12, drafter="model", gamma=3)
         reply = ids_of(engine.stream(ask("one", prompt_ids=chat)))
         list(engine.stream(ask("two", prompt_ids=other)))
-        read, prefill = [0], made[0].draft_runners[0].prefill
-        made[0].draft_runners[0].prefill = lambda tokens, *rest: (  # type: ignore[method-assign]
+        read, prefill = [0], runner.prefill
+        runner.prefill = lambda tokens, *rest: (  # type: ignore[method-assign]
             read.append(tokens.numel()),
             prefill(tokens, *rest),
         )[1]

@@ -5,9 +5,6 @@ A reply is scored by the tokens that its draft lengths are worth on average over
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import mul
 from statistics import mean
 
 import pytest
@@ -15,16 +12,22 @@ import pytest
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
-from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.request import MAX_GAMMA
-
-PLAIN_S = 0.036
-REST_S = 0.0005
-REPLY = 400
-
-Pass = Callable[[int], float]
-Rate = Callable[[int, int], float]
-"""Chance of acceptance by the token's place in the reply and its bucket."""
+from tests.engine.decoding.gamma.simulated import (
+    LONG,
+    PLAIN_S,
+    REST_S,
+    Machine,
+    Pass,
+    Played,
+    Rate,
+    always,
+    chain_tokens,
+    chains,
+    machine_of,
+    speed,
+    tree_rounds,
+)
 
 
 def cpu(width: int) -> float:
@@ -40,88 +43,9 @@ def wide_kernels(width: int) -> float:
     return PLAIN_S if width == 1 else 1.4 * PLAIN_S + 0.001 * (width - 2)
 
 
-def always(rate: float) -> Rate:
-    return lambda _place, _bucket: rate
-
-
-def round_s(verify: Pass, c: float, asked: int, kept: int) -> float:
-    return verify(kept + 1) + asked * c * PLAIN_S + REST_S
-
-
-def tokens_of(rates: Sequence[float]) -> float:
-    """Equation 1, for tokens with different rates."""
-    emitted: float = 1 + sum(accumulate(rates, mul))
-    return emitted
-
-
-def best_fixed(verify: Pass, c: float, rate: float) -> float:
+def best_fixed(machine: Machine, rate: float) -> float:
     """Tokens per second of the best γ that never changes."""
-    return max(tokens_of([rate] * g) / round_s(verify, c, g, g) for g in range(MAX_GAMMA + 1))
-
-
-@dataclass
-class Played:
-    """One simulated round."""
-
-    place: int
-    asked: int
-    kept: int
-    tokens: float
-    """Expected."""
-    seconds: float
-
-
-@dataclass
-class World:
-    """One engine with one row, and a text to draft for."""
-
-    verify: Pass
-    c: float
-    seed: int
-    buckets: tuple[int, ...] = ()
-    costs: CostModel = field(default_factory=CostModel)
-
-    def __post_init__(self) -> None:
-        self.random = random.Random(self.seed)
-        self.gamma = GammaController(self.costs)
-
-    def noisy(self, seconds: float) -> float:
-        """±30%, and one in twenty held up."""
-        return seconds * self.random.uniform(0.7, 1.3) * (3 if self.random.random() < 0.05 else 1)
-
-    def reply(self, rate: Rate, draft: Callable[[int, int], list[int]] | None = None) -> list[Played]:
-        """One request. `draft` gives the buckets drafted at a place, given γ."""
-        acceptance = self.gamma.acceptance("drafter", self.buckets)
-        place, played = 0, []
-        while place < REPLY:
-            asked = self.gamma.choose([acceptance], [REPLY - place - 1], 1)[0]
-            proposed = draft(place, asked) if draft else [0] * asked
-            kept = self.gamma.trim([acceptance], [proposed], 1)[0]
-            tested = proposed[:kept]
-            rates = [rate(place + i, bucket) for i, bucket in enumerate(tested)]
-            accepted = 0
-            while accepted < kept and self.random.random() < rates[accepted]:
-                accepted += 1
-            self.gamma.observe([acceptance], [VerifiedDraft(tested, accepted, steps=asked)])
-            verify_s = self.verify(kept + 1)
-            self.costs.observe(
-                rows=1,
-                width=kept + 1,
-                drafter="drafter",
-                steps=asked,
-                draft_s=self.noisy(asked * self.c * PLAIN_S),
-                verify_s=self.noisy(verify_s),
-            )
-            self.costs.observe_rest(1, self.noisy(REST_S), drafted=kept > 0)
-            seconds = round_s(self.verify, self.c, asked, kept)
-            played.append(Played(place, asked, kept, tokens_of(rates), seconds))
-            place += accepted + 1
-        return played
-
-
-def speed(played: Sequence[Played]) -> float:
-    """Tokens per second."""
-    return sum(p.tokens for p in played) / sum(p.seconds for p in played)
+    return max(chain_tokens([rate] * g) / machine.round_s(g, [g]) for g in range(MAX_GAMMA + 1))
 
 
 NGRAM = 0.0005
@@ -135,8 +59,8 @@ MACHINES = pytest.mark.parametrize(
 def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, rate: float) -> None:
     ratios: list[float] = []
     for seed in range(3):
-        world = World(verify, c, seed)
-        ratios += [speed(world.reply(always(rate))) * round_s(verify, c, 0, 0) for _ in range(2)]
+        machine = machine_of(verify, c, seed)
+        ratios += [speed(chains(machine, always(rate), 1, LONG)) * machine.round_s(0, [0]) for _ in range(2)]
     assert mean(ratios) > 1 / 1.03
 
 
@@ -145,20 +69,20 @@ def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, 
 def test_steady_text_runs_within_5_percent_of_the_best_fixed_gamma(verify: Pass, c: float, rate: float) -> None:
     ratios: list[float] = []
     for seed in range(8):  # one engine that starts badly must not decide
-        world = World(verify, c, seed)
-        ratios += [speed(world.reply(always(rate))) / best_fixed(verify, c, rate) for _ in range(3)]
+        machine = machine_of(verify, c, seed)
+        ratios += [speed(chains(machine, always(rate), 1, LONG)) / best_fixed(machine, rate) for _ in range(3)]
     assert mean(ratios) > 0.95
 
 
 def novel_then_copied(rate: float) -> Rate:
     """Text that no draft fits, and from the middle of the reply on a copy."""
-    return lambda place, _bucket: 0.02 if place < REPLY // 2 else rate
+    return lambda place, _bucket: 0.02 if place < LONG // 2 else rate
 
 
 def rounds_to_recover(played: Sequence[Played]) -> int:
     """Rounds of the copied half until a draft of four tokens is verified."""
-    second = [p for p in played if p.place >= REPLY // 2]
-    return next((i for i, p in enumerate(second) if p.kept >= 4), len(second))
+    second = [p for p in played if p.place >= LONG // 2]
+    return next((i for i, p in enumerate(second) if p.kept[0] >= 4), len(second))
 
 
 @pytest.mark.parametrize("replies_before", [0, 2])
@@ -167,21 +91,19 @@ def test_copied_text_is_recognised_within_a_few_rounds(replies_before: int) -> N
     for buckets, c, few in [((3,), NGRAM, 5), ((), 0.05, 10)]:
         waits = []
         for seed in range(16):  # one trial may come late
-            world = World(cpu, c, seed, buckets)
-            draft = (lambda _place, asked: [3] * asked) if buckets else None
-            for _ in range(replies_before):
-                world.reply(always(0.02), draft)
-            waits.append(rounds_to_recover(world.reply(novel_then_copied(0.95), draft)))
+            machine = machine_of(cpu, c, seed)
+            chains(machine, always(0.02), replies_before, LONG, buckets)
+            waits.append(rounds_to_recover(chains(machine, novel_then_copied(0.95), 1, LONG, buckets)))
         assert mean(waits) <= few, (buckets, c, waits)
 
 
 BUCKET_RATES = {2: 0.1, 3: 0.4, 4: 0.8}
 
 
-def mixed(chance: random.Random) -> Callable[[int, int], list[int]]:
+def mixed(chance: random.Random) -> Callable[[int], list[int]]:
     """Two rounds in five start with a run of bucket 4; all else is bucket 2."""
 
-    def draft(_place: int, asked: int) -> list[int]:
+    def draft(asked: int) -> list[int]:
         run = int(chance.expovariate(1 / 6)) if chance.random() < 0.4 else 0
         return ([4] * run + [2] * asked)[:asked]
 
@@ -190,29 +112,26 @@ def mixed(chance: random.Random) -> Callable[[int, int], list[int]]:
 
 @pytest.mark.parametrize("verify", [cpu, wide_kernels])
 def test_knowing_the_buckets_beats_every_fixed_gamma(verify: Pass) -> None:
-    def fixed(gamma: int) -> float:
-        draft, tokens, seconds = mixed(random.Random(0)), 0.0, 0.0
-        for _ in range(2000):
-            tokens += tokens_of([BUCKET_RATES[b] for b in draft(0, gamma)])
-            seconds += round_s(verify, NGRAM, gamma, gamma)
-        return tokens / seconds
+    machines = [machine_of(verify, NGRAM, seed) for seed in range(3)]
 
-    replies: list[Played] = []
-    for seed in range(3):
-        world = World(verify, NGRAM, seed, (2, 3, 4))
-        for _ in range(2):
-            replies += world.reply(lambda _place, bucket: BUCKET_RATES[bucket], mixed(world.random))
-    assert speed(replies) > 1.05 * max(fixed(g) for g in range(MAX_GAMMA + 1))
+    def fixed(gamma: int) -> float:
+        draft = mixed(random.Random(0))
+        tokens = sum(chain_tokens([BUCKET_RATES[b] for b in draft(gamma)]) for _ in range(2000))
+        return tokens / (2000 * machines[0].round_s(gamma, [gamma]))
+
+    for machine in machines:
+        chains(machine, lambda _place, bucket: BUCKET_RATES[bucket], 2, LONG, (2, 3, 4), mixed(machine.random))
+    played = [each for machine in machines for each in machine.played]
+    assert speed(played) > 1.05 * max(fixed(g) for g in range(MAX_GAMMA + 1))
 
 
 def test_experience_passes_from_one_request_to_the_next() -> None:
-    world = World(gpu, 0.05, 3)
-    before = world.gamma.acceptance("drafter").survival([0, 0])
-    for _ in range(3):
-        world.reply(always(0.9))
-    after = world.gamma.acceptance("drafter").survival([0, 0])
+    machine = machine_of(gpu, 0.05, 3)
+    before = machine.gamma.acceptance("drafter").survival([0, 0])
+    chains(machine, always(0.9), 3, LONG)
+    after = machine.gamma.acceptance("drafter").survival([0, 0])
     assert all(b > a for a, b in zip(before, after, strict=True))
-    assert speed(world.reply(always(0.9))[:10]) > 0.9 * best_fixed(gpu, 0.05, 0.9)
+    assert speed(chains(machine, always(0.9), 1, LONG)[:10]) > 0.9 * best_fixed(machine, 0.9)
 
 
 def certain(rate: float, controller: GammaController, rounds: int = 60) -> AcceptanceModel:
@@ -282,50 +201,17 @@ def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     assert cheap > dear > 0
 
 
-def offers(gamma: int) -> tuple[list[int], Tree]:
-    """A tree, and for each token its rank, apart for the first position."""
-    tree = tree_of(gamma)
-    ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
-    return [rank + 4 * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
-
-
-def tree_rounds(world: World, rates: Sequence[float], rounds: int, rows: int = 1) -> list[tuple[int, int]]:
-    """γ and verified tokens of each round of a drafter that offers trees; the rank kept is drawn with these rates."""
-    expected = {bucket: 0.06 for bucket in range(8) if bucket % 4}
-    acceptance = world.gamma.acceptance("tree", range(8), expected, offers)
-    played = []
-    for _ in range(rounds):
-        asked = world.gamma.choose([acceptance] * rows, [MAX_GAMMA] * rows, rows)[0]
-        buckets, tree = offers(asked) if asked else ([], chain(0))
-        kept = world.gamma.trim([acceptance] * rows, [buckets] * rows, rows, [tree] * rows)[0]
-        tree, end = tree.first(kept), 0
-        while tree.children[end]:
-            behind, rank = tree.children[end], world.random.choices(range(5), [*rates, 1 - sum(rates)])[0]
-            if rank >= len(behind):
-                break
-            end = behind[rank]
-        path = tree.path(end)
-        world.gamma.observe([acceptance], [VerifiedDraft(buckets[:kept], len(path), tree, path, asked)], rows)
-        verify_s = world.noisy(world.verify(rows * (kept + 1)))
-        draft_s = world.noisy(asked * world.c * PLAIN_S)
-        world.costs.observe(rows, kept + 1, "tree", asked, draft_s, verify_s)
-        world.costs.observe_rest(rows, REST_S, drafted=kept > 0)
-        played.append((asked, kept))
-    return played
-
-
 def test_a_tree_has_the_tokens_that_pay() -> None:
     """As many as the hardware verifies for nothing, fewer the more it costs, and none if they are always refused."""
-    rates = (0.45, 0.11, 0.06, 0.03)
-    on_gpu = tree_rounds(World(gpu, 0.05, seed=1), rates, 300)[150:]
-    on_cpu = tree_rounds(World(cpu, 0.05, seed=1), rates, 300)[150:]
-    in_batch = tree_rounds(World(cpu, 0.05, seed=1), rates, 300, rows=6)[150:]
-    sizes = [mean(kept for _, kept in played) for played in (on_gpu, on_cpu, in_batch)]
+    rates, sizes = (0.45, 0.11, 0.06, 0.03), []
+    for verify, rows in ((gpu, 1), (cpu, 1), (cpu, 6)):
+        played = tree_rounds(machine_of(verify, 0.05, 1, rows), rates, 300)[150:]
+        sizes.append(mean(each.kept[0] for each in played))
     assert sizes[0] > sizes[1] > sizes[2]
     assert sizes[1] > 2
-    refused = tree_rounds(World(cpu, 0.05, seed=1), (0.0, 0.0, 0.0, 0.0), 400)[200:]
-    lost = mean(round_s(cpu, 0.05, asked, kept) for asked, kept in refused) / round_s(cpu, 0.05, 0, 0) - 1
-    assert lost < 0.03
+    machine = machine_of(cpu, 0.05, 1)
+    refused = tree_rounds(machine, (0.0, 0.0, 0.0, 0.0), 400)[200:]
+    assert mean(each.seconds for each in refused) / machine.round_s(0, [0]) - 1 < 0.03
 
 
 def test_what_one_method_promises_in_vain_does_not_count_against_the_other() -> None:

@@ -5,14 +5,10 @@ import random
 import pytest
 
 from specchat.engine.decoding.gamma.cost_model import CostModel
+from tests.engine.decoding.gamma.simulated import jitter
 
 MEDIAN = 1.01
 """Of `jitter`, roughly."""
-
-
-def jitter(chance: random.Random) -> float:
-    """±30%, and one in twenty held up threefold."""
-    return chance.uniform(0.7, 1.3) * (3 if chance.random() < 0.05 else 1)
 
 
 def cpu(width: int) -> float:

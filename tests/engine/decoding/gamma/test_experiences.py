@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Engine, EngineConfig, Progress
+from specchat.engine import EngineConfig
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.worker.assembly import Assembly, put_together
-from tests.engine.decoding.gamma.test_never_slower import REST_S, Machine, growing, head_step, pass_s
-from tests.engine.tiny import ask, tiny_model
+from specchat.engine.worker.assembly import put_together
+from tests.engine.decoding.gamma.simulated import REST_S, Machine, growing, head_step, pass_s, speed
+from tests.engine.tiny import ask, started, tiny_model
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def speed_of_first_reply(file: Path, seed: int) -> float:
     machine, experiences = Machine(1, head_step, seed), Experiences(file, "pair")
     machine.gamma = GammaController(machine.costs, experiences)
     growing(machine, sure=0.5, replies=1, truth=0.1, reply=24)
-    first = machine.all.tokens / machine.all.seconds
+    first = speed(machine.played)
     growing(machine, sure=0.5, replies=20, truth=0.1)
     experiences.save()
     return first
@@ -76,13 +76,9 @@ def test_a_damaged_file_is_ignored_and_replaced(file: Path, text: str) -> None:
 
 
 def test_an_engine_keeps_what_it_has_learnt(file: Path) -> None:
-    def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, tiny_model(), None, None)
-
+    config = EngineConfig("tiny", Path(), context=256, experience=file)
     for _ in range(2):
-        engine = Engine(EngineConfig("tiny", Path(), context=256, experience=file), of_models)
-        engine.start()
-        list(engine.stream(ask("abcabcabc", max_tokens=20)))
-        engine.close()
+        with started(config, lambda config, _: put_together(config, tiny_model())) as engine:
+            list(engine.stream(ask("abcabcabc", max_tokens=20)))
     (models,) = json.loads(file.read_text()).values()
     assert any(name.endswith("greedy") for name in models)

@@ -3,15 +3,23 @@
 A set-up that never changes is a γ and, for a drafter that offers trees, the number of its tokens that are verified.
 """
 
-from collections.abc import Sequence
 from statistics import mean
 
 import numpy as np
 import pytest
 
-from specchat.engine.decoding.tree import LONGEST, Tree, tree_of
-from tests.engine.decoding.gamma.test_controller import PLAIN_S, Pass, World, round_s, tree_rounds
-from tests.engine.decoding.gamma.test_never_slower import COLD, Machine, chain_tokens, growing
+from specchat.engine.decoding.tree import LONGEST, tree_of
+from tests.engine.decoding.gamma.simulated import (
+    COLD,
+    PLAIN_S,
+    Pass,
+    chain_tokens,
+    growing,
+    machine_of,
+    speed,
+    tree_rounds,
+    tree_tokens,
+)
 
 
 def recorded(*milliseconds: float) -> Pass:
@@ -31,51 +39,35 @@ STEP = 0.05
 ROUNDS = 260
 
 
-def tree_tokens(rates: Sequence[float], tree: Tree) -> float:
-    """Expected tokens of a round: every token's chance is that of what it follows times that of its rank."""
-    chances = [1.0]
-    for child, parent in enumerate(tree.parents, 1):
-        chances.append(chances[parent] * rates[tree.children[parent].index(child)])
-    return sum(chances)
-
-
-def trees(world: World, rates: Sequence[float]) -> float:
-    """Expected tokens per second after `COLD` rounds of a drafter that offers trees."""
-    played = tree_rounds(world, rates, ROUNDS)[COLD:]
-    tokens = sum(tree_tokens(rates, tree_of(asked).first(kept)) if asked else 1 for asked, kept in played)
-    return tokens / sum(round_s(world.verify, STEP, asked, kept) for asked, kept in played)
-
-
 @MACHINES
 @pytest.mark.parametrize("rates", [(0.44, 0.10, 0.06, 0.03), (0.6, 0.12, 0.05, 0.03), (0.75, 0.1, 0.03, 0.02)])
 def test_trees_reach_95_percent_of_the_best_fixed_tree(verify: Pass, rates: tuple[float, ...]) -> None:
+    plain = machine_of(verify, STEP, 0)
     best = max(
-        tree_tokens(rates, tree_of(gamma).first(kept)) / round_s(verify, STEP, gamma, kept)
+        tree_tokens(rates, tree_of(gamma).first(kept)) / plain.round_s(gamma, [kept])
         for gamma in range(1, LONGEST + 1)
         for kept in range(len(tree_of(gamma)) + 1)
     )
-    best = max(best, 1 / round_s(verify, STEP, 0, 0))
-    assert mean(trees(World(verify, STEP, seed), rates) for seed in range(6)) > 0.95 * best
-
-
-def machine_of(verify: Pass, seed: int) -> Machine:
-    return Machine(1, lambda _: STEP * PLAIN_S, seed, lambda _, drafted: verify(1 + drafted))
+    best = max(best, 1 / plain.round_s(0, [0]))
+    played = [tree_rounds(machine_of(verify, STEP, seed), rates, ROUNDS)[COLD:] for seed in range(6)]
+    assert mean(map(speed, played)) > 0.95 * best
 
 
 @MACHINES
 def test_growing_trees_are_no_slower_than_the_best_fixed_chain(verify: Pass) -> None:
-    best = max(chain_tokens((0.93 + 0.25) / 2, n) / round_s(verify, STEP, n, n) for n in range(LONGEST + 1))
-    machines = [machine_of(verify, seed) for seed in range(6)]
+    fixed = machine_of(verify, STEP, 0)
+    best = max(chain_tokens([(0.93 + 0.25) / 2] * n) / fixed.round_s(n, [n]) for n in range(LONGEST + 1))
+    machines = [machine_of(verify, STEP, seed) for seed in range(6)]
     for machine in machines:
         growing(machine, 0.5, 3, reply=400)
-    assert mean(machine.warm.tokens / machine.warm.seconds for machine in machines) > best
+    assert mean(speed(machine.played[COLD:]) for machine in machines) > best
 
 
 @MACHINES
 def test_the_first_reply_of_a_start_gains_by_drafts(verify: Pass) -> None:
     """Costs are known from the warm-up, acceptance is what the head shows: nothing has to be found out first."""
-    machines = [machine_of(verify, seed) for seed in range(6)]
+    machines = [machine_of(verify, STEP, seed) for seed in range(6)]
     for machine in machines:
         machine.costs.observe_draft("drafter", 1, 1, machine.noisy(STEP * PLAIN_S))
         growing(machine, 0.5, 1)
-    assert mean(machine.all.tokens / machine.all.seconds for machine in machines) > 1.3 / round_s(verify, STEP, 0, 0)
+    assert mean(speed(machine.played) for machine in machines) > 1.3 / machines[0].round_s(0, [0])

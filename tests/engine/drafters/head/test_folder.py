@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.head.folder import CARD, HeadAcceptance, read_card
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format, packed_bytes
 from specchat.engine.models.load import load_model
 from specchat.engine.models.resolve import resolve
@@ -40,7 +39,7 @@ def assembled(default_model: Path, head: Path) -> Assembly:
     return assemble(EngineConfig("smollm2-135m", default_model.parent, context=64, draft=str(head)), ignore_progress)
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(("codes", "bits"), [("q8", Format.Q8), ("q4", Format.Q4)])
 def test_codes_are_those_of_the_head_s_training(default_model: Path, tmp_path: Path, codes: str, bits: Format) -> None:
     assembly = assembled(default_model, head_with(tmp_path / "head", codes=codes))

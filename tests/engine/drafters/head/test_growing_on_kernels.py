@@ -11,13 +11,13 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
-from specchat.engine.kernels.library import KernelError, library, missing
+from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
 from tests.engine.drafters.heads import scores_along
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 SAMPLINGS = (
     Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.3), Sampling(temperature=1.5, top_k=3),
     Sampling(temperature=1.0, top_p=0.8), Sampling(temperature=0.9, min_p=0.05, top_k=20, top_p=0.95),

@@ -15,6 +15,7 @@ from specchat.engine.drafters.tree_growth import EXPECTED, Asked, Growth, Node, 
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.decoding.test_acceptance import tokens_of
 from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
@@ -84,12 +85,10 @@ def test_what_comes_out_has_the_targets_distribution() -> None:
     batch = Drafted(drafted, mask, q, support, torch.ones(trials, dtype=torch.bool))
     settings = SamplingRows.of([Sampling(temperature=1.0)] * trials, CPU)
     verdict = accept(p.log(), batch, settings, u, u_own)
-    padded = torch.cat([torch.zeros(trials, 1, dtype=torch.long), drafted], 1)
-    accepted = (verdict.path > 0).sum(1)
-    emitted = [[*padded[i, verdict.path[i, : accepted[i]]].tolist(), int(verdict.last[i])] for i in range(trials)]
-    assert abs(z_score(torch.tensor([tokens[0] for tokens in emitted]), text.p[0][0])) < 4
+    emitted = tokens_of(drafted, verdict)
+    assert abs(z_score(emitted[:, 0], text.p[0][0])) < 4
     for word in range(WORDS):
-        behind = torch.tensor([tokens[1] for tokens in emitted if len(tokens) > 1 and tokens[0] == word])
+        behind = emitted[(emitted[:, 0] == word) & (emitted[:, 1] >= 0), 1]
         if len(behind) > 100:
             assert abs(z_score(behind, text.p[1][word])) < 4
 

@@ -18,12 +18,11 @@ from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
-from specchat.engine.kernels.library import missing
 from specchat.engine.models.packed.quantize import quantize_network, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.heads import CPU, row_in, scores_along
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 SHAPE = HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)
 WORDS, DRAFTED, COLUMNS, WINDOW = 120, 70, 220, 40
 LENGTHS = (190, 7, 60)

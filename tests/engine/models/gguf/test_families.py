@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.convert import convert_gguf
@@ -151,7 +150,7 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
     assert_same(network.state_dict(), loaded(folders[name]).model.state_dict())
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen35", folders["qwen35"], tmp_path / "m.gguf", mtp=mtp_layer(folders["qwen35"]))
     config = EngineConfig(str(file), tmp_path / "models", context=128, slots=1)
@@ -163,7 +162,7 @@ def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp
     assert not list((tmp_path / "models").rglob("model*.safetensors"))
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", ["llama", "qwen35", "qwen3moe", "gemma4"])
 @torch.inference_mode()
 def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
@@ -185,7 +184,7 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
     assert found.norms == loaded(folders[name]).norms
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", FILES)
 def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     try:

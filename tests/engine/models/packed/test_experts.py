@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format, unpack
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.gguf.blocks import dequantized_rows
@@ -24,7 +23,7 @@ from tests.engine.drafters.models import pack
 from tests.engine.families import write_family
 from tests.engine.gguf_files import write_gguf
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 CPU = torch.device("cpu")
 TOKENS = torch.arange(3, 43) * 7 % 317 + 3
 

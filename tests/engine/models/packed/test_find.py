@@ -11,7 +11,6 @@ from gguf import GGMLQuantizationType
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import unpack
 from specchat.engine.models import DEFAULT_PRESET, ModelStore
 from specchat.engine.models import resolve as resolution
@@ -25,7 +24,7 @@ from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
 from tests.engine.gguf_files import write_gguf, write_source
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 CPU = torch.device("cpu")
 
 

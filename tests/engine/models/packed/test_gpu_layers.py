@@ -1,6 +1,7 @@
 """Layers of a GPU whose weights stay codes, on the pretended device."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,8 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig
-from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
+from specchat.engine.backends.captured_passes import compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import load_model
@@ -24,9 +23,10 @@ from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.kernels.matrices import QUANTISED, random_arrays
 from tests.engine.pretend_cuda import GPU, int4_product, pretended_gpu, to_int4_layout
+from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 CPU = torch.device("cpu")
 TOKENS = torch.arange(20, 44)[None]
 ROWS, COLUMNS = 32, 512
@@ -34,16 +34,13 @@ BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Forma
 """Of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
 
 
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["pretended", "real"])
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_compute_with_the_weights_as_they_are_stored(kind: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pretended_gpu(monkeypatch):
-        compare(kind, GPU)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_of_a_gpu_compute_with_the_weights_as_they_are_stored(kind: Format) -> None:
-    compare(kind, torch.device("cuda", 0))
+def test_layers_compute_with_the_weights_as_they_are_stored(
+    kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with nullcontext() if real else pretended_gpu(monkeypatch):
+        compare(kind, torch.device("cuda", 0))
 
 
 def compare(kind: Format, device: torch.device) -> None:
@@ -151,9 +148,7 @@ def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pyte
     plain, fast = (TransformersBackend(model, 2, 200, 17) for model in models)
     assert compile_layers(fast.model)
     for backend, compiled in ((plain, False), (fast, True)):
-        backend.captured = CapturedPasses(
-            backend.cache, backend._step, GraphPool(CPU, capture=False), compiled=compiled
-        )
+        make_static(backend, compiled=compiled)
     found, expected = (backend.forward(TOKENS[:, :5], [1], [0]).float() for backend in (fast, plain))
     assert fast.performance_warnings == []
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())

@@ -10,7 +10,6 @@ from gguf import GGMLQuantizationType, quants
 from transformers.pytorch_utils import Conv1D
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.kernels.library import missing
 from specchat.engine.kernels.packed_matrix import pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.load import LoadedModel, load_model
@@ -22,7 +21,7 @@ from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.gguf_files import write_gguf
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = pytest.mark.usefixtures("kernels")
 
 
 CPU = torch.device("cpu")

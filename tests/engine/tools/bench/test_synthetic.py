@@ -52,7 +52,6 @@ def test_shapes_are_those_of_the_published_models() -> None:
 
 def test_too_little_memory_is_said_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda _device: 1 << 30)
-    engine = Engine(EngineConfig("x", Path(), dtype="float32"), synthetic(0.5, "llama-3.2-3b"))
-    engine.start()
-    with pytest.raises(EngineError, match=r"a synthetic llama-3\.2-3b needs 12\.9 GB"):
-        engine.wait_ready(60)
+    starting = running(EngineConfig("x", Path(), dtype="float32"), synthetic(0.5, "llama-3.2-3b"))
+    with pytest.raises(EngineError, match=r"a synthetic llama-3\.2-3b needs 12\.9 GB"), starting:
+        pass

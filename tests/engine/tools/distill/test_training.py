@@ -14,7 +14,6 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.torch_layer import TorchLayer
-from specchat.engine.kernels.library import missing
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.quantize import quantized_linear
 from specchat.engine.tools.distill import trainer
@@ -76,7 +75,7 @@ def weight() -> Tensor:
     return drawn
 
 
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.usefixtures("kernels")
 def test_rounded_weights_are_what_the_kernels_compute_with() -> None:
     assert torch.equal(round_to_four_bits(weight()), quantized_linear(weight(), method="q4").weight)
 

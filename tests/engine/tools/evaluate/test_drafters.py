@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, EngineError, Message, Request, Round, Sampling, TraceWriter
+from specchat.engine import EngineConfig, EngineError, Message, Record, Request, Round, Sampling, TraceWriter
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
 from specchat.engine.research.pass_drafter import save_look_ahead
@@ -56,11 +56,14 @@ def generate(
                 events = list(engine.stream(request))
                 made.rounds[drafter].extend(event for event in events if isinstance(event, Round))
                 if drafter == drafters[0]:
-                    writer = TraceWriter(file)
-                    for record in (request, *events):
-                        writer.write(record)
-                    writer.close()
+                    write(file, request, *events)
     return made
+
+
+def write(file: Path, *records: Record) -> None:
+    with TraceWriter(file) as writer:
+        for record in records:
+            writer.write(record)
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +107,7 @@ def test_rounds_of_the_shipped_head_are_those_of_generation(default_model: Path,
     request = Request("r", (Message("user", "Name three rivers."),), drafter="head", gamma=GAMMA, max_tokens=40)
     with running(config) as (engine, *_):
         events = list(engine.stream(request))
-    writer = TraceWriter(file)
-    for record in (request, *events):
-        writer.write(record)
-    writer.close()
+    write(file, request, *events)
     rounds = {"head": [event for event in events if isinstance(event, Round)]}
     options = EvaluateOptions(default_model.parent, default_model.name, (file,), drafters=("head",), gammas=(GAMMA,))
     generated = Generated(default_model, default_model, (file,), rounds)

@@ -1,0 +1,26 @@
+"""Fixtures of the engine's tests."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from specchat.engine.kernels.library import Library, library, missing
+
+
+@pytest.fixture
+def kernels() -> Iterator[Library]:
+    """The kernels, which a C++ compiler has to compile; back on the fastest instruction set afterwards."""
+    if missing():
+        pytest.skip(str(missing()))
+    yield library()
+    library().use(None)
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """What runs here is tiny: threads that wait for each other cost far more than they save."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
