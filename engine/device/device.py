@@ -7,7 +7,6 @@ import time
 from contextlib import suppress
 from itertools import pairwise
 
-import psutil
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -15,6 +14,10 @@ from torch import Tensor
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.progress import size_text
 
+try:
+    import psutil
+except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed
+    psutil = None
 
 def pick_device(name: str) -> torch.device:
     """The device for `auto` (the GPU, otherwise the CPU), `cpu`, `cuda`, or a numbered GPU such as `cuda:1`.
@@ -86,13 +89,13 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def require_memory(device: torch.device, needed: int, purpose: str) -> None:
-    """Check that `needed` bytes are free on the device.
+    """Check that `needed` bytes are free on the device; passes where that is not known.
 
     Raises:
         EngineError: fewer bytes are free.
     """
     free = available_memory(device)
-    if free < needed:
+    if free is not None and free < needed:
         on_gpu = device.type == "cuda"
         where, elsewhere = ("the GPU", ", --quantize q4 or --device cpu") if on_gpu else ("this machine", "")
         raise EngineError(
@@ -101,12 +104,12 @@ def require_memory(device: torch.device, needed: int, purpose: str) -> None:
         )
 
 
-def available_memory(device: torch.device) -> int:
-    """Bytes that can be allocated on the device now."""
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that can be allocated on the device now; None on a CPU without psutil."""
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by torch's allocator
         return int(torch.cuda.mem_get_info(device)[0]) + unused
-    return int(psutil.virtual_memory().available)
+    return int(psutil.virtual_memory().available) if psutil else None
 
 
 def held_memory(device: torch.device) -> int | None:
@@ -117,7 +120,7 @@ def held_memory(device: torch.device) -> int | None:
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if not psutil.LINUX:  # elsewhere psutil lists mapped files only, or nothing
+    if psutil is None or not psutil.LINUX:  # elsewhere psutil lists mapped files only, or nothing
         return None
     maps = psutil.Process().memory_maps()
     ours = (".safetensors", ".packed")
@@ -127,8 +130,9 @@ def held_memory(device: torch.device) -> int | None:
 def trim_heap() -> None:
     """Return freed heap pages to the system, which glibc keeps after loading (for a tokenizer a tenth of a small
     model's weights)."""
-    with suppress(AttributeError):  # a C library without malloc_trim
-        psutil.heap_trim()
+    if psutil:
+        with suppress(AttributeError):  # a C library without malloc_trim
+            psutil.heap_trim()
 
 
 def to_device(numbers: ArrayLike | Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from specchat.engine.kernels.build import LIBRARY
 from specchat.engine.progress import size_text
 
@@ -79,6 +77,8 @@ def _free_memory() -> int:
         import torch
 
         return int(torch.cuda.mem_get_info()[0])
+    import psutil  # the engine alone can do without
+
     return int(psutil.virtual_memory().available)
 
 

@@ -227,21 +227,27 @@ class _Loaded:
         return (slots, context) != (self.config.slots, self.context)
 
 
-def _context(model: Model, requested: int | None, memory: int, cache_type: str) -> int:
+def _context(model: Model, requested: int | None, memory: int | None, cache_type: str) -> int:
     """Tokens of a text as requested; else all that a model reads with the rotary factors that it was first trained
     with, if so many bytes can hold them."""
     if requested is not None:
         return min(requested, model.context)
     if not isinstance(model, PackedModel):
         return min(model.context, _RESERVED_CONTEXT)
-    held = memory // max(column_bytes(model.cached, TYPES[cache_type]), 1) - _OVERHANG - BLOCK
-    return min(model.short_context(model.context) or model.context, max(held, _LEAST_CONTEXT))
+    context = model.short_context(model.context) or model.context
+    if memory is not None:
+        held = memory // max(column_bytes(model.cached, TYPES[cache_type]), 1) - _OVERHANG - BLOCK
+        context = min(context, max(held, _LEAST_CONTEXT))
+    return context
 
 
-def cache_memory(config: EngineConfig, device: torch.device) -> int:
-    """Bytes for the blocks of all caches: as requested, else a part of what is free."""
+def cache_memory(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes for the blocks of all caches: as requested, else a part of what is free; None if that is not known."""
     free = available_memory(device)
-    return int(free * _CACHE_SHARE) if config.cache_memory is None else min(int(config.cache_memory * 1e9), free)
+    if config.cache_memory is None:
+        return None if free is None else int(free * _CACHE_SHARE)
+    wanted = int(config.cache_memory * 1e9)
+    return wanted if free is None else min(wanted, free)
 
 
 def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assembly:

@@ -192,7 +192,8 @@ class Worker:
         self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences, made.model.eos_ids)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
-        made.target.cache.pool.manage(cache_memory(self._config, made.target.device))
+        pool, memory = made.target.cache.pool, cache_memory(self._config, made.target.device)
+        pool.manage(pool.bytes if memory is None else memory)
         self._scheduler = self._make_scheduler(made)
         self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
         self._requests = OpenRequests(

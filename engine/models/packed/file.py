@@ -153,7 +153,8 @@ def _content(file: Path, size: int) -> NDArray[np.uint8]:
     With pages of 4 kB, a pass over the weights spends about a fifth of its time looking up addresses.
     """
     with file.open("rb") as opened:
-        if not hasattr(mmap, "MADV_HUGEPAGE") or available_memory(torch.device("cpu")) < 2 * size:
+        free = available_memory(torch.device("cpu"))
+        if not hasattr(mmap, "MADV_HUGEPAGE") or free is None or free < 2 * size:
             return np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):  # a kernel without huge pages

@@ -161,7 +161,9 @@ def _rounds(events: Sequence[Event]) -> list[tuple[list[Round], float]]:
 
 def copy_bandwidth(device: torch.device) -> float:
     """Copy bandwidth of the device: bytes read plus bytes written per second, median of several large copies."""
-    size = min(COPIED[device.type], available_memory(device) // 4)
+    size, free = COPIED[device.type], available_memory(device)
+    if free is not None:
+        size = min(size, free // 4)
     source = torch.ones(max(size, 1), dtype=torch.uint8, device=device)
     blocks = {"source": source, "target": torch.empty_like(source)}
     timer = Timer("target.copy_(source)", globals=blocks, num_threads=torch.get_num_threads())

@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from specchat.engine.device.device import pick_device, require_memory, unused_gpu
+from specchat.engine.device.device import available_memory, held_memory, pick_device, require_memory, unused_gpu
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_dtype
 from tests.engine.pretend_cuda import GPU, pretended_gpu
@@ -114,9 +114,12 @@ def test_number_types(tiny_model: Callable[..., Path], monkeypatch: pytest.Monke
         pick_dtype("int8", CPU, folder)
 
 
-def test_memory_that_is_lacking_is_named() -> None:
+def test_memory_that_cannot_be_known_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match=r"the model needs 1000000\.0 GB of memory and this machine has"):
         require_memory(CPU, 10**15, "the model")
+    monkeypatch.setattr("specchat.engine.device.device.psutil", None)
+    assert available_memory(CPU) is held_memory(CPU) is None
+    require_memory(CPU, 10**15, "the model")
 
 
 MEASURE_HELD_MEMORY = """
