@@ -15,23 +15,9 @@ from typing import ClassVar
 
 import torch
 
+from specchat.engine import commands
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.clock import Clock
-from specchat.engine.commands import (
-    Adjust,
-    Borrow,
-    Cancel,
-    Close,
-    Command,
-    Count,
-    KeepTexts,
-    Pause,
-    Resume,
-    SetDetail,
-    ShowCache,
-    Step,
-    Submit,
-)
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
@@ -62,7 +48,7 @@ class Worker:
 
     Args:
         config: models, device and capacity.
-        commands: from other threads.
+        inbox: commands from other threads.
         outbox: for events that concern the engine as a whole.
         clock: seconds since the engine started; stopped while rounds are held back.
         on_ready: called once, when requests are served.
@@ -81,14 +67,14 @@ class Worker:
     def __init__(
         self,
         config: EngineConfig,
-        commands: queue.SimpleQueue[Command],
+        inbox: queue.SimpleQueue[commands.Command],
         outbox: Outbox,
         clock: Clock,
         on_ready: Callable[[Ready, Assembly], None],
         on_end: Callable[[str], None],
     ) -> None:
         self._config = config
-        self._commands = commands
+        self._commands = inbox
         self._outbox = outbox
         self._clock = clock
         self._on_ready = on_ready
@@ -98,7 +84,7 @@ class Worker:
         self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._early: deque[Command] = deque()
+        self._early: deque[commands.Command] = deque()
         """Commands that came while the models were warmed up."""
 
     def run(self, assemble: Assemble) -> None:
@@ -211,7 +197,7 @@ class Worker:
         self._keeping = Keeping(self._config.kept, made, self._scheduler)
         self._loaded = True
 
-    def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
+    def _make_scheduler(self, made: Assembly) -> Scheduler[commands.Submit]:
         target = made.target
         return Scheduler(target.cache, prefixes=target.capabilities.prefixes)
 
@@ -245,7 +231,7 @@ class Worker:
         with suppress(queue.Empty):
             while True:
                 self._early.append(self._commands.get_nowait())
-        if any(isinstance(command, Close) for command in self._early):
+        if any(isinstance(command, commands.Close) for command in self._early):
             raise _ClosingError
         text = "compiling and capturing CUDA graphs, the first start is the longest"
         self._say_loading("warm-up", f"{text}: {captured} captured", None)
@@ -265,34 +251,34 @@ class Worker:
             self._emission.flush()
             self._obey(command)
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: commands.Command) -> None:
         match command:
-            case Submit():
+            case commands.Submit():
                 self._requests.enqueue(command)
-            case Cancel():
+            case commands.Cancel():
                 self._requests.cancel(command.request_id)
-            case Adjust():
+            case commands.Adjust():
                 self._requests.adjust(command)
-            case Pause():
+            case commands.Pause():
                 self._paused, self._steps = True, 0
-            case Step():
+            case commands.Step():
                 self._steps += self._paused
-            case Resume():
+            case commands.Resume():
                 self._paused = False
-            case SetDetail():
+            case commands.SetDetail():
                 self._requests.set_detail(command.request_id, command.detail)
-            case Count():
+            case commands.Count():
                 self._count(command)
-            case ShowCache():
+            case commands.ShowCache():
                 self._outbox.put(cache_use(self._scheduler, self._clock()))
-            case Borrow():
+            case commands.Borrow():
                 self._side_work.enqueue(command)
-            case KeepTexts():
+            case commands.KeepTexts():
                 self._keeping.save(command)
-            case Close():
+            case commands.Close():
                 self._closed = True
 
-    def _count(self, wanted: Count) -> None:
+    def _count(self, wanted: commands.Count) -> None:
         with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
             tokens = len(encode(Request("count", wanted.messages), self._made.model.tokenizer))
             self._outbox.put(Counted(tokens, self._clock(), wanted.key))
@@ -351,7 +337,7 @@ class _ClosingError(Exception):
     """The engine is to close before it has been loaded."""
 
 
-def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:
+def cache_use(scheduler: Scheduler[commands.Submit], at: float) -> CacheUse:
     """What the cache holds."""
     pool = scheduler.pool
     blocks, shared = pool.filled_by()
