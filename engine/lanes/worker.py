@@ -73,11 +73,11 @@ class LaneWorker(Worker):
         readies: list[Ready],
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.clock = Clock(runs=False)
+        super().__init__(
+            config, queue.SimpleQueue(), outbox, Clock(runs=False), lambda ready, _: readies.append(ready), on_end
+        )
         self.began = 0.0
         """Clock reading when the lane was last idle and a request was submitted."""
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        super().__init__(config, self._inbox, outbox, self.clock, lambda ready, _: readies.append(ready), on_end)
 
     @property
     def busy(self) -> bool:
@@ -95,7 +95,7 @@ class LaneWorker(Worker):
 
     def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
         cache, prefixes = made.target.cache, made.target.capabilities.prefixes
-        return LaneScheduler(cache, self._config.prefill_chunk, prefixes=prefixes)
+        return LaneScheduler(cache, self.config.prefill_chunk, prefixes=prefixes)
 
     def warm_up(self) -> None:
         """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""
@@ -110,7 +110,7 @@ class LaneWorker(Worker):
             if not self.busy:
                 self.began = self.clock()
             command = replace(command, at=self.clock())
-        self._inbox.put(command)
+        self.inbox.put(command)
         self._take_commands()
 
     def turn(self) -> None:
