@@ -99,6 +99,7 @@ class LookAhead:
     name: str
     """For display."""
     weight_bytes: int = 0
+    taps: tuple[int, ...] = ()
 
 
 def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: str, about: Mapping[str, Any]) -> None:

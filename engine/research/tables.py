@@ -220,6 +220,7 @@ class LoadedTables:
     """For display."""
     weight_bytes: int = 0
     """They are counted with the drafters that use them."""
+    taps: tuple[int, ...] = ()
 
 
 def fingerprint(tokenizer: Any) -> str:
