@@ -159,10 +159,6 @@ class Drafters(Mapping[str, Drafter]):
             self.built[name] = drafter
         return self.built[name]
 
-    def __setitem__(self, name: str, drafter: Drafter) -> None:
-        self._entries.setdefault(name, _Entry(name, ""))
-        self.built[name] = drafter
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
