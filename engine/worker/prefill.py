@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
@@ -32,7 +31,7 @@ class Prefill:
     """
 
     config: EngineConfig
-    scheduler: Scheduler[Submit]
+    scheduler: Scheduler
     planner: Planner
     target: Backend
     faults: Faults

@@ -45,7 +45,7 @@ class OpenRequests:
     """
 
     made: Assembly
-    scheduler: Scheduler[Submit]
+    scheduler: Scheduler
     planner: Planner
     emission: Emission
     notices: Notices
@@ -68,7 +68,7 @@ class OpenRequests:
     def admit(self) -> None:
         """Give free slots to waiting requests, first come, first served."""
         self._resume()
-        while self.scheduler.waiting and self.scheduler.has_room and not self.scheduler.suspended:
+        while self.scheduler.waiting and self.scheduler.free_slot is not None and not self.scheduler.suspended:
             submitted = self.scheduler.waiting.popleft()
             try:
                 admitted = self._start(submitted)
@@ -212,7 +212,7 @@ class OpenRequests:
             self.refuse(self.scheduler.waiting.popleft(), reason, message)
 
 
-def start(row: SequenceState, target: Backend, scheduler: Scheduler[Submit], planner: Planner) -> None:
+def start(row: SequenceState, target: Backend, scheduler: Scheduler, planner: Planner) -> None:
     """Let a row continue from the prefix of its text that its blocks hold, as far as target and drafter know it."""
     scheduler.attach(row)
     planner.admit(row)

@@ -87,7 +87,7 @@ class Worker:
             EngineError: the models cannot be loaded.
         """
         try:
-            self._load(assemble)
+            self.load(assemble)
         except _ClosingError:
             return
         self._keeping.load(self._notices)
@@ -115,7 +115,8 @@ class Worker:
 
     # ---- loading
 
-    def _load(self, assemble: Assemble) -> Assembly:
+    def load(self, assemble: Assemble) -> Assembly:
+        """Load the models; create KV caches and drafters."""
         made = assemble(self.config, self._say_loading)
         while not self._warms_up(made):
             smaller = made.smaller
@@ -188,7 +189,7 @@ class Worker:
         self._keeping = Keeping(self.config.kept, made, self._scheduler)
         self._loaded = True
 
-    def _make_scheduler(self, made: Assembly) -> Scheduler[commands.Submit]:
+    def _make_scheduler(self, made: Assembly) -> Scheduler:
         target = made.target
         return Scheduler(target.cache, prefixes=target.capabilities.prefixes)
 
@@ -328,7 +329,7 @@ class _ClosingError(Exception):
     """The engine is to close before it has been loaded."""
 
 
-def cache_use(scheduler: Scheduler[commands.Submit], at: float) -> CacheUse:
+def cache_use(scheduler: Scheduler, at: float) -> CacheUse:
     """What the cache holds."""
     pool = scheduler.pool
     blocks, shared = pool.filled_by()
