@@ -86,18 +86,15 @@ class EngineConfig:
     """Run the target in batch-invariant passes, so that greedy output is identical for all drafters."""
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise EngineError(f"dtype {self.dtype!r} is not known: choose one of {', '.join(DTYPES)}")
-        if self.quantize not in QUANTIZE:
-            raise EngineError(f"quantize {self.quantize!r} is not known: choose one of {', '.join(QUANTIZE)}")
-        if self.cache_type not in CACHE_TYPES:
-            raise EngineError(f"cache type {self.cache_type!r} is not known: choose one of {', '.join(CACHE_TYPES)}")
+        for name, known in (("dtype", DTYPES), ("quantize", QUANTIZE), ("cache_type", CACHE_TYPES)):
+            if (choice := getattr(self, name)) not in known:
+                what = f"{name.replace('_', ' ')} {choice!r}"
+                raise EngineError(f"{what} is not known: choose one of {', '.join(known)}")
         if self.quantize in ("q8", "q4") and self.dtype != "auto":
             raise EngineError(f"quantize {self.quantize} contradicts dtype {self.dtype}: leave one of them at auto")
         for name in ("slots", "context", "queue", "prefill_chunk"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")
-
         if self.cache_memory is not None and not 0 < self.cache_memory < inf:
             raise EngineError(f"cache memory is {self.cache_memory:g} GB: it must be more than 0")
 

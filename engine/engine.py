@@ -17,22 +17,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from specchat.engine import commands
 from specchat.engine.clock import Clock
-from specchat.engine.commands import (
-    Adjust,
-    Borrow,
-    Cancel,
-    Close,
-    Command,
-    Count,
-    KeepTexts,
-    Pause,
-    Resume,
-    SetDetail,
-    ShowCache,
-    Step,
-    Submit,
-)
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import EngineError, unknown_drafter
@@ -80,7 +66,7 @@ class Engine:
         self.other_chats: OtherChats | None = None
         """Store of other chats as a source of drafts, once the models are loaded; None for encoder-decoders and engines
         with lanes."""
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[commands.Command] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
         self.clock = Clock()
         """Seconds since the engine was created, without pauses: the time scale of all events."""
@@ -108,7 +94,7 @@ class Engine:
         Raises:
             EngineError: the prompt is not valid, or a request of this id is still open.
         """
-        self._enqueue(Submit(request, outbox or self.outbox, self.clock()))
+        self._enqueue(commands.Submit(request, outbox or self.outbox, self.clock()))
 
     def examine(self, request: Request, continuation: Sequence[int], outbox: Outbox | None = None) -> None:
         """Like `submit`, with a reply that continues after the token ids `continuation`, as if they had been emitted.
@@ -117,7 +103,7 @@ class Engine:
         """
         self.submit(replace(request, reply_ids=tuple(continuation)), outbox)
 
-    def _enqueue(self, submitted: Submit) -> None:
+    def _enqueue(self, submitted: commands.Submit) -> None:
         submitted.request.check_prompt()
         if self._vocabularies:
             submitted.request.check_vocabulary(self._vocabularies[submitted.lane])
@@ -138,7 +124,7 @@ class Engine:
         """End a request within one round. Unknown ids are ignored, as the request may just have finished."""
         with self._lock:
             self._open.cancel(request_id)
-            self._commands.put(Cancel(request_id))
+            self._commands.put(commands.Cancel(request_id))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
         """Change drafter and γ of a request, running or waiting, from its next round on; unknown ids are ignored.
@@ -151,19 +137,19 @@ class Engine:
         check_gamma(gamma)
         if self.ready is not None and drafter not in (AUTO, *self.ready.drafters):
             raise EngineError(unknown_drafter(drafter, (AUTO, *self.ready.drafters)))
-        self._commands.put(Adjust(request_id, drafter, gamma))
+        self._commands.put(commands.Adjust(request_id, drafter, gamma))
 
     def pause(self) -> None:
         """Finish the current round, then run none until `step` or `resume`; requests can still be cancelled."""
-        self._commands.put(Pause())
+        self._commands.put(commands.Pause())
 
     def step(self) -> None:
         """While paused, run one round; if no request is open, the first round of the next one."""
-        self._commands.put(Step())
+        self._commands.put(commands.Step())
 
     def resume(self) -> None:
         """End a pause."""
-        self._commands.put(Resume())
+        self._commands.put(commands.Resume())
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Change `Request.detail` of a request, waiting or running, from its next round on; unknown ids are ignored.
@@ -173,18 +159,18 @@ class Engine:
         """
         if detail < 0:
             raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
-        self._commands.put(SetDetail(request_id, detail))
+        self._commands.put(commands.SetDetail(request_id, detail))
 
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Count the prompt tokens of these messages; the answer is a `Counted` event with this key, between two rounds.
 
         There is no answer if the model's chat template refuses the conversation.
         """
-        self._commands.put(Count(messages, key))
+        self._commands.put(commands.Count(messages, key))
 
     def show_cache(self) -> None:
         """Report what the cache holds; the answer is a `CacheUse` event, between two rounds."""
-        self._commands.put(ShowCache())
+        self._commands.put(commands.ShowCache())
 
     def keep_texts(self, names: Mapping[str, str], timeout: float = 60.0) -> None:
         """Write the cache of texts to `EngineConfig.kept`, from where the next start loads it; waits until it is done.
@@ -195,7 +181,7 @@ class Engine:
         """
         if self.ready is not None:
             with suppress(EngineError, TimeoutError):
-                self._ask(lambda result: KeepTexts(names, result)).result(timeout)
+                self._ask(lambda result: commands.KeepTexts(names, result)).result(timeout)
 
     def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
         """Run other work with the loaded models, one step between two rounds, in the engine's thread.
@@ -209,9 +195,9 @@ class Engine:
         Returns:
             The result, or an `EngineError` if the work fails or the engine ends. Cancelling it ends the work.
         """
-        return self._ask(lambda result: Borrow(work, result))
+        return self._ask(lambda result: commands.Borrow(work, result))
 
-    def _ask(self, command: Callable[[Future[_Result]], Command]) -> Future[_Result]:
+    def _ask(self, command: Callable[[Future[_Result]], commands.Command]) -> Future[_Result]:
         """Send a command whose result is awaited."""
         result: Future[_Result] = Future()
         with self._lock:
@@ -229,7 +215,7 @@ class Engine:
 
     def close(self, timeout: float | None = 5.0) -> None:
         """End all requests and the thread; waits up to `timeout` seconds for it."""
-        self._commands.put(Close())
+        self._commands.put(commands.Close())
         if self._thread.is_alive():
             self._thread.join(timeout)
 
@@ -324,7 +310,7 @@ class Engine:
             self.outbox.put(Died(message, self.clock()))
         self._settled.set()
 
-    def _refuse(self, submitted: Submit, message: str | None) -> None:
+    def _refuse(self, submitted: commands.Submit, message: str | None) -> None:
         finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
         submitted.outbox.put(finished)
 
@@ -342,12 +328,12 @@ class _OpenRequests:
     """Requests that have not ended, by lane and id."""
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[int, str], deque[Submit]] = {}
+        self._requests: dict[tuple[int, str], deque[commands.Submit]] = {}
         """Oldest first; all but the last of an id are cancelled."""
         self._cancelled: set[tuple[int, str]] = set()
         """Keys whose last request is cancelled too, so that the id can be used again."""
 
-    def check(self, submitted: Submit) -> None:
+    def check(self, submitted: commands.Submit) -> None:
         """Check that a request's id is available.
 
         Raises:
@@ -357,7 +343,7 @@ class _OpenRequests:
         if key in self._requests and key not in self._cancelled:
             raise EngineError(f"request {key[1]!r} has not ended yet: give each request a unique id")
 
-    def add(self, submitted: Submit) -> None:
+    def add(self, submitted: commands.Submit) -> None:
         """Add a request."""
         key = submitted.lane, submitted.request.request_id
         self._cancelled.discard(key)
@@ -376,7 +362,7 @@ class _OpenRequests:
             self._requests.pop(key, None)
             self._cancelled.discard(key)
 
-    def all(self) -> list[Submit]:
+    def all(self) -> list[commands.Submit]:
         """All open requests."""
         return [submitted for waiting in self._requests.values() for submitted in waiting]
 

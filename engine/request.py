@@ -114,18 +114,12 @@ class Sampling:
             _check(tokens.count(token) == 1, f"logit-bias names token {token} more than once: give each token one bias")
 
     def _check_repetition(self) -> None:
-        multiplier, base, length, last = (
-            self.dry_multiplier,
-            self.dry_base,
-            self.dry_allowed_length,
-            "dry-penalty-last-n",
-        )
+        multiplier, base = self.dry_multiplier, self.dry_base
+        length, last = self.dry_allowed_length, self.dry_penalty_last_n
         _check(0 <= multiplier < inf, f"dry-multiplier is {multiplier:g}: it must be 0 (off) or more")
         _check(1 <= base < inf, f"dry-base is {base:g}: it must be 1 or more")
         _check(length >= 1, f"dry-allowed-length is {length}: it must be at least 1")
-        _check(
-            self.dry_penalty_last_n >= -1, f"{last} is {self.dry_penalty_last_n}: it must be -1 (all), 0 (off) or more"
-        )
+        _check(last >= -1, f"dry-penalty-last-n is {last}: it must be -1 (all), 0 (off) or more")
         _check(all(self.dry_sequence_breakers), "a dry-sequence-breaker is empty: it would break every repetition")
         probability, threshold = self.xtc_probability, self.xtc_threshold
         _check(0 <= probability <= 1, f"xtc-probability is {probability:g}: it must be from 0 (off) to 1")

@@ -72,7 +72,7 @@ def _run(
     lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, seed=5), box, [])
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(Graphs, "plan", lambda *_: None)  # all that is planned would take far longer
-        lane.load(lambda *_: put_together(lane._config, target, **draft))
+        lane.load(lambda *_: put_together(lane.config, target, **draft))
     activities, notices = [ProfilerActivity.CPU, ProfilerActivity.CUDA], []
     for captures in (True, False):  # what is needed, when it is needed
         for request in requests:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.request import NO_DRAFTER
@@ -17,12 +16,7 @@ class NoDrafter(Drafter):
 
     name = NO_DRAFTER
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],  # noqa: ARG002
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], *_: object, **__: object) -> Draft:
         """No tokens."""
         return Draft.of_chains([[] for _ in rows])
 

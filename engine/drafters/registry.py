@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
@@ -38,14 +38,9 @@ class DraftPart(Protocol):
     def weight_bytes(self) -> int:
         """Memory of its weights."""
 
-
-@runtime_checkable
-class Tapping(Protocol):
-    """A part that reads hidden states of the target."""
-
     @property
     def taps(self) -> tuple[int, ...]:
-        """Their depths: 0 the embeddings, the last one normed."""
+        """Depths of the target's hidden states that it reads: 0 the embeddings, the last one normed."""
 
 
 @dataclass(slots=True)
@@ -163,10 +158,6 @@ class Drafters(Mapping[str, Drafter]):
                 self._warm_up(name, drafter)
             self.built[name] = drafter
         return self.built[name]
-
-    def __setitem__(self, name: str, drafter: Drafter) -> None:
-        self._entries.setdefault(name, _Entry(name, ""))
-        self.built[name] = drafter
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import takewhile
 
 from specchat.engine.decoding.drafter import DrafterProfile
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.registry import BuildContext
@@ -189,12 +188,7 @@ class SuffixDrafter(TextDrafter[SuffixAutomaton]):
         self._stored: dict[str, tuple[int, Pairs]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
         """The continuation of each row's longest match."""
         drafts, sources = [], []
         for row, gamma in zip(rows, gammas, strict=True):

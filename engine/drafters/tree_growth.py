@@ -28,7 +28,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.gamma.budget import Budget, repeatable
+from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support, join
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
 from specchat.engine.decoding.tree_part import TreePlace
@@ -77,7 +77,7 @@ class Asked:
     @property
     def settled(self) -> Budget:
         """What it may cost; fixed prices where they may not be learnt."""
-        return self.budget or _fixed(0 if self.row.request.gamma is None else self.gamma)
+        return self.budget or repeatable(0 if self.row.request.gamma is None else self.gamma)
 
     @property
     def depth(self) -> int:
@@ -86,8 +86,13 @@ class Asked:
 
 
 @lru_cache
-def _fixed(line: int) -> Budget:
-    return repeatable(EXPECTED, line)
+def repeatable(line: int = 0) -> Budget:
+    """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them.
+
+    Args:
+        line: as in `Budget`.
+    """
+    return Budget([0.07 * n for n in range(MAX_GAMMA + 1)], 0.04, EXPECTED, line, repeatable=True)
 
 
 def may_branch(row: SequenceState) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -27,7 +27,7 @@ WARM_UP = "Say hello."
 WARM_UP_TOKENS, WARM_UP_GAMMA = 8, 4
 
 
-class LaneScheduler(Scheduler[Submit]):
+class LaneScheduler(Scheduler):
     """Scheduler that reuses only whole prefill chunks of an earlier prompt, never its reply.
 
     How much of a reply is cached depends on how it was decoded; a prompt is prefilled the same way in all lanes.
@@ -73,11 +73,11 @@ class LaneWorker(Worker):
         readies: list[Ready],
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.clock = Clock(runs=False)
+        super().__init__(
+            config, queue.SimpleQueue(), outbox, Clock(runs=False), lambda ready, _: readies.append(ready), on_end
+        )
         self.began = 0.0
         """Clock reading when the lane was last idle and a request was submitted."""
-        self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        super().__init__(config, self._inbox, outbox, self.clock, lambda ready, _: readies.append(ready), on_end)
 
     @property
     def busy(self) -> bool:
@@ -89,13 +89,9 @@ class LaneWorker(Worker):
         """Seconds worked since the lane was last idle."""
         return self.clock() - self.began
 
-    def load(self, assemble: Assemble) -> Assembly:
-        """Load the models; create KV caches and drafters."""
-        return self._load(assemble)
-
-    def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
+    def _make_scheduler(self, made: Assembly) -> Scheduler:
         cache, prefixes = made.target.cache, made.target.capabilities.prefixes
-        return LaneScheduler(cache, self._config.prefill_chunk, prefixes=prefixes)
+        return LaneScheduler(cache, self.config.prefill_chunk, prefixes=prefixes)
 
     def warm_up(self) -> None:
         """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""
@@ -110,7 +106,7 @@ class LaneWorker(Worker):
             if not self.busy:
                 self.began = self.clock()
             command = replace(command, at=self.clock())
-        self._inbox.put(command)
+        self.inbox.put(command)
         self._take_commands()
 
     def turn(self) -> None:
@@ -134,6 +130,7 @@ class LaneWorker(Worker):
         self._emission.close()
 
 
+@dataclass
 class LanesWorker:
     """State of the engine thread with lanes; the counterpart of `Worker`.
 
@@ -146,21 +143,18 @@ class LanesWorker:
         on_end: called with lane and id of each request before it is told that it has ended.
     """
 
-    def __init__(
-        self,
-        configs: Sequence[EngineConfig],
-        commands: queue.SimpleQueue[Command],
-        outbox: Outbox,
-        order: Callable[[], Order],
-        on_ready: Callable[[Sequence[Ready], Sequence[Assembly]], None],
-        on_end: Callable[[int, str], None],
-    ) -> None:
-        self._commands = commands
-        self._order = order
-        self._on_ready = on_ready
+    configs: Sequence[EngineConfig]
+    commands: queue.SimpleQueue[Command]
+    outbox: Outbox
+    order: Callable[[], Order]
+    on_ready: Callable[[Sequence[Ready], Sequence[Assembly]], None]
+    on_end: Callable[[int, str], None]
+
+    def __post_init__(self) -> None:
         self._readies: list[Ready] = []
         self._lanes = [
-            LaneWorker(config, outbox, self._readies, partial(on_end, lane)) for lane, config in enumerate(configs)
+            LaneWorker(config, self.outbox, self._readies, partial(self.on_end, lane))
+            for lane, config in enumerate(self.configs)
         ]
         self._closed = False
 
@@ -173,12 +167,12 @@ class LanesWorker:
         made = [lane.load(assemble) for lane in self._lanes]
         for lane in self._lanes:
             lane.warm_up()
-        self._on_ready(self._readies, made)
+        self.on_ready(self._readies, made)
         while not self._closed:
             self._take_commands()
             busy = [i for i, lane in enumerate(self._lanes) if lane.busy]
             if busy:
-                self._lanes[next_lane(self._order(), busy, [lane.seconds for lane in self._lanes])].turn()
+                self._lanes[next_lane(self.order(), busy, [lane.seconds for lane in self._lanes])].turn()
         for lane in self._lanes:
             lane.end()
 
@@ -192,7 +186,7 @@ class LanesWorker:
         idle = not any(lane.busy for lane in self._lanes)
         while True:
             try:
-                command = self._commands.get(block=idle)
+                command = self.commands.get(block=idle)
             except queue.Empty:
                 return
             idle = False

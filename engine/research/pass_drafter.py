@@ -22,7 +22,6 @@ from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
@@ -56,12 +55,7 @@ class PassDrafter(Drafter):
         self._steps = ModelSteps(target.forward, target.graphs(128), target.penalties, target.vocabulary)
 
     @torch.inference_mode()
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
         """One token for each position; q is kept if a row draws its draft."""
         lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
         steps = max(lengths)
@@ -105,6 +99,7 @@ class LookAhead:
     name: str
     """For display."""
     weight_bytes: int = 0
+    taps: tuple[int, ...] = ()
 
 
 def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: str, about: Mapping[str, Any]) -> None:

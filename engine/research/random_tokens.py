@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
@@ -35,12 +34,7 @@ class RandomDrafter(Drafter):
         self._vocabulary = vocabulary
         self._device = device
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
         """`gammas[i]` tokens for each row; q is one-hot where drafts are not drawn."""
         steps = max(gammas)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)

@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.graphs import Graphs
@@ -174,12 +173,7 @@ class TableDrafter(Drafter):
         self._steps = ModelSteps(network.forward, Graphs(network.device, 1, None), penalties, vocabulary)
         self._ends = ends
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
         """Chains: the likeliest tokens where all rows are plain and none draws its draft, else with distributions."""
         plain = not any(row.request.sampling.adjusts_drafts for row in rows)
         if plain and not any(row.draws for row in rows):
@@ -226,6 +220,7 @@ class LoadedTables:
     """For display."""
     weight_bytes: int = 0
     """They are counted with the drafters that use them."""
+    taps: tuple[int, ...] = ()
 
 
 def fingerprint(tokenizer: Any) -> str:

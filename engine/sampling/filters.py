@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampling_rows import SamplingFlags, SamplingRows
 
 _HEAD = 256
 """Number of largest logits that the CPU sorts first; they contain nearly every nucleus."""
@@ -28,7 +28,7 @@ def filtered(scaled: Tensor, rows: SamplingRows) -> Tensor:
     flat, filters = scaled.flatten(0, 1), _Filters.of(rows, scaled.shape[1])
     if scaled.is_cuda:
         return _filtered_whole(flat, filters).view(scaled.shape)
-    return _filtered_by_head(flat, filters, rows.flags.all_filtered).view(scaled.shape)
+    return _filtered_by_head(flat, filters).view(scaled.shape)
 
 
 class _Filters(NamedTuple):
@@ -37,13 +37,8 @@ class _Filters(NamedTuple):
     top_k: Tensor
     top_p: Tensor
     log_min_p: Tensor
-    any_top_k: bool
-    any_top_p: bool
-    any_min_p: bool
-    all_top_k: bool
-    """Whether top-k is on in all rows with top-p, so that top-p needs only what top-k keeps."""
-    max_top_k: int
-    """At least 1."""
+    flags: SamplingFlags
+    """Of the batch that the positions are from."""
 
     @classmethod
     def of(cls, rows: SamplingRows, positions: int) -> _Filters:
@@ -51,30 +46,31 @@ class _Filters(NamedTuple):
         top_k, top_p, log_min_p = (
             t.repeat_interleave(positions)[:, None] for t in (rows.top_k, rows.top_p, rows.min_p.log().float())
         )
-        return cls(
-            top_k,
-            top_p,
-            log_min_p,
-            rows.flags.max_top_k > 0 or rows.flags.any_greedy,
-            rows.flags.any_top_p,
-            rows.flags.any_min_p,
-            rows.flags.all_top_k or not rows.flags.any_top_p,
-            max(rows.flags.max_top_k, 1),
-        )
+        return cls(top_k, top_p, log_min_p, rows.flags)
+
+    @property
+    def any_top_k(self) -> bool:
+        """Whether top-k is on in some row: it is in greedy ones."""
+        return self.flags.max_top_k > 0 or self.flags.any_greedy
+
+    @property
+    def all_top_k(self) -> bool:
+        """Whether top-k is on in all rows with top-p, so that top-p needs only what top-k keeps."""
+        return self.flags.all_top_k or not self.flags.any_top_p
 
     def at(self, index: Tensor) -> _Filters:
         """Filters of a subset of positions."""
         return self._replace(top_k=self.top_k[index], top_p=self.top_p[index], log_min_p=self.log_min_p[index])
 
 
-def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> Tensor:
+def _filtered_by_head(scaled: Tensor, filters: _Filters) -> Tensor:
     """As `_filtered_whole`, from only the largest logits of positions whose kept tokens are all among them.
 
     Batch-invariant: the choice depends only on a position's own logits and settings.
     """
     values, tokens = _head(scaled)
     kept = values >= _edge(values, _shares(scaled, values, filters), filters)
-    if filters.any_min_p:
+    if filters.flags.any_min_p:
         kept &= values - values[:, :1] >= filters.log_min_p
     # NaN and inf sort first and are kept, so that `broken` recognises the position.
     kept |= ~(values < torch.inf)
@@ -82,7 +78,7 @@ def _filtered_by_head(scaled: Tensor, filters: _Filters, all_filtered: bool) -> 
     if values.shape[-1] == scaled.shape[-1]:
         return probabilities
     beyond = kept[:, -1] | _short(values, filters).squeeze(-1)
-    if not all_filtered:
+    if not filters.flags.all_filtered:
         plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)
         beyond &= ~plain
         probabilities[plain] = scaled[plain].softmax(-1)
@@ -113,9 +109,9 @@ def _head(scaled: Tensor) -> tuple[Tensor, Tensor]:
 def _filtered_whole(scaled: Tensor, filters: _Filters) -> Tensor:
     """Probabilities [N, V] of logits [N, V] after the filters."""
     above = ~(scaled < torch.inf)
-    if filters.any_top_k or filters.any_top_p:
+    if filters.any_top_k or filters.flags.any_top_p:
         above |= scaled >= _whole_edge(scaled, filters)
-        if filters.any_min_p:
+        if filters.flags.any_min_p:
             above &= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
     else:
         above |= scaled - scaled.amax(-1, keepdim=True) >= filters.log_min_p
@@ -125,13 +121,13 @@ def _filtered_whole(scaled: Tensor, filters: _Filters) -> Tensor:
 def _whole_edge(scaled: Tensor, filters: _Filters) -> Tensor:
     """`_edge` of whole positions [N, V]. Nothing is sorted: in a CUDA graph that is done whatever the nucleus."""
     if scaled.is_cuda and filters.all_top_k:
-        values = scaled.topk(min(filters.max_top_k, scaled.shape[-1])).values
+        values = scaled.topk(min(max(filters.flags.max_top_k, 1), scaled.shape[-1])).values
         return _edge(values, _shares(scaled, values, filters), filters)
     edge = torch.full_like(scaled[:, :1], -torch.inf)
     if filters.any_top_k:
         one, most = torch.ones_like(filters.top_k), filters.top_k.clamp(1, scaled.shape[-1])
         edge = mass_threshold(scaled, one, most).masked_fill_(filters.top_k == 0, -torch.inf)
-    if filters.any_top_p:
+    if filters.flags.any_top_p:
         shares = (scaled - scaled.amax(-1, keepdim=True)).exp().masked_fill_(scaled < edge, 0.0)
         weights = (shares.double() * (1 << _WEIGHT_BITS)).long()
         enough = (filters.top_p * weights.sum(-1, keepdim=True)).ceil().long().clamp_(min=1)
@@ -165,7 +161,7 @@ def _edge(values: Tensor, shares: Tensor, filters: _Filters) -> Tensor:
     if filters.any_top_k:
         last = filters.top_k.clamp(1, values.shape[-1]) - 1
         edge = values.gather(-1, last).masked_fill_(filters.top_k == 0, -torch.inf)
-    if filters.any_top_p:
+    if filters.flags.any_top_p:
         mass = shares.double().masked_fill_(values < edge, 0.0)
         cumulative = mass.cumsum(-1)
         enough = filters.top_p * torch.where(filters.top_k > 0, cumulative[:, -1:], 1.0)

@@ -146,15 +146,7 @@ class Adjustment:
         Returns:
             [B, T, V], float32; rows without an adjustment are unchanged.
         """
-        adjusted = logits.to(torch.float32, copy=True)
-        self.apply_in_place(adjusted, drafted, inside, first=first)
-        return adjusted
-
-    @torch.inference_mode()
-    def apply_in_place(
-        self, adjusted: Tensor, drafted: Tensor, inside: Tensor | None = None, *, first: int = 0
-    ) -> None:
-        """Like `apply`, for logits [B, T, V], float32, that are changed: no operation is as large as they are."""
+        adjusted = logits.to(torch.float32, copy=True)  # no other operation is as large as they are
         mine = adjusted if self.rows is None else adjusted[self.rows]
         drafted = drafted if self.rows is None else drafted[self.rows]
         if inside is None:
@@ -179,6 +171,7 @@ class Adjustment:
             self._discourage(mine, drafted, before)
         if self.rows is not None:
             adjusted[self.rows] = mine
+        return adjusted
 
     def _discourage(self, mine: Tensor, drafted: Tensor, before: Tensor) -> None:
         """Apply DRY to logits [M, T, V] in place, after drafted tokens [M, K] of trees [M, T, K]."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
 from specchat.engine.cache.block_pool import BlockStore
 from specchat.engine.cache.prefix_tree import common_prefix
+from specchat.engine.commands import Submit
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
-Waiting = TypeVar("Waiting")
 _PASS_SHARE = 4
 """Rows wait for prefixes that others are prefilling if that saves at least a chunk divided by this."""
 _AHEAD = MAX_GAMMA + 1
@@ -20,7 +19,7 @@ _PADDING = 4
 """Maximum size of the padded outputs of a ragged pass, in chunks."""
 
 
-class Scheduler(Generic[Waiting]):
+class Scheduler:
     """Queue of waiting requests, slots of running ones, and the cache blocks of their texts.
 
     Args:
@@ -30,7 +29,7 @@ class Scheduler(Generic[Waiting]):
 
     def __init__(self, cache: BlockStore, *, prefixes: bool = True) -> None:
         self.pool, self._cache, self._prefixes = cache.pool, cache, prefixes
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[Submit] = deque()
         self.rows: Sequence[SequenceState] = ()
         """Running sequences, by slot."""
         self._matched = [0] * self.pool.slots
@@ -45,11 +44,6 @@ class Scheduler(Generic[Waiting]):
     def suspended(self) -> list[SequenceState]:
         """Running sequences that wait for cache blocks, the oldest first."""
         return sorted((row for row in self.rows if row.waits), key=lambda row: row.admitted_at)
-
-    @property
-    def has_room(self) -> bool:
-        """Whether a slot is free."""
-        return bool(self._free_slots())
 
     def _free_slots(self) -> list[int]:
         used = {row.slot for row in self.rows} | self._reserved

@@ -21,7 +21,7 @@ from specchat.engine.device.device import available_memory, pick_device, unused_
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
-from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, Tapping, load_own_part, load_part
+from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, load_own_part, load_part
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, is_hub_id
 from specchat.engine.models.packed.load import PackedModel
@@ -218,13 +218,8 @@ class _Loaded:
     drafts: tuple[Model, ...]
     parts: Mapping[str, DraftPart]
     notices: tuple[str, ...]
-
     context: int
     """Most tokens of a text, as requested, or as the models and memory allow."""
-
-    def reduced(self, slots: int, context: int) -> bool:
-        """Whether this is less than requested."""
-        return (slots, context) != (self.config.slots, self.context)
 
 
 def _context(model: Model, requested: int | None, memory: int | None, cache_type: str) -> int:
@@ -265,7 +260,7 @@ def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assem
 
 def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:
     config, model, drafts, notices = loaded.config, loaded.model, loaded.drafts, loaded.notices
-    taps = next((tuple(part.taps) for part in loaded.parts.values() if isinstance(part, Tapping)), ())
+    taps = next((part.taps for part in loaded.parts.values() if part.taps), ())
     target = make_runner(model, slots, context, _OVERHANG, taps, exact=config.exact, cache_type=config.cache_type)
     runners = tuple(make_runner(draft, slots, context, _OVERHANG, pool=target.cache.pool) for draft in drafts)
     exact = check_batch_invariance(target) if config.exact else None
@@ -280,7 +275,7 @@ def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], As
     drafters = Drafters(built)
     drafters.build()
     made = drafters.built.values()
-    reduced = (slots, context) if loaded.reduced(slots, context) else None
+    reduced = (slots, context) if (slots, context) != (config.slots, loaded.context) else None
     return Assembly(
         model=model,
         target=target,

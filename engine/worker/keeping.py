@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from specchat.engine.cache.kept_texts import KeptTexts
-from specchat.engine.commands import KeepTexts, Submit
+from specchat.engine.commands import KeepTexts
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.notices import Notices
@@ -24,7 +24,7 @@ class Keeping:
         scheduler: of the slots.
     """
 
-    def __init__(self, folder: Path | None, made: Assembly, scheduler: Scheduler[Submit]) -> None:
+    def __init__(self, folder: Path | None, made: Assembly, scheduler: Scheduler) -> None:
         self._scheduler, self._files = scheduler, None
         target = made.target
         if folder is not None and target.capabilities.prefixes and not target.cache.states:

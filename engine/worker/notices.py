@@ -65,14 +65,10 @@ def notices_of(
         for draft in drafts
         if draft.weight_bytes >= model.weight_bytes
     ]
-    named = ((each.name, passes) for each, passes in zip((model, *drafts), (target, *runners), strict=True))
-    return [*notices, *(notice for name, passes in named for notice in _long_factors(name, passes))]
-
-
-def _long_factors(name: str, runner: Backend) -> list[str]:
-    if runner.short_context is None:
-        return []
-    return [
-        f"{name} reads every text with its factors for long ones, as the context is {runner.context}: with --context "
-        f"{runner.short_context} it uses those it was first trained with"
+    notices += [
+        f"{each.name} reads every text with its factors for long ones, as the context is {passes.context}: with "
+        f"--context {passes.short_context} it uses those it was first trained with"
+        for each, passes in zip((model, *drafts), (target, *runners), strict=True)
+        if passes.short_context is not None
     ]
+    return notices

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
@@ -16,6 +16,7 @@ from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.requests import Faults, start
 
 
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """Reads the prompts of rows that are not ready for a round.
 
@@ -29,24 +30,13 @@ class Prefill:
         emission: of the records of rounds.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        scheduler: Scheduler[Submit],
-        planner: Planner,
-        target: Backend,
-        faults: Faults,
-        clock: Callable[[], float],
-        emission: Emission,
-    ) -> None:
-        self._config = config
-        self._scheduler = scheduler
-        self._planner = planner
-        self._target = target
-        self._faults = faults
-        self._clock = clock
-        self._emission = emission
-        self._ragged = target.capabilities.ragged
+    config: EngineConfig
+    scheduler: Scheduler
+    planner: Planner
+    target: Backend
+    faults: Faults
+    clock: Callable[[], float]
+    emission: Emission
 
     def is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
@@ -64,46 +54,46 @@ class Prefill:
     def _chunk(self) -> int:
         """Read one chunk; return the number of prompts still to be read."""
         unread = sorted(
-            (row for row in self._scheduler.rows if not self.is_ready(row) and not row.waits),
+            (row for row in self.scheduler.rows if not self.is_ready(row) and not row.waits),
             key=lambda row: row.admitted_at,
         )
         if not unread:
             return 0
-        self._emission.flush()
+        self.emission.flush()
         rows = [row for row in unread if row.prefilled == unread[0].prefilled]
-        if self._config.exact:  # how a prompt is read may not depend on others
+        if self.config.exact:  # how a prompt is read may not depend on others
             rows = rows[:1]
-        self._faults.run(self._read, rows)
-        return sum(not self.is_ready(row) and not row.waits for row in self._scheduler.rows)
+        self.faults.run(self._read, rows)
+        return sum(not self.is_ready(row) and not row.waits for row in self.scheduler.rows)
 
     def _read(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row's prompt and of others that fit into the pass: target first, then drafter."""
         if rows[0].prefilled:
-            self._planner.drafters.prefill(rows)
+            self.planner.drafters.prefill(rows)
             return
-        started, limit, room = self._clock(), self._config.prefill_chunk, self._target.context
-        rows = self._scheduler.prefill_batch(rows, limit, room, self._reuse, ragged=self._ragged)
+        started, limit, room = self.clock(), self.config.prefill_chunk, self.target.context
+        rows = self.scheduler.prefill_batch(rows, limit, room, self._reuse, ragged=self.target.capabilities.ragged)
         reading = [row for row in rows if not row.prefilled]  # others have taken over all that was left
         chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in reading]
         lengths = [len(chunk) for chunk in chunks]
         if reading:
-            padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self._target.device)
+            padded = to_device([chunk + [0] * (max(lengths) - len(chunk)) for chunk in chunks], self.target.device)
             slots, starts = [row.slot for row in reading], [row.cached for row in reading]
-            tapped = self._target.prefill(padded, slots, starts, lengths)
-            self._emission.release()
-            self._planner.drafters.on_hidden_states(reading, tapped, lengths)
+            tapped = self.target.prefill(padded, slots, starts, lengths)
+            self.emission.release()
+            self.planner.drafters.on_hidden_states(reading, tapped, lengths)
             for row, length in zip(reading, lengths, strict=True):
                 row.cached += length
-                self._scheduler.commit(row)
-        now = self._clock()
+                self.scheduler.commit(row)
+        now = self.clock()
         for row in rows:
             if not row.rounds:  # else a drafter that was changed to had to see it
                 row.outbox.put(Prefilled(row.request.request_id, row.cached, row.prompt_length, now - started, now))
 
     def _reuse(self, row: SequenceState) -> None:
         """Take over the prefix of the row's text that another one has read since admission."""
-        if self._scheduler.longer_prefix(row):
-            self._planner.release(row)
-            self._scheduler.suspend(row)
-            if self._scheduler.resume(row):
-                start(row, self._target, self._scheduler, self._planner)
+        if self.scheduler.longer_prefix(row):
+            self.planner.release(row)
+            self.scheduler.suspend(row)
+            if self.scheduler.resume(row):
+                start(row, self.target, self.scheduler, self.planner)

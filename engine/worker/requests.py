@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
 
 import torch
 
@@ -28,6 +29,7 @@ from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.notices import UNREPEATABLE, Notices
 
 
+@dataclass
 class OpenRequests:
     """Requests that wait for a slot, and requests that run.
 
@@ -42,56 +44,47 @@ class OpenRequests:
         on_end: called with the id of each request before it is told that it has ended.
     """
 
-    def __init__(
-        self,
-        made: Assembly,
-        scheduler: Scheduler[Submit],
-        planner: Planner,
-        emission: Emission,
-        notices: Notices,
-        config: EngineConfig,
-        clock: Callable[[], float],
-        on_end: Callable[[str], None],
-    ) -> None:
-        self._made = made
-        self._scheduler = scheduler
-        self._planner = planner
-        self._emission = emission
-        self._notices = notices
-        self._most = config.queue
-        self._seeds = iter(fresh_seed, None) if config.seed is None else count(config.seed)
-        self._clock = clock
-        self._on_end = on_end
-        self._thinking = find_markers(made.model.tokenizer)
+    made: Assembly
+    scheduler: Scheduler
+    planner: Planner
+    emission: Emission
+    notices: Notices
+    config: EngineConfig
+    clock: Callable[[], float]
+    on_end: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._seeds = iter(fresh_seed, None) if self.config.seed is None else count(self.config.seed)
+        self._thinking = find_markers(self.made.model.tokenizer)
 
     def enqueue(self, submitted: Submit) -> None:
         """Queue a request; refuse it if the queue is full."""
-        if len(self._scheduler.waiting) < self._most:
-            self._scheduler.waiting.append(submitted)
+        if len(self.scheduler.waiting) < self.config.queue:
+            self.scheduler.waiting.append(submitted)
             return
-        message = f"{self._most} requests are waiting already: try again when some have finished"
+        message = f"{self.config.queue} requests are waiting already: try again when some have finished"
         self.refuse(submitted, FinishReason.ERROR, message)
 
     def admit(self) -> None:
         """Give free slots to waiting requests, first come, first served."""
         self._resume()
-        while self._scheduler.waiting and self._scheduler.has_room and not self._scheduler.suspended:
-            submitted = self._scheduler.waiting.popleft()
+        while self.scheduler.waiting and self.scheduler.free_slot is not None and not self.scheduler.suspended:
+            submitted = self.scheduler.waiting.popleft()
             try:
                 admitted = self._start(submitted)
             except Exception as error:  # a tokenizer, a template: whatever it raises is this request's alone
                 self.refuse(submitted, FinishReason.ERROR, sentence(error))
             else:
                 if not admitted:
-                    self._scheduler.waiting.appendleft(submitted)
+                    self.scheduler.waiting.appendleft(submitted)
                     return
 
     def _resume(self) -> None:
         """Let rows that wait for cache blocks continue, the oldest first."""
-        for row in self._scheduler.suspended:
-            if not self._scheduler.resume(row):
+        for row in self.scheduler.suspended:
+            if not self.scheduler.resume(row):
                 return
-            start(row, self._made.target, self._scheduler, self._planner)
+            start(row, self.made.target, self.scheduler, self.planner)
 
     def with_room(self, rows: Sequence[SequenceState]) -> list[SequenceState]:
         """Those of the rows that have the cache blocks that their next round may write.
@@ -99,23 +92,23 @@ class OpenRequests:
         Where there are too few, the youngest rows give up theirs, and are read again when there are enough.
         """
         for row in sorted(rows, key=lambda row: row.admitted_at):
-            while not row.waits and not self._scheduler.extend(row):
-                youngest = max((each for each in self._scheduler.rows if not each.waits), key=lambda r: r.admitted_at)
-                self._planner.release(youngest)
-                self._scheduler.suspend(youngest)
+            while not row.waits and not self.scheduler.extend(row):
+                youngest = max((each for each in self.scheduler.rows if not each.waits), key=lambda r: r.admitted_at)
+                self.planner.release(youngest)
+                self.scheduler.suspend(youngest)
         return [row for row in rows if not row.waits]
 
     def _start(self, submitted: Submit) -> bool:
         """Start a request in a free slot; False if the cache has no room for it now."""
-        request, model, target = submitted.request, self._made.model, self._made.target
-        drafter = self._planner.named(request.drafter, request.gamma)
+        request, model, target = submitted.request, self.made.model, self.made.target
+        drafter = self.planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         given = encode_reply(request, model.tokenizer)
         check_conversation(request, model.name, conversations=model.start is None)
         fitted = fit(request, model.tokenizer, len(given), target.context)
         prompt = [*fitted.ids, *given]
-        now, thinking = self._clock(), self._thinking
-        if (place := self._scheduler.place(prompt)) is None:
+        now, thinking = self.clock(), self._thinking
+        if (place := self.scheduler.place(prompt)) is None:
             return False
         slot, cached = place
         row = SequenceState(
@@ -133,7 +126,7 @@ class OpenRequests:
             repetition=Repetition() if request.stop_repeats else None,
             steady=request.sampling.seed is not None
             and not request.sampling.greedy
-            and not (self._made.same_bits and request.sampling.lossless),
+            and not (self.made.same_bits and request.sampling.lossless),
         )
         try:
             target.admit(row)
@@ -141,12 +134,12 @@ class OpenRequests:
             pieces = row.text.begin(given)
             around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
         except Exception:
-            self._scheduler.pool.clear(slot)
+            self.scheduler.pool.clear(slot)
             raise
-        self._scheduler.admit(row)
-        start(row, target, self._scheduler, self._planner)
-        if row.adaptive and request.sampling.greedy and self._made.rounds_by_width:
-            self._notices.tell([UNREPEATABLE.format(dtype=model.format)])
+        self.scheduler.admit(row)
+        start(row, target, self.scheduler, self.planner)
+        if row.adaptive and request.sampling.greedy and self.made.rounds_by_width:
+            self.notices.tell([UNREPEATABLE.format(dtype=model.format)])
         row.outbox.put(
             Admitted(
                 request.request_id,
@@ -164,62 +157,62 @@ class OpenRequests:
 
     def cancel(self, request_id: str) -> None:
         """End a request, waiting or running."""
-        for row in self._scheduler.rows:
+        for row in self.scheduler.rows:
             if row.request.request_id == request_id:
                 self.finish(row, FinishReason.CANCELLED)
-        for waiting in [w for w in self._scheduler.waiting if w.request.request_id == request_id]:
-            self._scheduler.waiting.remove(waiting)
+        for waiting in [w for w in self.scheduler.waiting if w.request.request_id == request_id]:
+            self.scheduler.waiting.remove(waiting)
             self.refuse(waiting, FinishReason.CANCELLED, "")
 
     def adjust(self, wanted: Adjust) -> None:
         """Change a request's drafter and γ from its next round on."""
         drafter, gamma = wanted.drafter, wanted.gamma
-        for row in self._scheduler.rows:
-            if row.request.request_id == wanted.request_id and drafter in (AUTO, *self._planner.drafters.by_name):
-                self._planner.change(row, drafter, gamma)
-        waiting = self._scheduler.waiting
-        for number, other in enumerate(waiting):
-            if other.request.request_id == wanted.request_id:
-                waiting[number] = replace(other, request=replace(other.request, drafter=drafter, gamma=gamma))
+        for row in self.scheduler.rows:
+            if row.request.request_id == wanted.request_id and drafter in (AUTO, *self.planner.drafters.by_name):
+                self.planner.change(row, drafter, gamma)
+        self._change_waiting(wanted.request_id, drafter=drafter, gamma=gamma)
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Change the detail of a request's rounds from the next one on."""
-        for row in self._scheduler.rows:
+        for row in self.scheduler.rows:
             if row.request.request_id == request_id:
                 row.request = replace(row.request, detail=detail)
-        for place, waiting in enumerate(self._scheduler.waiting):
+        self._change_waiting(request_id, detail=detail)
+
+    def _change_waiting(self, request_id: str, **fields: Any) -> None:
+        """Change fields of a request that waits."""
+        for place, waiting in enumerate(self.scheduler.waiting):
             if waiting.request.request_id == request_id:
-                request = replace(waiting.request, detail=detail)
-                self._scheduler.waiting[place] = replace(waiting, request=request)
+                self.scheduler.waiting[place] = replace(waiting, request=replace(waiting.request, **fields))
 
     def refuse(self, submitted: Submit, reason: FinishReason, message: str) -> None:
         """End a request that has no slot."""
-        self._on_end(submitted.request.request_id)
-        submitted.outbox.put(Finished(submitted.request.request_id, reason, "", message, self._clock()))
+        self.on_end(submitted.request.request_id)
+        submitted.outbox.put(Finished(submitted.request.request_id, reason, "", message, self.clock()))
 
     def finish(self, row: SequenceState, reason: FinishReason, message: str = "", *, keep: bool = True) -> None:
         """End a request that runs; `keep` says whether its cached tokens may be reused."""
-        self._emission.finish()
+        self.emission.finish()
         if row.failed is not None:
             reason, message = FinishReason.ERROR, message or sentence(row.failed)
-        self._planner.release(row)
-        self._scheduler.retire(row, keep=keep and row.failed is None)
+        self.planner.release(row)
+        self.scheduler.retire(row, keep=keep and row.failed is None)
         try:
             tail = row.text.tail()
         except Exception as error:  # the tokenizer's: the request ends all the same
             tail, reason, message = "", FinishReason.ERROR, message or sentence(error)
-        self._on_end(row.request.request_id)
-        row.outbox.put(Finished(row.request.request_id, reason, tail, message, self._clock()))
+        self.on_end(row.request.request_id)
+        row.outbox.put(Finished(row.request.request_id, reason, tail, message, self.clock()))
 
     def end_all(self, reason: FinishReason, message: str) -> None:
         """End everything."""
-        for row in self._scheduler.rows:
+        for row in self.scheduler.rows:
             self.finish(row, reason, message)
-        while self._scheduler.waiting:
-            self.refuse(self._scheduler.waiting.popleft(), reason, message)
+        while self.scheduler.waiting:
+            self.refuse(self.scheduler.waiting.popleft(), reason, message)
 
 
-def start(row: SequenceState, target: Backend, scheduler: Scheduler[Submit], planner: Planner) -> None:
+def start(row: SequenceState, target: Backend, scheduler: Scheduler, planner: Planner) -> None:
     """Let a row continue from the prefix of its text that its blocks hold, as far as target and drafter know it."""
     scheduler.attach(row)
     planner.admit(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 
@@ -22,6 +23,7 @@ from specchat.engine.worker.records import Commit, Times
 from specchat.engine.worker.requests import Faults, OpenRequests
 
 
+@dataclass(frozen=True, slots=True)
 class Rounds:
     """Runs rounds. Each commits its tokens at once; its records are made and emitted while the next one runs.
 
@@ -36,60 +38,49 @@ class Rounds:
         clock: seconds since the engine started.
     """
 
-    def __init__(
-        self,
-        made: Assembly,
-        planner: Planner,
-        plain_passes: PlainPasses | None,
-        requests: OpenRequests,
-        emission: Emission,
-        faults: Faults,
-        notices: Notices,
-        clock: Callable[[], float],
-    ) -> None:
-        self._made = made
-        self._planner = planner
-        self._plain_passes = plain_passes
-        self._requests = requests
-        self._emission = emission
-        self._faults = faults
-        self._notices = notices
-        self._clock = clock
+    made: Assembly
+    planner: Planner
+    plain_passes: PlainPasses | None
+    requests: OpenRequests
+    emission: Emission
+    faults: Faults
+    notices: Notices
+    clock: Callable[[], float]
 
     def run(self, rows: Sequence[SequenceState], together: Callable[[], bool]) -> None:
         """One round for rows that are ready, or some (`run_rounds`)."""
         self._end_failed(rows)
         if rows := [row for row in rows if row.failed is None]:
-            self._faults.run(partial(self._verify, together=together), rows)
+            self.faults.run(partial(self._verify, together=together), rows)
 
     def _verify(self, rows: Sequence[SequenceState], *, together: Callable[[], bool]) -> None:
         plain_s = 0.0
         if any(not row.rounds for row in rows):  # its drafter may have a whole prompt to read
-            self._emission.flush()
-        if self._plain_passes and self._plain_passes.due(rows):
-            self._emission.finish()  # it would share the pass's cores
-            plain_s = self._plain_passes.run(rows)
-            self._planner.learn_plain(len(rows), plain_s)
+            self.emission.flush()
+        if self.plain_passes and self.plain_passes.due(rows):
+            self.emission.finish()  # it would share the pass's cores
+            plain_s = self.plain_passes.run(rows)
+            self.planner.learn_plain(len(rows), plain_s)
         started = time.perf_counter()
-        results = run_rounds(self._made.target, rows, self._planner, self._emission.on_launch, together)
-        self._faults.passed()
+        results = run_rounds(self.made.target, rows, self.planner, self.emission.on_launch, together)
+        self.faults.passed()
         running, ended = set(range(len(rows))), list[tuple[SequenceState, FinishReason]]()
         later = sum(result.draft_s + result.verify_s for result in results)
         for result in results:
-            self._planner.learn(rows, *result)
+            self.planner.learn(rows, *result)
             commits = self._commit(rows, result, running)
             ended += [(commit.row, commit.reason) for commit in commits if commit.reason]
             rest = time.perf_counter() - started - later
             later -= result.draft_s + result.verify_s
-            times = Times(self._clock() - later, result.draft_s, result.verify_s, rest, plain_s, len(rows))
+            times = Times(self.clock() - later, result.draft_s, result.verify_s, rest, plain_s, len(rows))
             started, plain_s = started + result.draft_s + result.verify_s + rest, 0.0
             first = any(not commit.number for commit in commits)  # what the reader waits for
-            self._emission.put(partial(self._emit, commits, times), inf if first else sum(times[1:4]))
-            self._planner.learn_rest(len(rows), result.plan, result.draft_s, rest)
-            if self._plain_passes:
-                self._plain_passes.learn(len(rows), not result.plan.drafts, times)
+            self.emission.put(partial(self._emit, commits, times), inf if first else sum(times[1:4]))
+            self.planner.learn_rest(len(rows), result.plan, result.draft_s, rest)
+            if self.plain_passes:
+                self.plain_passes.learn(len(rows), not result.plan.drafts, times)
         for row, reason in ended:
-            self._requests.finish(row, reason)
+            self.requests.finish(row, reason)
         self._end_failed(rows)
 
     def _commit(self, rows: Sequence[SequenceState], result: RoundResult, running: set[int]) -> list[Commit]:
@@ -99,7 +90,7 @@ class Rounds:
             try:
                 commits.append(self._add(rows[i], result.outcomes[i], result.plan.sources[i]))
             except Exception as error:  # its text: nothing that the others share
-                self._emission.finish()  # no records of a failed row are made
+                self.emission.finish()  # no records of a failed row are made
                 rows[i].failed = error
             if rows[i].failed is not None or commits[-1].reason:
                 running.discard(i)
@@ -111,20 +102,20 @@ class Rounds:
         Raises:
             EngineError: logits were not finite.
         """
-        model, target = self._made.model, self._made.target
+        model, target = self.made.model, self.made.target
         if outcome.broken:
             target.cache.clear(row.slot)
             raise EngineError(f"{model.name} computed something that is not a number: try another --dtype")
         commit = Commit.of(row, outcome, sources, model.eos_ids, target.limit(row))
-        self._planner.drafters.on_accepted(row, commit.added)
+        self.planner.drafters.on_accepted(row, commit.added)
         return commit
 
     def _end_failed(self, rows: Sequence[SequenceState]) -> None:
         for row in rows:
             if row.failed is not None:
-                self._requests.finish(row, FinishReason.ERROR)
+                self.requests.finish(row, FinishReason.ERROR)
 
     def _emit(self, commits: Sequence[Commit], times: Times) -> None:
         for commit in commits:
             commit.emit(times)
-        self._notices.tell(self._made.performance_warnings())  # a slow shape may be met late
+        self.notices.tell(self.made.performance_warnings())  # a slow shape may be met late

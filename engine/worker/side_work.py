@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from specchat.engine.commands import Borrow, Submit
+from specchat.engine.commands import Borrow
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assembly
@@ -32,7 +32,7 @@ class SideWork:
         scheduler: of the slots; requests that wait for one come first.
     """
 
-    def __init__(self, made: Assembly, scheduler: Scheduler[Submit]) -> None:
+    def __init__(self, made: Assembly, scheduler: Scheduler) -> None:
         self._made = made
         self._scheduler = scheduler
         self._waiting: deque[Borrow] = deque()

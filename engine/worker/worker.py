@@ -9,29 +9,16 @@ import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import ClassVar
 
 import torch
 
+from specchat.engine import commands
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.clock import Clock
-from specchat.engine.commands import (
-    Adjust,
-    Borrow,
-    Cancel,
-    Close,
-    Command,
-    Count,
-    KeepTexts,
-    Pause,
-    Resume,
-    SetDetail,
-    ShowCache,
-    Step,
-    Submit,
-)
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
@@ -57,12 +44,13 @@ from specchat.engine.worker.rounds import Rounds
 from specchat.engine.worker.side_work import SideWork
 
 
+@dataclass
 class Worker:
     """State of the engine thread. `run` returns after a `Close` command.
 
     Args:
         config: models, device and capacity.
-        commands: from other threads.
+        inbox: commands from other threads.
         outbox: for events that concern the engine as a whole.
         clock: seconds since the engine started; stopped while rounds are held back.
         on_ready: called once, when requests are served.
@@ -78,27 +66,18 @@ class Worker:
     captures_later: ClassVar[bool] = True
     """Whether CUDA graphs beyond those of one chat are captured while requests are served; lanes have all of them."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        commands: queue.SimpleQueue[Command],
-        outbox: Outbox,
-        clock: Clock,
-        on_ready: Callable[[Ready, Assembly], None],
-        on_end: Callable[[str], None],
-    ) -> None:
-        self._config = config
-        self._commands = commands
-        self._outbox = outbox
-        self._clock = clock
-        self._on_ready = on_ready
-        self._on_end = on_end
-        self._loaded = False
-        self._closed = False
-        self._paused = False
+    config: EngineConfig
+    inbox: queue.SimpleQueue[commands.Command]
+    outbox: Outbox
+    clock: Clock
+    on_ready: Callable[[Ready, Assembly], None]
+    on_end: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self._loaded = self._closed = self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._early: deque[Command] = deque()
+        self._early: deque[commands.Command] = deque()
         """Commands that came while the models were warmed up."""
 
     def run(self, assemble: Assemble) -> None:
@@ -108,7 +87,7 @@ class Worker:
             EngineError: the models cannot be loaded.
         """
         try:
-            self._load(assemble)
+            self.load(assemble)
         except _ClosingError:
             return
         self._keeping.load(self._notices)
@@ -136,8 +115,9 @@ class Worker:
 
     # ---- loading
 
-    def _load(self, assemble: Assemble) -> Assembly:
-        made = assemble(self._config, self._say_loading)
+    def load(self, assemble: Assemble) -> Assembly:
+        """Load the models; create KV caches and drafters."""
+        made = assemble(self.config, self._say_loading)
         while not self._warms_up(made):
             smaller = made.smaller
             del made  # its memory is needed for the next
@@ -149,8 +129,8 @@ class Worker:
         target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
         on_gpu = device.type == "cuda"
         pool, reserved = target.cache.pool, not target.capabilities.packed
-        captured = self._captures.made(self._clock())
-        self._on_ready(
+        captured = self._captures.made(self.clock())
+        self.on_ready(
             Ready(
                 target=made.model.name,
                 draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
@@ -170,12 +150,12 @@ class Worker:
                 graphs=captured.graphs,
                 graph_bytes=captured.graph_bytes,
                 warm_up_s=captured.warm_up_s,
-                at=self._clock(),
+                at=self.clock(),
                 plain_s=time_warm_passes(target),
                 thinking_switch=switch_of(template) is not None,
                 template_words=words_of(template),
                 conversations=made.model.start is None,
-                sampling=chat_sampling(self._config.target, made.model.recommended),
+                sampling=chat_sampling(self.config.target, made.model.recommended),
             ),
             made,
         )
@@ -184,34 +164,32 @@ class Worker:
 
     def _put_to_work(self, made: Assembly) -> None:
         """Create the parts that serve requests."""
-        clock = self._clock
+        clock = self.clock
         self._made, self._target = made, made.target
-        self._notices = Notices(self._outbox, clock)
+        self._notices = Notices(self.outbox, clock)
         models = [made.model.name, made.model.format, *(part.name for part in (*made.drafts, *made.parts.values()))]
-        self._experiences = Experiences(self._config.experience, " · ".join(models))
+        self._experiences = Experiences(self.config.experience, " · ".join(models))
         self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences, made.model.eos_ids)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
-        pool, memory = made.target.cache.pool, cache_memory(self._config, made.target.device)
+        pool, memory = made.target.cache.pool, cache_memory(self.config, made.target.device)
         pool.manage(pool.bytes if memory is None else memory)
         self._scheduler = self._make_scheduler(made)
         self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
         self._requests = OpenRequests(
-            made, self._scheduler, self._planner, self._emission, self._notices, self._config, clock, self._on_end
+            made, self._scheduler, self._planner, self._emission, self._notices, self.config, clock, self.on_end
         )
         faults = Faults(self._requests)
-        self._prefill = Prefill(
-            self._config, self._scheduler, self._planner, made.target, faults, clock, self._emission
-        )
+        self._prefill = Prefill(self.config, self._scheduler, self._planner, made.target, faults, clock, self._emission)
         plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
         self._rounds = Rounds(
             made, self._planner, plain_passes, self._requests, self._emission, faults, self._notices, clock
         )
         self._side_work = SideWork(made, self._scheduler)
-        self._keeping = Keeping(self._config.kept, made, self._scheduler)
+        self._keeping = Keeping(self.config.kept, made, self._scheduler)
         self._loaded = True
 
-    def _make_scheduler(self, made: Assembly) -> Scheduler[Submit]:
+    def _make_scheduler(self, made: Assembly) -> Scheduler:
         target = made.target
         return Scheduler(target.cache, prefixes=target.capabilities.prefixes)
 
@@ -232,7 +210,7 @@ class Worker:
         return True
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
-        self._outbox.put(Loading(stage, text, fraction, self._clock()))
+        self.outbox.put(Loading(stage, text, fraction, self.clock()))
 
     # ---- commands
 
@@ -244,8 +222,8 @@ class Worker:
         """
         with suppress(queue.Empty):
             while True:
-                self._early.append(self._commands.get_nowait())
-        if any(isinstance(command, Close) for command in self._early):
+                self._early.append(self.inbox.get_nowait())
+        if any(isinstance(command, commands.Close) for command in self._early):
             raise _ClosingError
         text = "compiling and capturing CUDA graphs, the first start is the longest"
         self._say_loading("warm-up", f"{text}: {captured} captured", None)
@@ -257,45 +235,45 @@ class Worker:
             held = self._paused and not self._steps and not self._closed
             if idle or held:
                 self._emission.release()
-            elif not self._early and self._commands.empty():
+            elif not self._early and self.inbox.empty():
                 return
-            with self._clock.stopped() if held else nullcontext():
-                command = self._early.popleft() if self._early else self._commands.get()
+            with self.clock.stopped() if held else nullcontext():
+                command = self._early.popleft() if self._early else self.inbox.get()
             idle = False
             self._emission.flush()
             self._obey(command)
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: commands.Command) -> None:
         match command:
-            case Submit():
+            case commands.Submit():
                 self._requests.enqueue(command)
-            case Cancel():
+            case commands.Cancel():
                 self._requests.cancel(command.request_id)
-            case Adjust():
+            case commands.Adjust():
                 self._requests.adjust(command)
-            case Pause():
+            case commands.Pause():
                 self._paused, self._steps = True, 0
-            case Step():
+            case commands.Step():
                 self._steps += self._paused
-            case Resume():
+            case commands.Resume():
                 self._paused = False
-            case SetDetail():
+            case commands.SetDetail():
                 self._requests.set_detail(command.request_id, command.detail)
-            case Count():
+            case commands.Count():
                 self._count(command)
-            case ShowCache():
-                self._outbox.put(cache_use(self._scheduler, self._clock()))
-            case Borrow():
+            case commands.ShowCache():
+                self.outbox.put(cache_use(self._scheduler, self.clock()))
+            case commands.Borrow():
                 self._side_work.enqueue(command)
-            case KeepTexts():
+            case commands.KeepTexts():
                 self._keeping.save(command)
-            case Close():
+            case commands.Close():
                 self._closed = True
 
-    def _count(self, wanted: Count) -> None:
+    def _count(self, wanted: commands.Count) -> None:
         with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
             tokens = len(encode(Request("count", wanted.messages), self._made.model.tokenizer))
-            self._outbox.put(Counted(tokens, self._clock(), wanted.key))
+            self.outbox.put(Counted(tokens, self.clock(), wanted.key))
 
     # ---- work
 
@@ -330,7 +308,7 @@ class Worker:
             return
         self._emission.release()
         if self._captures.next():
-            self._outbox.put(self._captures.made(self._clock()))
+            self.outbox.put(self._captures.made(self.clock()))
         else:
             self._notices.tell(self._made.performance_warnings())
 
@@ -343,7 +321,7 @@ class Worker:
 
     def _drop_drafter(self, row: SequenceState, error: Exception) -> None:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
-        row.outbox.put(Notice(row.request.request_id, text, self._clock()))
+        row.outbox.put(Notice(row.request.request_id, text, self.clock()))
         self._planner.give_up(row)
 
 
@@ -351,7 +329,7 @@ class _ClosingError(Exception):
     """The engine is to close before it has been loaded."""
 
 
-def cache_use(scheduler: Scheduler[Submit], at: float) -> CacheUse:
+def cache_use(scheduler: Scheduler, at: float) -> CacheUse:
     """What the cache holds."""
     pool = scheduler.pool
     blocks, shared = pool.filled_by()

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from specchat.engine.request import MAX_GAMMA
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -29,11 +27,3 @@ class Budget:
     def numbers(self) -> array[float]:
         """The prices of passes, and the rates of buckets 0, 1, …, for the kernels."""
         return array("d", (*self.passes, *(self.rates[bucket] for bucket in sorted(self.rates))))
-
-
-def repeatable(rates: Mapping[int, float], line: int = 0) -> Budget:
-    """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them."""
-    return Budget(_PASSES, _STEP, rates, line, repeatable=True)
-
-
-_PASSES, _STEP = [0.07 * n for n in range(MAX_GAMMA + 1)], 0.04

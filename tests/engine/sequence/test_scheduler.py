@@ -14,7 +14,7 @@ def make_row(slot: int, tokens: list[int], cached: int) -> SequenceState:
     return SequenceState(request, Outbox(), slot, tokens, len(tokens), cached, 0, None, "none")  # type: ignore[arg-type]
 
 
-def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler[None]:
+def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler:
     """A scheduler with a cache of so many blocks."""
     pool = BlockPool(slots, columns)
     store = TokenStore(pool)
@@ -22,7 +22,7 @@ def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler[
     return Scheduler(store)
 
 
-def hold(scheduler: Scheduler[None], tokens: list[int]) -> None:
+def hold(scheduler: Scheduler, tokens: list[int]) -> None:
     """Run a request that reads these tokens."""
     slot, length = placed(scheduler, [*tokens, 0])
     row = make_row(slot, [*tokens, 0], length)
@@ -31,7 +31,7 @@ def hold(scheduler: Scheduler[None], tokens: list[int]) -> None:
     scheduler.retire(row)
 
 
-def placed(scheduler: Scheduler[None], prompt: list[int]) -> tuple[int, int]:
+def placed(scheduler: Scheduler, prompt: list[int]) -> tuple[int, int]:
     place = scheduler.place(prompt)
     assert place is not None
     return place
@@ -67,7 +67,7 @@ def test_what_the_target_reads_of_a_text_that_others_know_is_stored() -> None:
     pool = BlockPool(1, 256)
     store = RowStore(pool)
     pool.manage(40 * BLOCK)
-    scheduler: Scheduler[None] = Scheduler(store)
+    scheduler = Scheduler(store)
     text = list(range(60))
 
     def begin() -> SequenceState:
@@ -101,7 +101,7 @@ def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     slot, length = placed(scheduler, [1, 2, 3])
     row = make_row(slot, [1, 2, 3], length)
     scheduler.admit(row)
-    assert not scheduler.has_room
+    assert scheduler.free_slot is None
     scheduler.retire(row, keep=False)
     assert placed(scheduler, [1, 2, 3, 4]) == (0, 0)
 
@@ -142,7 +142,7 @@ def test_a_reserved_slot_is_not_assigned() -> None:
     assert scheduler.reserve() == 0
     assert placed(scheduler, [1, 2, 3, 7]) == (1, 3)
     scheduler.admit(make_row(1, [1, 2, 3, 7], 0))
-    assert not scheduler.has_room
+    assert scheduler.free_slot is None
     assert scheduler.reserve() is None
     scheduler.release(0)
     assert placed(scheduler, [8, 9])[0] == 0

@@ -48,7 +48,7 @@ def engine_with(ngram: Drafter, *, head: bool = False) -> Iterator[Engine]:
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
         made = put_together(config, target, head=tiny_head(target) if head else None)
-        made.drafters["ngram"] = ngram
+        made.drafters.built["ngram"] = ngram
         return made
 
     with tiny_engine(assemble=assemble) as engine:

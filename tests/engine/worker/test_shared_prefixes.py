@@ -100,7 +100,7 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
     monkeypatch.setattr(
         OpenRequests,
         "_resume",
-        lambda self: (suspended.extend(row for row in self._scheduler.rows if row.waits), resume(self))[1],
+        lambda self: (suspended.extend(row for row in self.scheduler.rows if row.waits), resume(self))[1],
     )
     started: list[object] = []
     with tiny_engine(slots=4, cache_memory=memory, **kind()) as engine:  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 
 from specchat.engine import Admitted, Finished, Request, Sampling
-from specchat.engine.commands import Submit
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.scheduler import Scheduler
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
@@ -30,7 +29,7 @@ def test_replies_do_not_depend_on_their_slots(drafter: str, monkeypatch: pytest.
         alone = [ids_of(engine.stream(request)) for request in requests]
     slots = iter((3, 0, 1, 1, 3, 0))
 
-    def place(scheduler: Scheduler[Submit], prompt: Sequence[int]) -> tuple[int, int]:
+    def place(scheduler: Scheduler, prompt: Sequence[int]) -> tuple[int, int]:
         slot = next(slots)
         assert scheduler.pool.reserve(slot, len(prompt) + 20)
         return slot, 0

@@ -6,12 +6,12 @@ import torch
 
 from specchat.engine import Request, Sampling
 from specchat.engine.decoding.acceptance import Drafted, accept
-from specchat.engine.decoding.gamma.budget import Budget, repeatable
+from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
-from specchat.engine.drafters.tree_growth import EXPECTED, Asked, Growth, Node, grow
+from specchat.engine.drafters.tree_growth import EXPECTED, Asked, Growth, Node, grow, repeatable
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
@@ -113,7 +113,7 @@ def test_a_tree_is_as_large_as_tokens_are_cheap_and_the_head_is_sure() -> None:
 
 
 def test_a_stated_length_is_drafted_whatever_it_costs() -> None:
-    growth, nodes = Growth(repeatable(EXPECTED, line=3), 3, drawn=False), [Node(0, 1.0, 0)]
+    growth, nodes = Growth(repeatable(line=3), 3, drawn=False), [Node(0, 1.0, 0)]
     for _ in range(3):
         for offer in (offers := growth.offers(nodes, shares_of(0.05))):
             growth.add(offer, 0)
