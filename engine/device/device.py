@@ -19,6 +19,7 @@ try:
 except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed
     psutil = None
 
+
 def pick_device(name: str) -> torch.device:
     """The device for `auto` (the GPU, otherwise the CPU), `cpu`, `cuda`, or a numbered GPU such as `cuda:1`.
 
