@@ -108,7 +108,7 @@ class Archive(StoreWriter):
 
     def chats(self) -> Future[list[Chat] | None]:
         """All chats, newest first."""
-        return self.do(self._store.chats)
+        return self.do(lambda: self._store.chats())
 
     def open(self, chat: Chat) -> Future[Conversation | None]:
         """The conversation of a chat. The rounds of its replies are read on first access."""
@@ -180,7 +180,9 @@ class Archive(StoreWriter):
 
     def choose(self, one: Reply | Turn) -> Future[None]:
         """Continue the chat with this reply, or this version of a prompt."""
-        return self._to_row(lambda: one.prompt_id if isinstance(one, Turn) else one.message_id, self._store.choose)
+        return self._to_row(
+            lambda: one.prompt_id if isinstance(one, Turn) else one.message_id, lambda row: self._store.choose(row)
+        )
 
     def set_tokens(self, turn: Turn, name: str, tokens: int) -> Future[None]:
         """Store the length of an attachment of a prompt."""
@@ -218,7 +220,7 @@ class Archive(StoreWriter):
 
     def models(self) -> Future[list[str] | None]:
         """The models of all replies, last used first."""
-        return self.do(self._store.models)
+        return self.do(lambda: self._store.models())
 
     def change(self, chat: Chat, **values: object) -> Future[None]:
         """Change a chat, see `Store.change_chat`."""
@@ -295,6 +297,22 @@ class Archive(StoreWriter):
     def _to_row(self, row: Callable[[], int | None], write: Callable[[int], None]) -> Future[None]:
         """Write to a row in order, if it is stored by then."""
         return self.in_order(lambda: None if (found := row()) is None else write(found))
+
+
+class NoArchive(Archive):
+    """Where nothing is stored: no job is run, and the result of each is None."""
+
+    def __init__(self) -> None:
+        """Create it, without a thread."""
+
+    def do(self, job: Callable[[], T]) -> Future[T | None]:  # noqa: ARG002 the base class names it
+        """Nothing."""
+        result: Future[T | None] = Future()
+        result.set_result(None)
+        return result
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 def _text(record: Record, reply: Reply) -> str:

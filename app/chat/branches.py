@@ -129,7 +129,7 @@ def examine(requests: RequestManager, conversation: Conversation, reply: Reply, 
     """Compute the top-k lists of this size for a token of an ended reply, into `Reply.computed`."""
     turn = conversation.turn_of(reply)
     known = token in reply.computed and reply.computed[token].detail is not None
-    if turn is None or requests.session is None or requests.effective is None or known or reply.metrics.observed:
+    if turn is None or requests.effective is None or known or reply.metrics.observed:
         return
     if requests.questions.asked(reply, token):
         return

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from specchat.app.chat.archive import Archive
+from specchat.app.chat.archive import Archive, NoArchive
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.delivery import ActiveConversations, Arrivals, RunningReplies
 from specchat.app.chat.questions import Questions
@@ -21,10 +20,8 @@ from specchat.app.chat.tray import Unsent
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Source
 from specchat.app.storage.attachments import Attachment
+from specchat.app.storage.store import Store
 from specchat.engine import EngineError, Event, Finished, FinishReason, Message, Ready, Record, Request, Round, Sampling
-
-if TYPE_CHECKING:
-    from specchat.app.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +41,8 @@ class Session:
     """Whether the source is a server, whose models the settings do not name."""
 
 
+UNCONNECTED = Session(NoSource())
+"""While specchat starts."""
 STARTING = "specchat is still starting"
 PROMPT_WAIT_S = 0.05
 """How long sending waits until the prompt is stored."""
@@ -65,9 +64,8 @@ class RequestManager:
         self.active = ActiveConversations()
         self.settings: Settings | None = None
         """Settings of the next request; None in a replay."""
-        self.session: Session | None = None
-        """None while specchat starts."""
-        self._archive: Archive | None = None
+        self.session = UNCONNECTED
+        self._archive: Archive = NoArchive()
         self._ready = False
         self._target = ""
         """The answering model, as the source names it."""
@@ -79,20 +77,18 @@ class RequestManager:
         self._arrivals = Arrivals()
         self._observe = observe
 
-    def connect(self, session: Session, archive: Archive | None) -> None:
+    def connect(self, session: Session, archive: Archive) -> None:
         """Start this session's source and send prompts to it; store prompts and replies in `archive`."""
         self.session, self._archive, self.settings = session, archive, session.settings
         self.running.source = session.source
-        if archive is not None:
-            for conversation in self.active:
-                conversation.system = conversation.system_in(self.settings)
-                for turn in conversation.waiting:
-                    archive.prompt(conversation, turn)
+        for conversation in self.active:
+            conversation.system = conversation.system_in(self.settings)
+            for turn in conversation.waiting:
+                archive.prompt(conversation, turn)
         session.source.start()
 
     def switch(self, source: Source | None, settings: Settings) -> None:
         """Change to another source, which was started; None until there is one. No reply may be running."""
-        assert self.session is not None
         assert not self.replies
         self.questions.end("another model has been loaded since")
         self._ready, self._failure, self._own = False, "", Sampling()
@@ -116,40 +112,36 @@ class RequestManager:
 
     def drain(self) -> Iterator[Record]:
         """Store new records and deliver them to their replies; yield all other records, in order."""
-        if self.session is not None:
-            self._take_in(self.session.source)
+        self._take_in()
         for record in self._arrivals.due():
             yield from self._deliver(record)
 
     def close(self) -> None:
         """End the replies, store them, and close source and archive."""
-        if self.session is not None and self.settings is not None and self.settings.keep_cache == "on":
-            self._keep_texts(self.session.source)
+        if self.settings is not None and self.settings.keep_cache == "on":
+            self._keep_texts()
         self.end()
-        if self.session is not None and self._archive is not None:
-            self._archive.close()
+        self._archive.close()
 
     def end(self) -> None:
         """End the replies, store them, and close the source."""
-        if self.session is None:
-            return
         self.running.cancel([self.running.reply(request_id) for request_id in self.replies])
         self.session.source.close()
-        self._take_in(self.session.source)
+        self._take_in()
         for record in self._arrivals.rest():
             list(self._deliver(record))
 
-    def _keep_texts(self, source: Source) -> None:
+    def _keep_texts(self) -> None:
         """End the replies, and let the engine write what it has read of chats that are stored."""
         self.running.cancel([self.running.reply(request_id) for request_id in self.replies])
-        stored = {chat.id for chat in (self._archive.chats().result() if self._archive else None) or ()}
+        stored = {chat.id for chat in self._archive.chats().result() or ()}
         chats = {request_id: self.chat_of(request_id)[0] for request_id in (*self._chats, *self.replies)}
-        source.keep_texts({request_id: str(chat) for request_id, chat in chats.items() if chat in stored})
+        self.session.source.keep_texts({request_id: str(chat) for request_id, chat in chats.items() if chat in stored})
 
     @property
     def model(self) -> str:
         """The answering model as the settings name it, or as an attached server does."""
-        if self.session is not None and self.session.attached:
+        if self.session.attached:
             return self._target
         return self.settings.target if self.settings is not None else ""
 
@@ -177,7 +169,7 @@ class RequestManager:
         `unsent` is the new text of the composer; it is stored in the same transaction, so that a kill loses nothing.
         """
         waiting = conversation.drop_waiting()
-        if waiting and self._archive is not None:
+        if waiting:
             self._archive.take_back(conversation, waiting, unsent)
             self._changed()
         self.running.cancel(conversation.all_running)
@@ -186,8 +178,7 @@ class RequestManager:
     def take_back(self, conversation: Conversation, turn: Turn, unsent: Unsent) -> None:
         """Remove the last prompt, which failed before its first token; `unsent` as in `stop`."""
         conversation.remove(turn)
-        if self._archive is not None:
-            self._archive.take_back(conversation, [turn], unsent)
+        self._archive.take_back(conversation, [turn], unsent)
         self._changed()
 
     def abandon(self, conversation: Conversation) -> None:
@@ -223,13 +214,12 @@ class RequestManager:
     def set_tokens(self, conversation: Conversation, one: Attachment, tokens: int) -> None:
         """Store the counted length of an attachment of prompts of the path."""
         for turn in conversation.set_tokens(one, tokens):
-            if self._archive is not None:
-                self._archive.set_tokens(turn, one.name, tokens)
+            self._archive.set_tokens(turn, one.name, tokens)
 
     @property
     def source(self) -> Source | None:
         """The source if the models are loaded."""
-        return self.session.source if self.session is not None and self._ready and not self._failure else None
+        return self.session.source if self._ready and not self._failure else None
 
     def send_turn(self, conversation: Conversation, turn: Turn) -> None:
         """Store a new prompt of the path and request its replies when possible."""
@@ -237,14 +227,12 @@ class RequestManager:
         if self.source is not None:
             self.questions.cancel_titles(self.source)
         conversation.system = conversation.system_in(self.settings)
-        if self._archive is not None:
-            wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
-            self._changed()
+        wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
+        self._changed()
         self._next(conversation)
 
     def choose(self, conversation: Conversation, one: Reply | Turn) -> None:
-        if self._archive is not None:
-            self._archive.choose(one)
+        self._archive.choose(one)
         self._changed()
         self._next(conversation)
 
@@ -288,25 +276,22 @@ class RequestManager:
         for reply in replies:
             reply.model = self.model
         conversation.name_models()
-        if self._archive is not None:
-            self._archive.begin(conversation, turn, replies)
-        assert self.session is not None
+        self._archive.begin(conversation, turn, replies)
         for request, reply in zip(requests, replies, strict=True):
             self.replies[request.request_id] = (conversation, turn)
             try:
                 self.session.source.submit(replace(request, detail=self.running.detail))
             except EngineError as error:
                 reply.fail(str(error))
-                if self._archive is not None:
-                    self._archive.finish(reply, FinishReason.ERROR.value)
+                self._archive.finish(reply, FinishReason.ERROR.value)
                 self._end(request.request_id)
         self._changed()
 
-    def _take_in(self, source: Source) -> None:
+    def _take_in(self) -> None:
         """Take new records from the source and start to store them."""
-        records = list(source.drain())
-        own = self.running.storable(records) if self._archive is not None else []
-        self._arrivals.add(records, self._archive.append(own) if self._archive is not None and own else None)
+        records = list(self.session.source.drain())
+        own = self.running.storable(records)
+        self._arrivals.add(records, self._archive.append(own) if own else None)
 
     def _deliver(self, record: Record) -> Iterator[Record]:
         """Give a record to its reply or question; yield one of neither."""

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.request_manager import STARTING, RequestManager
+from specchat.app.chat.request_manager import STARTING, UNCONNECTED, RequestManager
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import Stepper
@@ -110,7 +110,7 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
         UsageError: there is no engine, or it is not ready.
     """
     session = requests.session
-    if session is None:
+    if session is UNCONNECTED:
         raise UsageError(f"{STARTING}: try again in a moment")
     if session.attached:
         raise UsageError(

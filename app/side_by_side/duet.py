@@ -109,7 +109,7 @@ class Duet:
         self.runs: list[float] = []
         """Measured speedup of each run of the last prompt."""
 
-    def connect(self, archive: Archive | None) -> None:
+    def connect(self, archive: Archive) -> None:
         """Start the engine; both conversations are stored in `archive`."""
         for side, lane in enumerate(self._lanes):
             lane.requests.connect(Session(lane.source, lane.settings, attached=self.observes(side)), archive)

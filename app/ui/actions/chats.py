@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from specchat.app.chat import branches
-from specchat.app.chat.archive import Archive
+from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.conversation import Conversation, title_of
 from specchat.app.chat.reply import Reply
 from specchat.app.errors import UsageError
@@ -28,7 +28,7 @@ IDLE_S = 1.0
 
 @dataclass(eq=False)
 class ChatActions(ActionGroup):
-    """Actions on stored chats; without an archive they do nothing."""
+    """Actions on stored chats."""
 
     _models: ModelActions
     _learn: LearnActions
@@ -49,7 +49,7 @@ class ChatActions(ActionGroup):
         """Show the current list."""
         self._listed = self._scope.requests.changes
         stored, active = await self._chats(), self._scope.requests.active
-        if stored is not None and self._scope.archive is not None:
+        if stored is not None:
             chats = active.news(stored, self._scope.conversation.chat)
             for before, chat in zip(stored, chats, strict=True):
                 if before.news != chat.news:
@@ -84,7 +84,7 @@ class ChatActions(ActionGroup):
     def entitle(self, conversation: Conversation) -> None:
         """Let the model write a title in an idle moment, unless the chat has one or the model is too small for it."""
         session, settings, chat = self._scope.requests.session, self._scope.requests.settings, conversation.chat
-        able = session is not None and not session.attached and settings and settings.target != DEMONSTRATION
+        able = not session.attached and settings and settings.target != DEMONSTRATION
         if not able or chat is None or chat.title != title_of(conversation.turns[0].prompt):
             return
 
@@ -104,25 +104,21 @@ class ChatActions(ActionGroup):
         self._scope.say(f"{tag} {'removed' if tag in words else 'added'} · searching for {tag} lists its chats")
 
     def _retitle(self, chat: Chat, title: str) -> None:
-        if self._scope.archive is not None:
-            self._scope.archive.change(chat, title=title)
-            self._change_shown(chat, title=title)
-            self.show_list()
+        self._scope.archive.change(chat, title=title)
+        self._change_shown(chat, title=title)
+        self.show_list()
 
     def pin(self, chat: Chat | None = None) -> None:
         """Pin a chat to the top of the list, or unpin it; by default the open one."""
         chat = chat or self._shown
-        if self._scope.archive is not None:
-            self._scope.archive.change(chat, pinned=not chat.pinned)
-            self._change_shown(chat, pinned=not chat.pinned)
-            self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
-            self.show_list()
+        self._scope.archive.change(chat, pinned=not chat.pinned)
+        self._change_shown(chat, pinned=not chat.pinned)
+        self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
+        self.show_list()
 
     def delete(self, chat: Chat | None = None) -> None:
         """Delete a chat, by default the open one, and say how to undo it."""
         chat = chat or self._shown
-        if self._scope.archive is None:
-            return
         conversation = self._scope.requests.active.of_chat(chat.id)
         if conversation is not None:
             self._scope.requests.abandon(conversation)
@@ -135,7 +131,7 @@ class ChatActions(ActionGroup):
 
     def undo_delete(self) -> None:
         """Restore the chat that was deleted last."""
-        if self._scope.archive is not None and self.deleted:
+        if self.deleted:
             chat = self.deleted.pop()
             self._scope.archive.change(chat, deleted=False)
             self._scope.say(f"restored “{escape_controls(chat.title)}”")
@@ -145,37 +141,34 @@ class ChatActions(ActionGroup):
 
     def write(self) -> None:
         """Store unsent text that has changed since the last call."""
-        if self._scope.archive is not None:
-            for chat_id, text, attachments in self._scope.screen.writing.unsent.changes():
-                self._scope.archive.keep_unsent(chat_id, text, attachments)
+        for chat_id, text, attachments in self._scope.screen.writing.unsent.changes():
+            self._scope.archive.keep_unsent(chat_id, text, attachments)
 
     @in_background("unsent")
     async def restore_unsent(self) -> None:
         """Put the unsent text of the last run into the composers of its chats."""
-        if self._scope.archive is not None:
-            stored = await asyncio.wrap_future(self._scope.archive.unsent())
-            if stored is not None and stored[0]:
-                self._scope.screen.writing.restore(*stored)
+        stored = await asyncio.wrap_future(self._scope.archive.unsent())
+        if stored is not None and stored[0]:
+            self._scope.screen.writing.restore(*stored)
 
     # Search
 
     def search(self) -> None:
         """Ask what to search for, and open the hit that was chosen."""
-        if self._scope.archive is None:
+        if isinstance(self._scope.archive, NoArchive):
             raise UnavailableError("nothing is stored here: there is nothing to search")
-        self._search(self._scope.archive)
+        self._search()
 
     @in_background("history")
     async def index(self) -> None:
         """Update the search index, and give the composer the prompts of all chats."""
-        if self._scope.archive is not None:
-            self._scope.archive.index()
-            prompts = await asyncio.wrap_future(self._scope.archive.prompts())
-            self._scope.screen.writing.remember_asked(prompts or [])
+        self._scope.archive.index()
+        prompts = await asyncio.wrap_future(self._scope.archive.prompts())
+        self._scope.screen.writing.remember_asked(prompts or [])
 
     @in_background("asking")
-    async def _search(self, archive: Archive) -> None:
-        hit: Hit | None = await self._scope.ask(SearchScreen(archive.find))
+    async def _search(self) -> None:
+        hit: Hit | None = await self._scope.ask(SearchScreen(self._scope.archive.find))
         if hit is None:
             return
         shown = self._scope.conversation
@@ -188,7 +181,7 @@ class ChatActions(ActionGroup):
             return
         turn, changed = opened.reveal(hit.message_id)
         for one in changed:
-            archive.choose(one)
+            self._scope.archive.choose(one)
         if turn is not None:
             self._scope.screen.path_changed()
             part = turn.reply if hit.role == "assistant" and turn.reply is not None else turn
@@ -212,13 +205,11 @@ class ChatActions(ActionGroup):
             shown.chat = replace(shown.chat, **fields)  # type: ignore[arg-type]
 
     async def _chats(self) -> list[Chat] | None:
-        if self._scope.archive is None:
-            return None
         return await asyncio.wrap_future(self._scope.archive.chats())
 
     async def _open(self, chat: Chat) -> Conversation | None:
         conversation = self._scope.requests.active.of_chat(chat.id)
-        if conversation is None and self._scope.archive is not None:
+        if conversation is None:
             conversation = await asyncio.wrap_future(self._scope.archive.open(chat))
         if conversation is not None:
             self._scope.screen.show(conversation)

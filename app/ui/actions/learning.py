@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.learning import MINUTES, Learning
 from specchat.app.errors import UsageError
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
@@ -27,7 +28,7 @@ class LearnActions(ActionGroup):
         if argument not in ("", *WORDS):
             raise UsageError(f"/learn takes {' or '.join(WORDS)}, and got {argument!r}")
         requests = self._scope.requests
-        if self._scope.archive is None or (requests.session is not None and requests.session.attached):
+        if isinstance(self._scope.archive, NoArchive) or requests.session.attached:
             raise UnavailableError(NOT_HERE)
         target = self._scope.settings.target
         if argument == "undo":

@@ -189,7 +189,7 @@ class MessageActions(ActionGroup):
     @in_background("fork")
     async def _fork_chat(self, turn: Turn) -> None:
         conversation = self._scope.conversation
-        if self._scope.archive is None or conversation.chat is None or turn not in conversation.turns:
+        if conversation.chat is None or turn not in conversation.turns:
             raise UnavailableError("this chat is not stored: it cannot be forked")
         turns = conversation.turns[: conversation.turns.index(turn) + 1]
         title = f"{conversation.title} (fork)"

@@ -77,10 +77,8 @@ class ModelActions(ActionGroup):
 
     async def known(self) -> list[KnownModel]:
         """All models: on this machine, used before, or in the catalog."""
-        used = [self.chosen[0], *self.drafts]
-        if self._scope.archive is not None:
-            answered = await asyncio.wrap_future(self._scope.archive.models())
-            used += answered or []
+        answered = await asyncio.wrap_future(self._scope.archive.models())
+        used = [self.chosen[0], *self.drafts, *(answered or [])]
         return await asyncio.to_thread(
             known_models, ModelStore(engine.models_folder()), [name for name in used if name]
         )

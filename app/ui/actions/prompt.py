@@ -202,8 +202,7 @@ class PromptActions(ActionGroup):
 
     def _use_system(self, conversation: Conversation, text: str) -> None:
         conversation.system = text
-        if self._scope.archive is not None:
-            self._scope.archive.set_options(conversation)
+        self._scope.archive.set_options(conversation)
         self._scope.screen.widgets.show_frame()
         when = "from the next reply on" if conversation.turns else "in this chat"
         self._scope.say(f"system prompt kept · {when}" if text else f"no system prompt · {when}")

@@ -116,8 +116,7 @@ class ReplyActions(ActionGroup):
             raise UsageError(f"/thinking {how} is not understood: it takes {', '.join(THINKING)}")
         if how:
             conversation.thinking = THINKING[how]
-            if self._scope.archive is not None:
-                self._scope.archive.set_options(conversation)
+            self._scope.archive.set_options(conversation)
         kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
         if self._scope.loaded.target and not self._scope.loaded.thinking_switch:
             self._scope.say(NO_SWITCH.format(self._scope.loaded.target), "warning")

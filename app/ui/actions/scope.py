@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -14,7 +14,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.worker import WorkType
 
-from specchat.app.chat.archive import Archive
+from specchat.app.chat.archive import Archive, NoArchive
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.errors import AppError
@@ -59,7 +59,7 @@ class ActionScope:
     replaying: bool
     loaded: Ready = NOT_LOADED
     """The engine that is ready; before that only the name of its target is known."""
-    archive: Archive | None = None
+    archive: Archive = field(default_factory=NoArchive)
     """None if nothing is stored."""
     preferences: Preferences | None = None
     """None if settings are not stored."""

@@ -53,7 +53,7 @@ class SideScreen(Screen[Conversation | None]):
         Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
-    def __init__(self, duet: Duet, archive: Archive | None) -> None:
+    def __init__(self, duet: Duet, archive: Archive) -> None:
         super().__init__(classes="-side-right")
         use_narrow_compositor(self)
         self.duet = duet
