@@ -16,12 +16,12 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.widget import Widget
 
 from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.token_lines import END, LINE_END, Piece, TokenLines, draft_text
+from specchat.app.ui.widgets.styled import StyledWidget
 
 HAD_STYLES = {had: f"had--{had.value.lower().replace(' ', '-')}" for had in Had}
 """The component class of each class of aligned tokens."""
@@ -184,11 +184,10 @@ def _sign(text: str, *, last: bool) -> str:
     return text.replace("\n", f"{LINE_END}\n") if text.strip(" \t") else draft_text(text)
 
 
-class AlignmentText(Widget):
+class AlignmentText(StyledWidget):
     """Lines about both drafters; in a wide place fewer and longer ones."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = HAD_CLASSES
-    ALLOW_SELECT = False
     aligned: AlignedReply | None = None
     """None until the reply has been read."""
 
@@ -206,7 +205,7 @@ class AlignmentText(Widget):
 
     def style_of(self, name: str | Had) -> Style:
         """The style of a component class, or of a class of tokens."""
-        return self.get_component_rich_style(HAD_STYLES[name] if isinstance(name, Had) else name, partial=True)
+        return super().style_of(HAD_STYLES[name] if isinstance(name, Had) else name)
 
 
 class AlignmentCard(AlignmentText):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.style import Style
 from rich.text import Text
 from textual.content import Content
 from textual.events import Click
@@ -14,7 +13,6 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.notifications import Notification
 from textual.timer import Timer
-from textual.widget import Widget
 from textual.widgets import Static
 
 from specchat.app.chat.delivery import Marks
@@ -23,6 +21,7 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.figures import clock_time, meter
 from specchat.app.ui.rendering.verdict import chance_of, number, shown
+from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Round
 
 SIGNS = {"information": "· ", "warning": "▲ ", "error": "✗ "}
@@ -99,6 +98,8 @@ LEAST = (48, 12)
 class TooSmall(Static):
     """The required and the current size of the terminal."""
 
+    _shown = Size()
+
     def on_mount(self) -> None:
         """Subscribe to layouts: a widget of two lines gets no event for a change of the terminal's height."""
         self._shown = Size()
@@ -114,18 +115,14 @@ class TooSmall(Static):
             self.update(f"needs {LEAST[0]} × {LEAST[1]} cells\nthis has {columns} × {lines}")
 
 
-class ReplayBar(Widget):
+class ReplayBar(StyledWidget):
     """One line."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"replay-bar--full", "replay-bar--empty", "replay-bar--quiet"}
-    ALLOW_SELECT = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._player: Player | None = None
-        self._shown = Text()
-        self._span = (0, 0)
-        """First cell and length of the progress bar."""
+    _player: Player | None = None
+    _shown = Text()
+    _span = (0, 0)
+    """First cell and length of the progress bar."""
 
     @dataclass
     class Sought(Message):
@@ -167,29 +164,22 @@ class ReplayBar(Widget):
         full, empty = meter(share, width)
         return Text.assemble(
             left,
-            (full, self._style("full")),
-            (empty, self._style("empty")),
-            (right, self._style("quiet")),
+            (full, self.style_of("replay-bar--full")),
+            (empty, self.style_of("replay-bar--empty")),
+            (right, self.style_of("replay-bar--quiet")),
             no_wrap=True,
         )
 
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"replay-bar--{part}", partial=True)
+
+Steps = Sequence[tuple[Round, Part]]
 
 
-Steps = list[tuple[Round, Part]]
-
-
-class StepBar(Widget):
+class StepBar(StyledWidget):
     """One sentence on the part of the round that is shown."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"step-bar--sign", "step-bar--quiet", "step-bar--strong"}
-    ALLOW_SELECT = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._steps: Steps = []
-        self._last: Round | None = None
+    _steps: Steps = ()
+    _last: Round | None = None
 
     def show(self, steps: Steps, last: Round | None) -> None:
         """Show these parts of rounds; `last` is the previous round."""
@@ -202,17 +192,16 @@ class StepBar(Widget):
         record = self._steps[0][0] if self._steps else self._last
         head = "paused" if record is None else f"round {record.number + 1}"
         more = f" · {len(self._steps)} lanes" if len(self._steps) > 1 else ""
-        line = Text.assemble(("‖ ", self._style("sign")), (f"{head}{more}  ", self._style("strong")))
+        line = Text.assemble(
+            ("‖ ", self.style_of("step-bar--sign")), (f"{head}{more}  ", self.style_of("step-bar--strong"))
+        )
         if self._steps:
             line.append_text(_sentence(*self._steps[0]))
         elif self._last is not None:
             line.append_text(_ending(self._last))
         else:
-            line.append("no round runs until you step (s) or resume (p)", self._style("quiet"))
+            line.append("no round runs until you step (s) or resume (p)", self.style_of("step-bar--quiet"))
         return line
-
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"step-bar--{part}", partial=True)
 
 
 def _sentence(record: Round, part: Part) -> Text:

@@ -11,12 +11,12 @@ from rich.text import Text
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as VisualStyle
-from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import cut, meter, one_line
+from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Metrics, Ready
 
 LABEL = 13
@@ -26,14 +26,13 @@ NONE = "none"
 """The drafter of replies without drafts."""
 
 
-class Card(Widget):
+class Card(StyledWidget):
     """Lines of text in a frame. A line is drawn again only if it has changed."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "card--figure", "card--label", "card--full", "card--empty", "card--spark", "card--target", "card--draft",
         "card--residual",
     }  # fmt: skip
-    ALLOW_SELECT = False
 
     def __init__(self, title: str, **options: Any) -> None:
         super().__init__(**options)
@@ -90,7 +89,7 @@ class Card(Widget):
     def style(self, part: str) -> Style:
         """The style of a part of the card."""
         if part not in self._styles:
-            self._styles[part] = self.get_component_rich_style(f"card--{part}", partial=True)
+            self._styles[part] = self.style_of(f"card--{part}")
         return self._styles[part]
 
     def label(self, text: str) -> tuple[str, Style]:

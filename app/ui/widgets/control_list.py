@@ -18,6 +18,7 @@ from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
+from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Sampling
 
 LABEL = 14
@@ -29,14 +30,13 @@ Entry = Control | str | None
 """A control, a preset, or the line that saves one."""
 
 
-class ControlList(Widget, can_focus=True):
+class ControlList(StyledWidget, can_focus=True):
     """One line per control, below a heading that tells when a change takes effect."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "control-list--heading", "control-list--label", "control-list--value", "control-list--changed",
         "control-list--arrow", "control-list--about",
     }  # fmt: skip
-    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = named(
         "control-list",
         Binding("up,k", "move(-1)", "up", show=False),
@@ -139,27 +139,29 @@ class ControlList(Widget, can_focus=True):
             if wanted != heading:
                 if heading:
                     lines.append((Text(""), None))
-                lines.append((Text(wanted, self._style("heading")), None))
+                lines.append((Text(wanted, self.style_of("control-list--heading")), None))
                 heading = wanted
             lines.append((self._line(entry, chosen=place == self._at), place))
         entry = self._entries[self._at]
-        lines += [(Text(""), None), (Text(self._about(entry), self._style("about")), None)]
+        lines += [(Text(""), None), (Text(self._about(entry), self.style_of("control-list--about")), None)]
         return lines
 
     def _line(self, entry: Entry, *, chosen: bool) -> Text:
-        mark = Text("▸ " if chosen else "  ", self._style("arrow"))
+        mark = Text("▸ " if chosen else "  ", self.style_of("control-list--arrow"))
         width = max(self.content_size.width, LABEL + 12)
         if not isinstance(entry, Control):
-            line = Text.assemble(mark, (entry or SAVE, self._style("value" if entry else "label")))
+            line = Text.assemble(
+                mark, (entry or SAVE, self.style_of("control-list--value" if entry else "control-list--label"))
+            )
         else:
             changed = getattr(self._settings, entry.name) != getattr(Settings(), entry.name)
             said = escape_controls(entry.text(self._settings, self._own))
-            value = Text(said, self._style("changed" if changed else "value"))
+            value = Text(said, self.style_of("control-list--changed" if changed else "control-list--value"))
             value.truncate(width - LABEL - 6, overflow="ellipsis")
             if chosen and entry.steps:
-                arrow = self._style("arrow")
+                arrow = self.style_of("control-list--arrow")
                 value = Text.assemble(("◂ ", arrow), value, (" ▸", arrow))
-            line = Text.assemble(mark, (entry.label.ljust(LABEL), self._style("label")), value)
+            line = Text.assemble(mark, (entry.label.ljust(LABEL), self.style_of("control-list--label")), value)
         line.pad_right(max(width - line.cell_len, 0))
         if chosen:
             line.stylize(Style(bold=True))
@@ -170,9 +172,6 @@ class ControlList(Widget, can_focus=True):
         if isinstance(entry, Control):
             return entry.means
         return f"set everything as {entry} has it" if entry else "keep all values above under a name"
-
-    def _style(self, part: str) -> Style:
-        return self.get_component_rich_style(f"control-list--{part}", partial=True)
 
 
 def _heading(entry: Entry) -> str:

@@ -12,7 +12,8 @@ from textual.binding import ActiveBinding
 from textual.events import MouseDown, MouseMove, Resize
 from textual.screen import Screen
 from textual.strip import Strip
-from textual.widget import Widget
+
+from specchat.app.ui.widgets.styled import StyledWidget
 
 ESCAPE = "escape"
 MOST = 6
@@ -35,14 +36,13 @@ class ShownKey:
         return cell_len(f"{self.name} {self.description} ")
 
 
-class KeyBar(Widget):
+class KeyBar(StyledWidget):
     """The first keys of the focused widget, the screen and the app, on one line; a click presses one.
 
     Textual's footer is a widget for each key: to make them anew costs as much as thirty frames of a reply, whenever a
     reply begins or ends.
     """
 
-    ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {f"key-bar--{part}" for part in ("key", "description", "pointed", "off")}
 
     def __init__(self, **options: Any) -> None:
@@ -93,7 +93,7 @@ class KeyBar(Widget):
             pointed = self.get_component_rich_style("key-bar--pointed")
             name, description = name + pointed, pointed
         elif not key.enabled:
-            off = self.get_component_rich_style("key-bar--off", partial=True)
+            off = self.style_of("key-bar--off")
             name, description = name + off, description + off
         return Segment(key.name, name), Segment(f" {key.description}", description)
 

@@ -11,7 +11,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
-from textual.widget import Widget
 from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
@@ -20,6 +19,7 @@ from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.rendering.figures import FATES, machine, meter
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
+from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Fate, Loading, Ready, Sampling, gamma_text
 
 WIDE = 140
@@ -31,12 +31,9 @@ class Masthead(Horizontal):
 
     program = "specchat"
     """Name at the left; set before it is composed."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._models: tuple[Content, Content] = (Content(""), Content(""))
-        """The target, which may be cut, and the text after it, which is not."""
-        self._ready: Ready | None = None
+    _models: tuple[Content, Content] = (Content(""), Content(""))
+    """The target, which may be cut, and the text after it, which is not."""
+    _ready: Ready | None = None
 
     def compose(self) -> ComposeResult:
         """The parts, left to right."""
@@ -96,11 +93,10 @@ def _bold(text: str) -> Content:
 SIGN = "■ "
 
 
-class Legend(Widget):
+class Legend(StyledWidget):
     """One line; if it does not fit, without signs, then cut."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
-    ALLOW_SELECT = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -123,7 +119,7 @@ class Legend(Widget):
     def _line(self, sign: str, gap: str) -> Text:
         line = Text(no_wrap=True, overflow="crop")
         for fate in (*FATES, *([Fate.UNKNOWN] if self.observed else [])):
-            style = self.get_component_rich_style(f"token--{fate.value}", partial=True)
+            style = self.style_of(f"token--{fate.value}")
             if fate is not Fate.ACCEPTED:
                 line.append(gap)
             line.append(sign, Style(color=style.color))
@@ -138,20 +134,16 @@ NAME = (("spec", Fate.ACCEPTED), ("ulate", Fate.REJECTED), ("chat", Fate.CORRECT
 MOTTO = "the drafter guesses, the target checks: the same answer, sooner"
 
 
-class Welcome(Widget):
+class Welcome(StyledWidget):
     """The name is drawn as a round: drafted and accepted, rejected, corrected."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {
         "welcome--quiet", "welcome--full", "welcome--empty", "welcome--error", "welcome--strong",
     }  # fmt: skip
-    ALLOW_SELECT = False
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._state: Loading | str = Loading("import", "starting", None, 0.0)
-        self._failed = False
-        self.offering = True
-        """Whether prompts are offered: not in a replay."""
+    _state: Loading | str = Loading("import", "starting", None, 0.0)
+    _failed = False
+    offering = True
+    """Whether prompts are offered: not in a replay."""
 
     def show(self, state: Loading | str, *, failed: bool = False) -> None:
         """Show progress, or a sentence."""
@@ -160,7 +152,7 @@ class Welcome(Widget):
 
     def render(self) -> Text:
         """All lines; the style sheet centres the block."""
-        lines = [self._wordmark(), Text(MOTTO, self._style("welcome--quiet")), Text()]
+        lines = [self._wordmark(), Text(MOTTO, self.style_of("welcome--quiet")), Text()]
         ending, offers, explained = self._progress(), self._offers(), [*starmap(self._explained, FATES.items()), Text()]
         room, width = self.size.height - len(lines) - len(ending), max(line.cell_len for line in explained)
         if room < len(offers):
@@ -174,21 +166,21 @@ class Welcome(Widget):
     def _wordmark(self) -> Text:
         name = Text()
         for part, fate in NAME:
-            name.append(part, self._style(f"token--{fate.value}") + Style(bold=True))
+            name.append(part, self.style_of(f"token--{fate.value}") + Style(bold=True))
         return name
 
     def _explained(self, fate: Fate, meaning: str) -> Text:
         """The meaning of a colour."""
-        style = self._style(f"token--{fate.value}")
+        style = self.style_of(f"token--{fate.value}")
         line = Text.assemble(("■ ", Style(color=style.color)), (fate.value, style))
         line.pad_right(SHOWS - line.cell_len)
-        return line.append(meaning, self._style("welcome--quiet"))
+        return line.append(meaning, self.style_of("welcome--quiet"))
 
     def _offers(self) -> list[Text]:
         """Example prompts to click on, and the keys for them."""
         if not self.offering or self._failed:
             return []
-        quiet, strong = self._style("welcome--quiet"), self._style("welcome--full")
+        quiet, strong = self.style_of("welcome--quiet"), self.style_of("welcome--full")
         lines = [Text()]
         for place, prompt in enumerate(FIRST_PROMPTS):
             click = Style(meta={"@click": f"screen.offer({place})"})
@@ -201,12 +193,9 @@ class Welcome(Widget):
 
     def _progress(self) -> list[Text]:
         if isinstance(self._state, str):
-            return [Text(self._state, self._style("welcome--error" if self._failed else "welcome--strong"))]
+            return [Text(self._state, self.style_of("welcome--error" if self._failed else "welcome--strong"))]
         share = self._state.fraction
         full, empty = meter(share, BAR)
         text = escape_controls(self._state.text) + ("" if share is None else f"  {share * 100:.0f} %")
-        bar = Text.assemble((full, self._style("welcome--full")), (empty, self._style("welcome--empty")))
-        return [bar, Text(text, self._style("welcome--strong"))]
-
-    def _style(self, name: str) -> Style:
-        return self.get_component_rich_style(name, partial=True)
+        bar = Text.assemble((full, self.style_of("welcome--full")), (empty, self.style_of("welcome--empty")))
+        return [bar, Text(text, self.style_of("welcome--strong"))]

@@ -157,14 +157,12 @@ class Speed(ReplyCard):
 class SetUpCard(ReplyCard):
     """The models, the machine, the prompt, and what the interface costs."""
 
-    def __init__(self, title: str, **options: Any) -> None:
-        super().__init__(title, **options)
-        self.loaded = ""
-        """The loaded model, as replies name theirs."""
-        self.captured: Captured | None = None
-        """The CUDA graphs, if some were captured after the start."""
-        self.gpu = ""
-        self.interface: float | None = None
+    loaded = ""
+    """The loaded model, as replies name theirs."""
+    captured: Captured | None = None
+    """The CUDA graphs, if some were captured after the start."""
+    gpu = ""
+    interface: float | None = None
 
     def rows(self) -> list[Text]:
         """The set-up of the reply."""

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from rich.text import Text
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widget import Widget
 
 from specchat.app.chat.attachments import label
 from specchat.app.chat.context_meter import Usage
@@ -19,6 +18,7 @@ from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.rendering.figures import context_bar
+from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Loading
 
 SYSTEM_LENGTH = 30
@@ -85,10 +85,8 @@ def loading_text(loading: Loading) -> str:
     return f"{escape_controls(loading.text)}{share}"
 
 
-class HintLines(Widget):
+class HintLines(StyledWidget):
     """Lines that are cut to the width; takes no room without any."""
-
-    ALLOW_SELECT = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -117,7 +115,7 @@ class HintLines(Widget):
 
     def styled(self, text: str, name: str) -> Text:
         """A text in the style of a component class."""
-        return Text(text, self.get_component_rich_style(name, partial=True))
+        return Text(text, self.style_of(name))
 
 
 SIGN, REFUSED = "▤", "✗"
