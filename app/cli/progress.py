@@ -79,10 +79,10 @@ class StatusLine:
 
 
 @contextmanager
-def pull_progress(stream: TextIO) -> Iterator[Progress]:
-    """Progress callback for `engine.models.pull`: a bar on a terminal, otherwise a few plain lines."""
-    if not stream.isatty():
-        yield PlainLines(stream)
+def pull_progress(stream: TextIO, *, as_json: bool = False) -> Iterator[Progress]:
+    """Progress callback for `engine.models.pull`: JSON on stdout; else a bar on a terminal, or a few plain lines."""
+    if as_json or not stream.isatty():
+        yield _json_line if as_json else _plain_lines(stream)
         return
     from rich.console import Console
     from rich.markup import escape
@@ -103,22 +103,21 @@ def pull_progress(stream: TextIO) -> Iterator[Progress]:
         yield show
 
 
-def json_line(stage: str, text: str, fraction: float | None) -> None:
-    """Progress callback that prints one JSON object on a line of stdout."""
+def _json_line(stage: str, text: str, fraction: float | None) -> None:
+    """Print one JSON object on a line of stdout."""
     print(json.dumps({"stage": stage, "text": text, "fraction": fraction}), flush=True)
 
 
-class PlainLines:
+def _plain_lines(stream: TextIO) -> Progress:
     """Progress callback that prints one line per stage and quarter of it; repeated texts are printed once."""
+    last: tuple[str, str | int] | None = None
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._last: tuple[str, str | int] | None = None
-
-    def __call__(self, stage: str, text: str, fraction: float | None) -> None:
-        """Print the text, if it or its quarter is new."""
+    def show(stage: str, text: str, fraction: float | None) -> None:
+        nonlocal last
         step = text if fraction is None else int(fraction / _STEP)
-        if self._last != (stage, step):
+        if last != (stage, step):
             share = "" if isinstance(step, str) else f" {step * _STEP:.0%}"
-            print(f"{escape_controls(text)}{share}", file=self._stream, flush=True)
-        self._last = (stage, step)
+            print(f"{escape_controls(text)}{share}", file=stream, flush=True)
+        last = (stage, step)
+
+    return show

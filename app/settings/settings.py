@@ -128,10 +128,6 @@ class Settings:
         except EngineError as error:
             raise SettingsError(str(error)) from None
 
-    def with_system(self, system: str) -> Settings:
-        """The settings with another system prompt for new chats."""
-        return replace(self, system=system)
-
     def with_thinking(self, thinking: bool | None) -> Settings:
         """The settings with thinking on or off; None changes nothing."""
         return self if thinking is None else replace(self, thinking="on" if thinking else "off")

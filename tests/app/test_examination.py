@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.branches import examine
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
@@ -35,7 +36,7 @@ def wait_for(requests: RequestManager, done: object) -> None:
 
 def manager(engine: Engine, **settings: object) -> RequestManager:
     requests = RequestManager()
-    requests.connect(Session(_Started(engine), Settings(max_tokens=40, **settings)), None)  # type: ignore[arg-type]
+    requests.connect(Session(_Started(engine), Settings(max_tokens=40, **settings)), NoArchive())  # type: ignore[arg-type]
     requests.ready()
     return requests
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager, Session
@@ -31,7 +32,7 @@ class Chat:
         self.stepper = Stepper(Engine(EngineConfig(str(model), model.parent)))
         self.requests = RequestManager()
         settings = Settings(target=str(model), max_tokens=120)
-        self.requests.connect(Session(self.stepper, settings), None)
+        self.requests.connect(Session(self.stepper, settings), NoArchive())
         assert isinstance(self.stepper.source, Engine)
         self.engine = self.stepper.source
         self.engine.wait_ready(120)

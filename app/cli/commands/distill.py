@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import json_line, pull_progress
+from specchat.app.cli.progress import pull_progress
 from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import database_file
 from specchat.app.sanitize import escape_controls
@@ -18,7 +17,6 @@ from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
 
 if TYPE_CHECKING:
-    from specchat.engine import Progress
     from specchat.engine.tools.distill import Distilled
 
 _OPTIONS = {
@@ -69,7 +67,7 @@ def distill(
 
     The same call again continues an interrupted one; more minutes train the draft further.
     """
-    from specchat.app.chat.learning_text import write_chats
+    from specchat.app.chat.learning import write_chats
     from specchat.app.storage.store import Store
     from specchat.engine.tools.distill import COUNTED, DistillOptions
     from specchat.engine.tools.distill import distill as run
@@ -79,12 +77,11 @@ def distill(
             raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
     file = out / ".chats.jsonl" if chats else None
     chosen = DistillOptions(models=models_folder(), out=out, chats=file, **{"target": DEFAULT_PRESET, **given})
-    watched: AbstractContextManager[Progress] = nullcontext(json_line) if as_json else pull_progress(sys.stderr)
     try:
         if file is not None:
             with Store(database_file()) as store:
                 write_chats(store, chosen.target, file)
-        with watched as progress:
+        with pull_progress(sys.stderr, as_json=as_json) as progress:
             made = run(chosen, progress)
     except OSError as error:
         raise AppError(f"{out} cannot be written: {error.strerror or error}") from None

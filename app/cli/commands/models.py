@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,9 @@ import typer
 
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import json_line, pull_progress
+from specchat.app.cli.progress import pull_progress
 from specchat.app.sanitize import escape_controls
-from specchat.engine import Progress, models_folder, size_text
+from specchat.engine import models_folder, size_text
 from specchat.engine.models import DEFAULT_PRESET, PRESETS, KnownModel, Machine, ModelStore, known_models, recommended
 from specchat.engine.models import pull as pull_model
 
@@ -40,8 +39,7 @@ def pull(
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
     store = ModelStore(models_folder())
-    watched: AbstractContextManager[Progress] = nullcontext(json_line) if as_json else pull_progress(sys.stderr)
-    with watched as progress:
+    with pull_progress(sys.stderr, as_json=as_json) as progress:
         folder = pull_model(name, store, progress)
     if not as_json:
         print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")

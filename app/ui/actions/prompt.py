@@ -162,12 +162,10 @@ class PromptActions(ActionGroup):
 
     def make_default(self) -> None:
         """Use this chat's system prompt for new chats."""
-        preferences, text = self._scope.preferences, self._present_system
-        if preferences is None:
+        text = self._present_system
+        if self._scope.preferences is None:
             raise UnavailableError(NOT_KEPT)
-        changed = self._scope.settings.with_system(text)
-        self._scope.requests.settings = changed
-        preferences.remember(changed, ["system"])
+        self._controls.remember(system=text)
         self._scope.say("new chats begin with this system prompt" if text else "new chats have no system prompt")
 
     def template(self, name: str) -> None:

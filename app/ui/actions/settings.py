@@ -31,10 +31,10 @@ class SettingsActions(ActionGroup):
     """The setting before `toggle_greedy`."""
 
     @property
-    def settings(self) -> Settings | None:
-        """The settings of the next reply in this chat; None until the app is ready for prompts."""
-        settings = self._scope.requests.settings
-        return settings and settings.with_system(self._scope.conversation.system_in(settings) or "")
+    def settings(self) -> Settings:
+        """The settings of the next reply in this chat."""
+        settings = self._scope.settings
+        return replace(settings, system=self._scope.conversation.system_in(settings) or "")
 
     @property
     def own(self) -> Sampling:
@@ -66,9 +66,8 @@ class SettingsActions(ActionGroup):
 
     def change_by(self, control: Control, by: int) -> None:
         """Set a control to a neighbouring value, without a notice: the list of controls shows the value."""
-        if self.settings is not None:
-            value = control.step(getattr(self.settings, control.name), by, self._scope.loaded.drafters)
-            self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
+        value = control.step(getattr(self.settings, control.name), by, self._scope.loaded.drafters)
+        self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
 
     def toggle_greedy(self) -> None:
         """Set the temperature to 0, or back to what it was; the model's own if it was 0 from the start."""

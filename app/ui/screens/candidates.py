@@ -4,29 +4,94 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
-from textual.containers import Grid
+from textual.binding import Binding, BindingType
+from textual.containers import Grid, Vertical
 from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
+from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.reply_frames import CandidateFrame
+from specchat.app.ui.widgets.transcript import Transcript
 
 MIN_HEIGHT = 9
 """Minimum lines of a frame; with less room the grid scrolls."""
+
+
+class CandidateFrame(Vertical):
+    """The tokens of one reply, without its prompt. The frame has its number and figures; a click on it picks it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = named("candidate", Binding("enter", "pick", "go on with this one"))
+
+    def __init__(self, turn: Turn, place: int, pace: Pace) -> None:
+        """Make it.
+
+        Args:
+            turn: The prompt and its replies.
+            place: Index of this reply among them.
+            pace: Says how often the screen is drawn.
+        """
+        super().__init__(classes="candidate")
+        self.place = place
+        self.view = Transcript(Conversation(turns=[turn]), lambda _: [] if self.reply is None else [self.reply])
+        self.view.pace, self.view.forkable = pace, False
+        self._pace = pace
+        self._turn = turn
+        self._shown = ("", "")
+        self._updates = 0
+        """Since figures were taken last."""
+
+    @property
+    def reply(self) -> Reply | None:
+        """The reply, once it has been asked for."""
+        return self._turn.replies[self.place] if self.place < len(self._turn.replies) else None
+
+    def compose(self) -> ComposeResult:
+        """The tokens."""
+        yield self.view
+
+    async def action_pick(self) -> None:
+        """Go on with this reply."""
+        await self.run_action(f"screen.pick({self.place})")
+
+    def update(self) -> None:
+        """Draw what has changed in the reply."""
+        self._updates += 1
+        if self._updates >= self._pace.figures_every // self._pace.turns:
+            self._updates = 0
+            if self.reply is not None:
+                self.reply.take_figures()
+            if (shown := self._title()) != self._shown:
+                self._shown = shown
+                self.border_title, self.border_subtitle = shown
+        self.view.update()
+        self.set_class(self.reply is not None and self.reply is self._turn.reply, "-chosen")
+
+    def _title(self) -> tuple[str, str]:
+        reply, number = self.reply, self.place + 1
+        if reply is None:
+            return f" {number} ", "queued" if self._turn.reply is None else ""
+        metrics = reply.figures.metrics
+        accepted = f"· {percent(metrics.acceptance)} accepted " if metrics.tested else ""
+        if reply.stage is Stage.WAITING:
+            accepted = "· waits for a free slot "
+        if len(self._turn.replies) < 2:  # it failed before it began
+            return f" {number} ", ""
+        link = f"[@click=screen.pick({self.place})] go on with {number} [/]"
+        return f" [b]{number}[/b] {accepted}", link
 
 
 class CandidatesScreen(Screen[int | None]):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.reply import Reply
 from specchat.app.cli.commands.chat import duets
 from specchat.app.settings.settings import Settings
@@ -41,7 +42,7 @@ def duet_of(model: Path) -> Iterator[Callable[..., Duet]]:
         settings = Settings(target=str(model), dtype="float32", max_tokens=max_tokens, **shared)  # type: ignore[arg-type]
         duet = attached_duet(settings, SideOptions("ngram:gamma=3"), AttachedEngine(url, key))
         made.append(duet)
-        duet.connect(None)
+        duet.connect(NoArchive())
         return duet
 
     yield make
@@ -192,7 +193,7 @@ def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path, m
         make = duets(None, server.url, "gpt-y", {"target": "gpt-y"})
         duet = make(Settings(target="gpt-y", dtype="float32", max_tokens=4))
         assert duet.targets[0] == str(model)
-        duet.connect(None)
+        duet.connect(NoArchive())
         _left, right = ask(duet)
         assert duet.targets == (str(model), "gpt-y")
         assert (duet.labels[1], right.model, right.text) == (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.archive import NoArchive
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, live_duet
 from specchat.engine import Ready, Record
@@ -18,7 +19,7 @@ def duet(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     settings = Settings(target=str(tiny_model(eos_token_id=0)), dtype="float32", max_tokens=30)
     duet = live_duet(settings, SideOptions("none", "ngram:gamma=3"))
-    duet.connect(None)
+    duet.connect(NoArchive())
     yield duet
     duet.end()
 
@@ -55,7 +56,7 @@ def test_both_lanes_answer_turn_after_turn(duet: Duet) -> None:
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     duet = live_duet(Settings(target=str(tmp_path / "nowhere")), SideOptions())
-    duet.connect(None)
+    duet.connect(NoArchive())
     said = drain(duet, lambda said: any(type(record).__name__ == "Died" for record in said))
     assert "nowhere" in said[-1].message  # type: ignore[union-attr]
     duet.end()

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.ui.screens.candidates import CandidatesScreen
+from specchat.app.ui.screens.candidates import CandidateFrame, CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from specchat.app.ui.widgets.reply_frames import CandidateFrame
 from tests.app.stage import QUESTION, WIDE, Stage, lines_of
 
 pytestmark = pytest.mark.slow
