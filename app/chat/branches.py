@@ -35,7 +35,8 @@ def regenerate(requests: RequestManager, conversation: Conversation, turn: Turn,
     """Request one more reply to a prompt of the path with these settings; return whether there is an engine."""
     if settings.seed is not None:  # the same seed would repeat the reply
         settings = replace(settings, seed=settings.seed + len(turn.replies))
-    return requests.request_another(conversation, turn, conversation.another_request(settings, turn), ())
+    request = replace(conversation.request(settings, turn), not_drafted_from=turn.reply_rows)
+    return requests.request_another(conversation, turn, request, ())
 
 
 def go_on(

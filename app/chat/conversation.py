@@ -145,10 +145,6 @@ class Conversation:
         request = settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(turn))
         return replace(request, stop_repeats=True)
 
-    def another_request(self, settings: Settings, turn: Turn) -> Request:
-        """A request for one more reply, which is not drafted from the replies to the same prompt."""
-        return replace(self.request(settings, turn), not_drafted_from=turn.reply_rows)
-
     def requests(self, settings: Settings, turn: Turn) -> list[Request]:
         """A request for each wanted reply; a given seed counts up, otherwise the engine draws one for each."""
         seeds = [None if settings.seed is None else settings.seed + number for number in range(turn.wanted)]

@@ -13,10 +13,10 @@ from typing import Any
 from specchat import engine
 from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
 from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
-from specchat.app.sources.source import NO_CACHE
+from specchat.app.sources.source import Source
 
 
-class AttachedEngine:
+class AttachedEngine(Source):
     """A server with the interface of `specchat.engine.Engine`. No method waits for the server.
 
     A `specchat serve` sends its records, timed by its own clock. The records of other servers are made of what they
@@ -93,23 +93,9 @@ class AttachedEngine:
         """
         raise engine.EngineError("a server cannot change a running reply: the change applies from the next reply on")
 
-    def set_detail(self, request_id: str, detail: int) -> None:
-        """Ignored: a server cannot change a running reply."""
-
     def count(self, messages: tuple[engine.Message, ...], key: str = "") -> None:
         """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
         threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
-
-    def show_cache(self) -> None:
-        """Refuse: servers do not report it.
-
-        Raises:
-            EngineError: always.
-        """
-        raise engine.EngineError(NO_CACHE)
-
-    def keep_texts(self, names: Mapping[str, str]) -> None:
-        """A server keeps its own cache."""
 
     def pause(self) -> None:
         """Hold events back; the server continues."""

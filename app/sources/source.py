@@ -133,7 +133,7 @@ class Stepper:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self.paused = False
         self._held: deque[Record] = deque()
         self._released: list[Record] = []
@@ -143,11 +143,6 @@ class Stepper:
         """Whether the next records are passed on even if paused."""
 
     @property
-    def source(self) -> Source:
-        """The wrapped source."""
-        return self._source
-
-    @property
     def shown(self) -> list[tuple[Round, Part]]:
         """The rounds that are being stepped through, one for each request of the batch."""
         return [] if self._part is None else [(record, self._part) for record in self._batch()]
@@ -155,12 +150,12 @@ class Stepper:
     def pause(self) -> None:
         """Hold records from the next round on."""
         self.paused = True
-        self._source.pause()
+        self.source.pause()
 
     def resume(self) -> None:
         """Release held records, and continue."""
         self.paused, self._part, self._requested = False, None, False
-        self._source.resume()
+        self.source.resume()
 
     def step(self) -> None:
         """Show the next part of the round; after the last part, request the next round."""
@@ -170,7 +165,7 @@ class Stepper:
             self._release()
         elif not self._requested:
             self._requested = True
-            self._source.step()
+            self.source.step()
 
     def jump(self, *, back: bool) -> None:
         """The source has moved: its next records are passed on. After a step back it returns held records again."""
@@ -181,7 +176,7 @@ class Stepper:
 
     def drain(self) -> list[Record]:
         """Records since the last call, up to the held round; answers about prompts and the cache are not held."""
-        new = self._source.drain()
+        new = self.source.drain()
         out, self._released = self._released, []
         for record in new:
             (out if isinstance(record, Counted | CacheUse) else self._held).append(record)
@@ -204,7 +199,7 @@ class Stepper:
 
     def start(self) -> None:
         """Start the source."""
-        self._source.start()
+        self.source.start()
 
     def submit(self, request: Request) -> None:
         """Request a reply from the source.
@@ -212,7 +207,7 @@ class Stepper:
         Raises:
             EngineError: the request cannot be served.
         """
-        self._source.submit(request)
+        self.source.submit(request)
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
         """Compute the distribution after these tokens of a reply.
@@ -222,25 +217,25 @@ class Stepper:
         """
         if self.paused:
             raise EngineError("the engine is paused: resume it (p) first")
-        self._source.examine(request, continuation)
+        self.source.examine(request, continuation)
 
     def cancel(self, request_id: str) -> None:
         """End a reply; its held records are released."""
         if any(record.request_id == request_id for record, _ in self.shown):
             self._release()
-        self._source.cancel(request_id)
+        self.source.cancel(request_id)
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
         """Change how the source drafts for a reply."""
-        self._source.adjust(request_id, drafter, gamma)
+        self.source.adjust(request_id, drafter, gamma)
 
     def set_detail(self, request_id: str, detail: int) -> None:
         """Change the detail of a reply."""
-        self._source.set_detail(request_id, detail)
+        self.source.set_detail(request_id, detail)
 
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:
         """Count the tokens of a prompt."""
-        self._source.count(messages, key)
+        self.source.count(messages, key)
 
     def show_cache(self) -> None:
         """Report what the cache of the source holds.
@@ -248,16 +243,16 @@ class Stepper:
         Raises:
             EngineError: the source cannot tell.
         """
-        self._source.show_cache()
+        self.source.show_cache()
 
     def keep_texts(self, names: Mapping[str, str]) -> None:
         """Let the source write its cache."""
-        self._source.keep_texts(names)
+        self.source.keep_texts(names)
 
     def close(self) -> None:
         """Close the source; held records are released."""
         self.paused = False
-        self._source.close()
+        self.source.close()
 
     def _batch(self) -> list[Round]:
         """The rounds of the first held batch."""

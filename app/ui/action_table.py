@@ -191,7 +191,7 @@ _READING = (
            title="Details of a reply", when="screen.conversation.turns",
            about="details of a reply: every token, its round and its times; a click on a token does too"),
     Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two set-ups, fairly timed",
-           label="side by side", when="comparison.can_compare", priority="ctrl+y", keys="f11", title="Side by side"),
+           label="side by side", when="make_duet", priority="ctrl+y", keys="f11", title="Side by side"),
     Action(name="jump", run="views.jump", about="show a letter next to each visible message: press one to go there",
            keys="ctrl+right_square_bracket,apostrophe,alt+j"),
     Action(name="export", run="replies.export", about="write the chat to a file", title="Export", each=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -110,16 +110,6 @@ class ActionScope:
         chosen: int | None = await self.ask(ChoiceScreen(title, options, sentence))
         return chosen
 
-    def start(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
-        """Run a coroutine function in the background; it replaces one that is running in the same group."""
-
-        async def reported() -> None:
-            with self.reporting():
-                await work()
-
-        typed: WorkType[None] = reported
-        self.app.run_worker(typed, group=group, exclusive=True, exit_on_error=False)
-
 
 @dataclass(eq=False)
 class ActionGroup:
@@ -134,12 +124,17 @@ _Method = Callable[Concatenate[_Self, _Given], Coroutine[None, None, None]]
 
 
 def in_background(group: str) -> Callable[[_Method[_Self, _Given]], Callable[Concatenate[_Self, _Given], None]]:
-    """Decorator: a call of the method starts it as a worker of this group and returns at once."""
+    """Decorator: a call of the method starts it as a worker and returns at once; it replaces one of the same group."""
 
     def decorate(method: _Method[_Self, _Given]) -> Callable[Concatenate[_Self, _Given], None]:
         @wraps(method)
         def start(self: _Self, /, *args: _Given.args, **kwargs: _Given.kwargs) -> None:
-            self._scope.start(partial(method, self, *args, **kwargs), group)
+            async def reported() -> None:
+                with self._scope.reporting():
+                    await method(self, *args, **kwargs)
+
+            typed: WorkType[None] = reported
+            self._scope.app.run_worker(typed, group=group, exclusive=True, exit_on_error=False)
 
         return start
 

@@ -223,11 +223,6 @@ class ComparisonActions(ActionGroup):
 
     # Side by side
 
-    @property
-    def can_compare(self) -> bool:
-        """Whether the side-by-side mode is available."""
-        return self._scope.make_duet is not None
-
     def side_by_side(self) -> None:
         """Open the side-by-side mode, unless a reply is being written: that would slow both lanes."""
         if self._scope.make_duet is None or self._duet is not None:
