@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class AppError(Exception):
     """An error that the user can act on. The command line prints it on one line and exits with code 2."""
@@ -21,3 +24,12 @@ class SettingsError(AppError):
 
 class UsageError(AppError):
     """The command line asks for something that does not exist or does not go together."""
+
+
+@contextmanager
+def explained(sentence: str, kind: type[AppError] = UsageError) -> Iterator[None]:
+    """Raise an error of the operating system as one of the app: the sentence, followed by the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{sentence}: {error.strerror or error}") from error

@@ -24,7 +24,7 @@ import psutil
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Stage
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.errors import AppError
+from specchat.app.errors import explained
 from specchat.app.paths import heads_folder
 from specchat.app.storage.store import Store
 from specchat.engine import create_text, make_folder
@@ -92,7 +92,7 @@ class Learning:
         self._target, self._text, self._result, self._said, self._paused = target, "", {}, [], ""
         learnt = _head(target)
         command = self._command(target, str(learnt) if learnt.is_dir() else target, folder)
-        try:
+        with explained("learning cannot start"):
             self._process = process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -105,8 +105,6 @@ class Learning:
                 # Its own group, in this session: the system ends a suspended process whose app was killed.
                 process_group=None if sys.platform == "win32" else 0,
             )
-        except OSError as error:
-            raise AppError(f"learning cannot start: {error.strerror or error}") from None
         with suppress(psutil.Error):
             psutil.Process(process.pid).nice(19 if sys.platform != "win32" else psutil.IDLE_PRIORITY_CLASS)
         self._readers = [

@@ -11,7 +11,7 @@ import plotext
 from rich.console import Console
 from rich.text import Text
 
-from specchat.app.errors import AppError
+from specchat.app.errors import AppError, explained
 from specchat.app.sanitize import escape_controls
 from specchat.engine.tools.bench import BenchReport
 
@@ -74,11 +74,8 @@ class DraftComparison:
             width=_SIZE[0], file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True
         )
         console.print(Text.from_ansi(self._plot()))
-        try:
-            with file.open("x", encoding="utf-8") as picture:
-                picture.write(console.export_svg(title=self._title))
-        except OSError as error:
-            raise AppError(f"the picture {file} cannot be written: {error.strerror or error}") from None
+        with explained(f"the picture {file} cannot be written"), file.open("x", encoding="utf-8") as picture:
+            picture.write(console.export_svg(title=self._title))
 
     def _plot(self) -> str:
         """Speedups by batch, with a line at the speedup of plain decoding; as text with ANSI colours."""

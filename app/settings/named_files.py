@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from specchat.app.errors import AppError, SettingsError
+from specchat.app.errors import AppError, SettingsError, explained
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import AUTO, OF_MODEL, Settings
 from specchat.app.settings.settings_file import load_values, save_settings, stored_settings
@@ -112,10 +112,8 @@ class NamedTexts(NamedFiles):
             SettingsError: it does not exist, or cannot be read.
         """
         path = self.existing(name, f"{self.path(name)} would be it")
-        try:
+        with explained(f"{path} cannot be read", SettingsError):
             return path.read_text(encoding="utf-8", errors="replace").strip()
-        except OSError as error:
-            raise SettingsError(f"{path} cannot be read: {error.strerror or error}") from error
 
     def save(self, name: str, text: str) -> Path:
         """Save a text under a new name.
@@ -139,10 +137,8 @@ class NamedTexts(NamedFiles):
             SettingsError: it does not exist, or cannot be deleted.
         """
         text, path = self.read(name), self.path(name)
-        try:
+        with explained(f"{path} cannot be deleted", SettingsError):
             path.unlink()
-        except OSError as error:
-            raise SettingsError(f"{path} cannot be deleted: {error.strerror or error}") from error
         return text
 
 

@@ -13,7 +13,7 @@ from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
-from specchat.app.errors import StoreError, UsageError
+from specchat.app.errors import StoreError, UsageError, explained
 from specchat.app.paths import database_file, settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.files import write_first_free
@@ -126,10 +126,8 @@ def import_chats(
 
     read = []
     for file in files:
-        try:
+        with explained(f"{file} cannot be read"):
             text = file.read_text(encoding="utf-8-sig", errors="replace")
-        except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
         read.append((file, *read_chats(text)))
     with Store(database_file()) as store:
         warn(store.notice)

@@ -14,7 +14,7 @@ from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
-from specchat.app.errors import UsageError
+from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import Settings
@@ -139,10 +139,8 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
 
 
 def _read(file: Path) -> list[str]:
-    try:
+    with explained(f"{file} cannot be read"):
         data = file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from None
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"{file} is longer than {_LONGEST_FILE >> 20} MiB: these are not prompts, one a line")
     text = data.decode("utf-8", "replace")

@@ -14,7 +14,7 @@ from textual.app import SuspendNotSupported
 from specchat.app.chat.attachments import file_attachment, read_text_file
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.tray import mention
-from specchat.app.errors import AppError, UsageError
+from specchat.app.errors import AppError, UsageError, explained
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.named_files import NamedTexts, filled, variables
 from specchat.app.storage.attachments import PASTE, Attachment
@@ -124,12 +124,9 @@ class PromptActions(ActionGroup):
             path = Path(folder) / "prompt.md"
             path.touch(0o600)
             path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-            try:
-                with self._scope.app.suspend():
-                    release_core()
-                    code = subprocess.run([*command, str(path)], check=False).returncode
-            except OSError as error:
-                raise UsageError(f"{command[0]} cannot be run: {error.strerror or error}") from None
+            with explained(f"{command[0]} cannot be run"), self._scope.app.suspend():
+                release_core()
+                code = subprocess.run([*command, str(path)], check=False).returncode
             if code:
                 raise UsageError(f"{command[0]} ended with status {code}")
             if not path.exists():
