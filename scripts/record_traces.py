@@ -72,46 +72,39 @@ def record_detail(name: str) -> None:
     """
     with tempfile.TemporaryDirectory() as temporary:
         draft = noisy_copy(models_folder() / "smollm2-135m", Path(temporary) / "noisy-copy")
-        engine = Engine(EngineConfig("smollm2-135m", models_folder(), draft=str(draft), seed=3))
-        record_closely(engine, name, "model", Sampling(temperature=0.5, top_p=0.9))
+        sampling, config = Sampling(temperature=0.5, top_p=0.9), {"draft": str(draft), "seed": 3}
+        record_alone(name, (DETAIL,), sampling, config, drafter="model", max_tokens=96, detail=8)
+
+
+def record_alone(name: str, turns: tuple[str, ...], sampling: Sampling, config: dict[str, Any], **options: Any) -> None:
+    """Record one conversation on an engine of its own; `config` are further fields of its configuration."""
+    engine = Engine(EngineConfig("smollm2-135m", models_folder(), **config))
+    engine.start()
+    record(engine, name, turns, sampling, **options)
+    engine.close()
 
 
 def record_usual(name: str) -> None:
     """specchat as it comes, for the README's pictures."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS))
-    engine.start()
-    record(engine, name, CODE, Sampling(), gamma=None)
-    engine.close()
+    record_alone(name, CODE, Sampling(), {"heads": HEADS}, gamma=None)
 
 
 def record_sampled(name: str) -> None:
     """A reply at a temperature."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), seed=7))
-    engine.start()
-    record(engine, name, CHAT, Sampling(temperature=0.8, top_p=0.95))
-    engine.close()
+    record_alone(name, CHAT, Sampling(temperature=0.8, top_p=0.95), {"seed": 7})
 
 
 def record_tree(name: str) -> None:
     """The draft head that comes with specchat: several tokens for a position."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS, seed=3))
-    record_closely(engine, name, "head", Sampling(temperature=0.8))
+    sampling, config = Sampling(temperature=0.8), {"heads": HEADS, "seed": 3}
+    record_alone(name, (DETAIL,), sampling, config, drafter="head", max_tokens=96, detail=8)
 
 
 def record_tour(name: str) -> None:
     """The reply that the tour explains. The recorded one drafts chains in the rounds of `app.chat.lessons`, the first
     partly wrong, and has p ≠ q at its first token; another head or sampler needs another seed for that."""
-    engine = Engine(EngineConfig("smollm2-135m", models_folder(), heads=HEADS, seed=57))
-    engine.start()
-    record(engine, name, (DETAIL,), Sampling(temperature=0.8), drafter="head", max_tokens=32, detail=8)
-    engine.close()
-
-
-def record_closely(engine: Engine, name: str, drafter: str, sampling: Sampling) -> None:
-    """Record one reply with the top-k of p and q at every judged position, on a separate engine."""
-    engine.start()
-    record(engine, name, (DETAIL,), sampling, drafter=drafter, max_tokens=96, detail=8)
-    engine.close()
+    sampling, config = Sampling(temperature=0.8), {"heads": HEADS, "seed": 57}
+    record_alone(name, (DETAIL,), sampling, config, drafter="head", max_tokens=32, detail=8)
 
 
 def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
@@ -149,12 +142,19 @@ def record_lanes(engine: Engine, name: str) -> None:
             open_ones -= isinstance(event, Finished)
 
 
+ALONE = {
+    "usual": record_usual,
+    "sampled": record_sampled,
+    "detail": record_detail,
+    "tree": record_tree,
+    "tour": record_tour,
+}
+
+
 def main() -> None:
     """Record every trace, or the named ones."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = sys.argv[1:] or ["usual", "chat", "code", "sampled", "lanes", "detail", "tree", "tour"]
-    if "usual" in wanted:
-        record_usual("usual")
+    wanted = sys.argv[1:] or [*ALONE, "chat", "code", "lanes"]
     engine = Engine(EngineConfig("smollm2-135m", models_folder()))
     engine.start()
     if "chat" in wanted:
@@ -164,14 +164,9 @@ def main() -> None:
     if "lanes" in wanted:
         record_lanes(engine, "lanes")
     engine.close()
-    if "sampled" in wanted:
-        record_sampled("sampled")
-    if "detail" in wanted:
-        record_detail("detail")
-    if "tree" in wanted:
-        record_tree("tree")
-    if "tour" in wanted:
-        record_tour("tour")
+    for name, record_it in ALONE.items():
+        if name in wanted:
+            record_it(name)
 
 
 if __name__ == "__main__":
