@@ -19,15 +19,7 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import AUTO, DRAFTERS
-from specchat.engine import (
-    MAX_GAMMA,
-    EngineConfig,
-    expected_tokens,
-    models_folder,
-    operations,
-    optimal_gamma,
-    speedup,
-)
+from specchat.engine import MAX_GAMMA, EngineConfig, expected_tokens, models_folder, operations, optimal_gamma, speedup
 from specchat.engine.models import DEFAULT_PRESET
 
 if TYPE_CHECKING:
