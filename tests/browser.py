@@ -4,7 +4,7 @@ import base64
 import shutil
 import socket
 import subprocess
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,12 +12,13 @@ from typing import Any, Self
 import httpx2
 import pytest
 
+from tests.waiting import PATIENCE_S, until
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="needs Chromium and its driver (Debian: chromium, chromium-driver)"
 )
-PATIENCE_S = 120
 CONTROL = "\ue009"
 
 
@@ -57,12 +58,7 @@ class Browser:
 
     def wait_for(self, condition: str) -> Any:
         """Until an expression is true in the page."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            if found := self.run(f"return {condition}"):
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"never true: {condition}")
+        return until(lambda: self.run(f"return {condition}"))
 
     def press(self, *keys: str, control: bool = False) -> None:
         """Press keys, one after the other; with `control`, while that key is down."""
@@ -87,29 +83,26 @@ class Browser:
 
     def picture(self, path: Path) -> None:
         """Write what the window shows as a PNG file."""
-        path.write_bytes(base64.b64decode(self._call_get("screenshot")))
+        path.write_bytes(base64.b64decode(self._call("screenshot")))
 
     def complaints(self) -> list[str]:
         """What the page has written to the console since the last time."""
         return [entry["message"] for entry in self._call("se/log", type="browser")]
 
     def _call(self, command: str, **values: Any) -> Any:
-        reply = self._http.post(f"{self._session}/{command}", json=values).json()["value"]
+        """Send a command; those that only ask have no values."""
+        method = "POST" if values else "GET"
+        reply = self._http.request(method, f"{self._session}/{command}", json=values or None).json()["value"]
         assert not (isinstance(reply, dict) and "error" in reply), reply
         return reply
 
-    def _call_get(self, command: str) -> Any:
-        return self._http.get(f"{self._session}/{command}").json()["value"]
-
     def _await_driver(self) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            try:
-                if self._http.get("/status").json()["value"]["ready"]:
-                    return
-            except httpx2.TransportError:
-                time.sleep(0.05)
-        raise AssertionError("the driver did not start")
+        def is_ready() -> bool:
+            with suppress(httpx2.TransportError):
+                return bool(self._http.get("/status").json()["value"]["ready"])
+            return False
+
+        until(is_ready)
 
     def __enter__(self) -> Self:
         return self

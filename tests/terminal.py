@@ -13,8 +13,7 @@ from typing import Self, TypedDict
 import pexpect
 import pyte
 
-PATIENCE_S = 120
-"""How long it is waited for what must come: a machine may be busy with many other things."""
+from tests.waiting import PATIENCE_S
 
 _ASKS_FOR_FRAMES, _HAS_FRAMES = b"\x1b[?2026$p", b"\x1b[?2026;2$y"
 _FRAME_BEGINS, _FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
@@ -78,9 +77,10 @@ class Terminal:
         number: int = self._child.pid
         return number
 
-    def type(self, text: str | bytes) -> None:
-        """Press keys; bytes are sent as they are."""
+    def type(self, text: str | bytes, until: str = "") -> None:
+        """Press keys, and wait until these words are on the screen; bytes are sent as they are."""
         self._child.send(text)
+        self.wait_for(until)
 
     def read(self, seconds: float) -> bytes:
         """What the program writes within this time, as soon as there is anything; it is not drawn."""

@@ -34,12 +34,9 @@ def stored(home: Path) -> list[StoredMessage]:
 def test_a_question_is_answered_on_the_screen_and_kept(home: Path) -> None:
     with Terminal(SPECCHAT, SPECCHAT_HOME=str(home)) as terminal:
         terminal.wait_for("Ask anything")
-        terminal.type("How many legs does a dog have")  # the model is still loading
-        terminal.wait_for("How many legs does a dog have")
-        terminal.type("?")
-        terminal.wait_for("How many legs does a dog have?")
-        terminal.type(ENTER)
-        terminal.wait_for("four")
+        terminal.type("How many legs does a dog have", "How many legs does a dog have")  # the model is still loading
+        terminal.type("?", "How many legs does a dog have?")
+        terminal.type(ENTER, "four")
         terminal.wait(lambda _: stored(home)[1].finish_reason == "eos", PATIENCE_S, "end of the reply")
         assert "Traceback" not in terminal.text
         assert terminal.leave(QUIT) == 0

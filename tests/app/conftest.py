@@ -1,5 +1,6 @@
 """The app as most tests begin with it; pictures and keys must not depend on the terminal that runs the tests."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +23,7 @@ LONG_S = 3600.0
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Colours, the defaults of every setting, and nothing of the user's own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -55,6 +56,12 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextArea, "_toggle_cursor_blink_visible", lambda _: None)
     monkeypatch.setattr(Input, "_toggle_cursor", lambda _: None)
     monkeypatch.setattr(writing, "COUNT_S", LONG_S)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Callable[..., Path]) -> Path:
+    """A model of random weights that never ends a reply by itself."""
+    return tiny_model(eos_token_id=0)
 
 
 @pytest.fixture

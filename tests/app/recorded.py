@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from specchat.app.chat.reply import Reply
 from specchat.engine import EngineError, Round
 from specchat.engine.events import CacheUse, Counted, Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.request import Message, Request
@@ -40,7 +41,7 @@ class RecordedEngine:
         self.cache: CacheUse | None = None
         self.kept: list[dict[str, str]] = []
         self._ready = next(r for r in records if isinstance(r, Ready))
-        self._replies = _replies(records)
+        self._replies = events_of_requests(records)
         self._out: list[Record] = []
         self._open: dict[str, list[Event]] = {}
 
@@ -89,12 +90,7 @@ class RecordedEngine:
     def step(self) -> None:
         """Up to the next round of every open request."""
         for request_id, events in list(self._open.items()):
-            while events:
-                self._out.append(events.pop(0))
-                if isinstance(self._out[-1], Round):
-                    break
-            if not events:
-                del self._open[request_id]
+            self.give_to(request_id, next((n for n, event in enumerate(events, 1) if isinstance(event, Round)), None))
 
     def resume(self) -> None:
         self.paused = False
@@ -106,21 +102,14 @@ class RecordedEngine:
     def close(self) -> None:
         self.closed = True
 
-    def load(self, loading: Loading = LOADING) -> None:
-        """Say how far loading has got."""
-        self._out.append(loading)
-
     def become_ready(self) -> None:
         """The models are loaded."""
         self._out.append(self._ready)
 
     def give(self, count: int | None = None) -> None:
         """The next `count` events (or all) of every open request."""
-        for request_id, events in list(self._open.items()):
-            self._out += events[:count]
-            del events[:count]
-            if not events:
-                del self._open[request_id]
+        for request_id in list(self._open):
+            self.give_to(request_id, count)
 
     def give_to(self, request_id: str, count: int | None = None) -> None:
         """The next `count` events (or all) of one request."""
@@ -147,7 +136,15 @@ def trace(name: str = "chat") -> list[Record]:
     return list(read_trace(TRACES / f"{name}.jsonl"))
 
 
-def _replies(records: list[Record]) -> list[list[Event]]:
+def replied(events: Iterable[Event], name: str = "r") -> Reply:
+    """The reply of these events."""
+    reply = Reply(name)
+    for event in events:
+        reply.add(event)
+    return reply
+
+
+def events_of_requests(records: list[Record]) -> list[list[Event]]:
     """For each request its events."""
     ids = [r.request_id for r in records if isinstance(r, Request)]
     return [[r for r in records if not isinstance(r, Request) and getattr(r, "request_id", None) == i] for i in ids]

@@ -89,10 +89,6 @@ class SideStage(Stage):
         )
         self.app.animation_level = "none"
 
-    def store_again(self) -> Store:
-        """What is stored, once the app has closed its own store."""
-        return Store(self.store.path)
-
     @property
     def screen(self) -> SideScreen:
         found = self.app.screen

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import EllipsisType
 
 from textual.pilot import Pilot
+from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from specchat.app.chat.request_manager import Session
@@ -14,6 +15,7 @@ from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.widgets.composer import Composer
+from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
 
@@ -22,7 +24,7 @@ NOW = 2_000_000.0
 QUESTION = "What should I see in Lisbon in two days? Answer with a short list."
 FOLLOW_UP = "The list again, with one more place at the end."
 
-Step = Callable[["Stage", Pilot[None]], Awaitable[None]]
+Step = Callable[..., Awaitable[None]]
 
 
 class Stage:
@@ -133,6 +135,15 @@ class Stage:
             await pilot.press(key)
         await self.settle(pilot)
 
+    async def click(self, pilot: Pilot[None], *widget: str | type[Widget], offset: tuple[int, int] = (0, 0)) -> None:
+        """Click on a widget, or else on a cell of the screen, and wait for what that does."""
+        await pilot.click(*widget, offset=offset)
+        await self.settle(pilot)
+
+    async def click_on(self, pilot: Pilot[None], text: str) -> None:
+        """Click on this text of the conversation."""
+        await self.click(pilot, Transcript, offset=place_of(self, text))
+
     async def counted(self, pilot: Pilot[None]) -> None:
         """Let the tokens of what was typed be counted, as they are once nothing is typed for a while."""
         self.app.chat_screen.writing.gauge.look()
@@ -152,7 +163,10 @@ def run(stage: Stage, step: Step, *keys: str) -> Callable[[Pilot[None]], Awaitab
 
 def lines_of(stage: Stage) -> Sequence[str]:
     """The lines of the conversation as they stand."""
-    from specchat.app.ui.widgets.transcript import Transcript
-
     transcript = stage.app.screen.query_one(Transcript)
     return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]
+
+
+def place_of(stage: Stage, text: str) -> tuple[int, int]:
+    """Column and line of this text in the conversation."""
+    return next((line.index(text), y) for y, line in enumerate(lines_of(stage)) if text in line)

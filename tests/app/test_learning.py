@@ -6,9 +6,9 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,13 +17,10 @@ from specchat.app.chat.learning import BATTERY, BUSY, Learning, write_chats
 from specchat.app.paths import heads_folder
 from specchat.app.storage.store import Store
 from tests.app.stage import Stage
+from tests.app.storage.helpers import add_turn
+from tests.waiting import until
 
 TARGET = "smollm2-135m"
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
 
 
 def stand_in(after: float, seconds: float = 0.0) -> Callable[[str, str, Path], Sequence[str]]:
@@ -41,12 +38,20 @@ def stand_in(after: float, seconds: float = 0.0) -> Callable[[str, str, Path], S
     return command
 
 
+def started(after: float, seconds: float = 0.0, **given: Any) -> Learning:
+    """Learning of which a process has begun that trains nothing."""
+    learning = Learning(stand_in(after, seconds), **given)
+    learning.start(TARGET)
+    return learning
+
+
+def process_of() -> psutil.Process:
+    """The process of what takes long to learn."""
+    return next(child for child in psutil.Process().children() if "time.sleep(60" in " ".join(child.cmdline()))
+
+
 def ended(learning: Learning) -> str:
-    for _ in range(600):
-        if sentence := learning.update(busy=False):
-            return sentence
-        time.sleep(0.02)
-    raise AssertionError(learning.state)
+    return until(lambda: learning.update(busy=False), lambda: learning.state)
 
 
 def heads() -> list[str]:
@@ -59,8 +64,7 @@ def nothing_is_left() -> bool:
 
 def test_a_better_head_is_kept_and_undone_step_by_step() -> None:
     for after in (2.3, 2.5):
-        learning = Learning(stand_in(after))
-        learning.start(TARGET)
+        learning = started(after)
         assert f"τ 2.00 → {after:.2f}" in ended(learning)
         assert heads() == [str(after)]
         assert nothing_is_left()
@@ -73,8 +77,7 @@ def test_a_better_head_is_kept_and_undone_step_by_step() -> None:
 
 
 def test_a_head_that_is_no_better_is_not_used() -> None:
-    learning = Learning(stand_in(1.9))
-    learning.start(TARGET)
+    learning = started(1.9)
     assert "stays as it was" in ended(learning)
     assert not heads()
     assert nothing_is_left()
@@ -87,14 +90,11 @@ def test_a_failure_is_said_with_its_reason() -> None:
 
 
 def test_a_killed_process_leaves_the_head_and_no_text() -> None:
-    learning = Learning(stand_in(2.3))
-    learning.start(TARGET)
+    learning = started(2.3)
     ended(learning)
-    learning = Learning(stand_in(2.5, seconds=60))
-    learning.start(TARGET)
-    while "reading" not in learning.state:
-        time.sleep(0.02)
-    next(child for child in psutil.Process().children() if "time.sleep(60" in " ".join(child.cmdline())).kill()
+    learning = started(2.5, seconds=60)
+    until(lambda: "reading" in learning.state)
+    process_of().kill()
     assert ended(learning) == "nothing was learnt: its process was ended: start again with /learn"
     assert heads() == ["2.3"]
     assert nothing_is_left()
@@ -102,8 +102,7 @@ def test_a_killed_process_leaves_the_head_and_no_text() -> None:
 
 def test_a_head_that_cannot_be_kept_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     for after in (2.3, 2.5):
-        learning = Learning(stand_in(after))
-        learning.start(TARGET)
+        learning = started(after)
         ended(learning)
     rename = Path.rename
 
@@ -113,8 +112,7 @@ def test_a_head_that_cannot_be_kept_leaves_the_one_before(monkeypatch: pytest.Mo
         return rename(path, goal)
 
     monkeypatch.setattr(Path, "rename", full)
-    learning = Learning(stand_in(2.7))
-    learning.start(TARGET)
+    learning = started(2.7)
     assert ended(learning) == "what was learnt cannot be kept: No space left on device"
     assert heads() == ["2.5"]
     assert nothing_is_left()
@@ -133,17 +131,12 @@ def test_text_of_a_killed_app_is_deleted_by_the_next() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="psutil does not say it of Windows")
 def test_the_process_is_suspended_at_once_and_goes_on_when_idle_and_on_mains() -> None:
     clock, mains = [0.0], [True]
-    learning = Learning(stand_in(2.1, seconds=60), mains=lambda: mains[0], now=lambda: clock[0])
-    learning.start(TARGET)
-    process = next(child for child in psutil.Process().children() if "time.sleep(60" in " ".join(child.cmdline()))
+    learning = started(2.1, seconds=60, mains=lambda: mains[0], now=lambda: clock[0])
+    process = process_of()
 
     def becomes(stopped: bool, *, busy: bool = False) -> bool:
         learning.update(busy)
-        for _ in range(500):
-            if (process.status() == psutil.STATUS_STOPPED) is stopped:
-                return True
-            time.sleep(0.02)
-        return False
+        return until(lambda: (process.status() == psutil.STATUS_STOPPED) is stopped)
 
     assert becomes(stopped=True, busy=True)
     assert BUSY in learning.state
@@ -165,11 +158,8 @@ def test_only_ended_replies_of_the_model_in_chats_that_are_there(tmp_path: Path)
     with Store(tmp_path / "chats.db") as store:
         for number, (model, deleted) in enumerate(((TARGET, False), ("other", False), (TARGET, True))):
             chat = store.create_chat(f"{number}")
-            prompt = store.add_message(chat.id, "user", f"question {number}")
-            reply = store.add_message(chat.id, "assistant", f"answer {number}", parent=prompt, model=model)
-            store.finish_message(reply, "stop")
-            running = store.add_message(chat.id, "user", "and?", parent=reply)
-            store.add_message(chat.id, "assistant", "half", parent=running, model=model)
+            reply = add_turn(store, chat.id, f"question {number}", f"answer {number}", model=model)
+            add_turn(store, chat.id, "and?", "half", parent=reply, model=model, reason=None)
             if deleted:
                 store.change_chat(chat.id, deleted=True)
         file = tmp_path / "text" / "chats.jsonl"
@@ -205,8 +195,7 @@ async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> No
         assert "τ 2.00 → 2.40" in stage.said[-1]
         assert heads() == ["2.4"]
         await stage.answer(pilot)
-        learn.learning = Learning(stand_in(2.4, seconds=60))
-        learn.learning.start(TARGET)
+        learn.learning = started(2.4, seconds=60)
         stage.app.actions.chats.delete()
         assert not learn.learning.running
         assert nothing_is_left()

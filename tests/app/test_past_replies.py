@@ -19,6 +19,7 @@ from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, 
 from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.tools.runner import running
 from tests.app.quiet import all_done, show_all
+from tests.app.storage.helpers import add_turn
 
 MODEL = "tiny"
 QUESTION = "Why is the sky blue?"
@@ -43,15 +44,10 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "specchat.db")
 
 
-def talk(store: Store, reply: str = REPLY, model: str = MODEL, reason: str | None = "eos") -> tuple[Chat, int]:
+def talk(store: Store, model: str = MODEL, reason: str | None = "eos") -> tuple[Chat, int]:
     """A chat with one reply, and that one's row."""
     chat = store.create_chat("sky")
-    prompt = store.add_message(chat.id, "user", QUESTION)
-    row = store.add_message(chat.id, "assistant", "", parent=prompt, model=model)
-    store.append_rounds(row, reply, [])
-    if reason is not None:
-        store.finish_message(row, reason)
-    return chat, row
+    return chat, add_turn(store, chat.id, QUESTION, REPLY, model=model, reason=reason)
 
 
 def done(past: PastReplies) -> None:

@@ -8,31 +8,23 @@ import pytest
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.exchange import as_json, as_markdown
 from specchat.app.chat.reply import Reply
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Record, Request, Round, Thinking, to_json
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Record, Round, Thinking, to_json
+from tests.app.recorded import events_of_requests, replied
 from tests.app.thinking import MARKERS, thinking_trace
 
 BEGUN = Thinking("<think>", "</think>", True)
 
 
-def reply_of(records: Iterable[Record], upto: int | None = None) -> Reply:
+def reply_of(records: list[Record], upto: int | None = None) -> Reply:
     """The first reply of a trace, after so many of its records."""
-    records = list(records)
-    first = next(record.request_id for record in records if isinstance(record, Request))
-    own = [r for r in records if not isinstance(r, Request) and getattr(r, "request_id", None) == first]
-    reply = Reply(first)
-    for record in own[:upto]:
-        reply.add(record)
-    return reply
+    return replied(events_of_requests(records)[0][:upto])
 
 
 def written(pieces: Iterable[str], markers: Thinking | None = MARKERS) -> Reply:
     """A reply of plain tokens with these texts."""
     template = next(record for record in thinking_trace() if isinstance(record, Round))
-    reply = Reply("r")
-    reply.add(Admitted("r", 3, 0, 0.0, 0.0, thinking=markers))
-    for number, piece in enumerate(pieces):
-        reply.add(replace(template, request_id="r", number=number, last_piece=piece, at=number + 1.0))
-    return reply
+    said = (replace(template, number=n, last_piece=piece, at=n + 1.0) for n, piece in enumerate(pieces))
+    return replied([Admitted("r", 3, 0, 0.0, 0.0, thinking=markers), *said])
 
 
 def shown(reply: Reply) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from specchat.app.chat.request_manager import Session
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.widgets.inspector import ChancesCard, VerdictCard
+from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
 from tests.app.quiet import show_all
@@ -83,7 +83,7 @@ def reply_of(screen: ChatScreen, turn: int = -1) -> Reply:
     return reply
 
 
-def text_of(widget: VerdictCard | ChancesCard) -> str:
+def text_of(widget: Card) -> str:
     return "\n".join(line.plain for line in widget.rows())
 
 

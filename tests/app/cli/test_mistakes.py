@@ -13,6 +13,11 @@ MISTAKES = {
     "--drafter none --gamma 4": "--gamma 4 contradicts --drafter none",
     "--gamma 3 ask hi": "put --gamma after the command: specchat ask --gamma …",
     "--theme pink": "theme 'pink' is not known: choose one of specchat-dark",
+    "--left none": "--left goes with two lanes",
+    "--exact": "--exact goes with two lanes",
+    "--side-by-side --right turbo": "which is no drafter",
+    "--side-by-side --order both": "--order 'both' is not known: choose interleaved or sequential",
+    "--side-by-side ask hi": "put --side-by-side after the command",
     "--theme nord replay x": "put --theme after the command",
     "aks hi": "No such command 'aks'. Did you mean 'ask'?",
     "hello": "No such command 'hello' (to ask a question: specchat ask \"…\")",
@@ -106,6 +111,14 @@ MISTAKES = {
     "evaluate TALK --against-dtype float32 --against-quantize q8": "contradicts dtype float32",
     "evaluate TALK --target TINY --dtype float32 --against-dtype float32": "both targets are the same",
     "evaluate TALK --json --csv": "--json and --csv contradict each other",
+    "serve --host 0.0.0.0": "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_API_KEY) as well",
+    "serve --host example.org": "--host example.org lets other machines in",
+    "serve --api-key schlüssel": "--api-key has characters that no header can carry",
+    "serve --host 256.1.1.1 --api-key k": "256.1.1.1:8000 cannot be served",
+    "serve --slots 0": "slots is 0: it must be at least 1",
+    "web --host 0.0.0.0": "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_WEB_KEY) as well",
+    "web --temperature -1": "temperature is -1",
+    "web --slots 2 --attach x": "--slots contradicts --attach",
     "theory": "Missing option '--alpha'",
     "theory --alpha 1.5": "--alpha is 1.5: it must be from 0 to 1",
     "theory --alpha 0.5 --c -1": "--c is -1: it must be 0 or more",
@@ -118,6 +131,9 @@ MISTAKES = {
     "screenshot TRACE --out a.svg --size wide": "--size wide is not understood: give columns x lines",
     "export": "there are no chats yet",
     "export --out chat.pdf": "the ending of chat.pdf is not understood: choose --format md, json, svg, html",
+    "export --trace TRACE --format svg": "a trace cannot be exported as svg",
+    "export --html --perfetto": "choose one format",
+    "export Rivers --trace TRACE": "two things to export: name one",
     "export --format pdf": "--format pdf is not understood: choose --format md, json, svg, html",
 }
 TRACE = Path(__file__).parents[3] / "assets" / "traces" / "code.jsonl"
@@ -134,6 +150,6 @@ def test_a_mistake_is_answered_by_one_sentence(
     words = {"TALK": talk, "TRACE": TRACE}
     if "TINY" in mistyped:
         words["TINY"] = tiny_model()
-    done = command(*(words.get(word, word) for word in shlex.split(mistyped)))
+    done = command(*(words.get(word, word) for word in shlex.split(mistyped)), terminal=mistyped.startswith("--"))
     assert MISTAKES[mistyped] in done.sentence
     assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "home"}, "nothing is written"

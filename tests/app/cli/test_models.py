@@ -18,10 +18,9 @@ from tests.tiny_model import write_tiny_gguf
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home for specchat and for the hub's library."""
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
+    """The empty home of specchat; none for the hub's library."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    return tmp_path / "home"
+    return tmp_path
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str])
     assert lines[0].split() == ["PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE"]
     assert [line.split()[0] for line in lines[1 : 1 + len(PRESETS)]] == list(PRESETS)
     assert sum(" * " in line for line in lines[1 : 1 + len(PRESETS)]) == 1
-    assert not home.exists()
+    assert not list(home.iterdir())
 
 
 def test_list_says_what_is_lacking(
@@ -47,7 +46,7 @@ def test_list_says_what_is_lacking(
     assert "lacks 2.5 GB memory" in lines["qwen3.5-9b"]
     assert "lacks 535 MB disk" in lines["lfm2.5-1.2b"]
     assert "lacks" not in lines["smollm2-135m"]
-    assert not home.exists()
+    assert not list(home.iterdir())
 
 
 def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:

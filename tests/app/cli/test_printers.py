@@ -2,6 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import ANY
 
@@ -12,15 +15,16 @@ from rich.style import Style
 from specchat.app.cli.printers import ColourPrinter, JsonPrinter, PlainPrinter
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import Settings
-from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Request, Round, Thinking
+from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Round, Thinking
 from tests.app.cli.commands.command import Output
+from tests.app.recorded import events_of_requests
 from tests.app.thinking import thinking_trace
 from tests.engine.records import EVERY_RECORD, make_round
 
 
-def printed(printer_type: type[PlainPrinter], *events: Any) -> str:
+def printed(make_printer: Callable[..., PlainPrinter | JsonPrinter], *events: Any) -> str:
     out = Output(terminal=True)
-    printer = printer_type(out)
+    printer = make_printer(out=out)
     for event in events:
         printer.finish(event) if isinstance(event, Finished) else printer.add(event)
     return out.text
@@ -33,19 +37,13 @@ END = Finished("r", FinishReason.EOS, "", "", 2.0)
 @pytest.mark.parametrize("printer_type", [PlainPrinter, ColourPrinter])
 def test_no_printer_lets_escapes_through(printer_type: type[PlainPrinter], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")  # so that none are the printer's own
-    event = make_round(drafted=1)
-    object.__setattr__(event, "pieces", (HOSTILE,))
-    object.__setattr__(event, "last_piece", HOSTILE)
+    event = replace(make_round(drafted=1), pieces=(HOSTILE,), last_piece=HOSTILE)
     shown = printed(printer_type, event, Finished("r", FinishReason.EOS, HOSTILE, "", 2.0))
     assert shown == escape_controls(HOSTILE) * 3 + "\n"
 
 
 @pytest.fixture
 def colours(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLORTERM", "truecolor")
     Style.parse.cache_clear()  # rich's styles remember the codes of the first terminal they were drawn on
     return monkeypatch
 
@@ -62,14 +60,11 @@ def looks(text: str) -> dict[str, tuple[str, bool, bool]]:
 
 def one_of_each() -> tuple[Round, ...]:
     rejected = make_round(drafted=3, accepted=1, rejected=True)
-    object.__setattr__(rejected, "pieces", ("kept ", "refused ", "unjudged "))
-    object.__setattr__(rejected, "last_piece", "corrected ")
-    accepted = make_round(drafted=1)
-    object.__setattr__(accepted, "pieces", ("fine ",))
-    object.__setattr__(accepted, "last_piece", "extra ")
-    plain = make_round(drafted=0)
-    object.__setattr__(plain, "last_piece", "plain ")
-    return rejected, accepted, plain
+    return (
+        replace(rejected, pieces=("kept ", "refused ", "unjudged "), last_piece="corrected "),
+        replace(make_round(drafted=1), pieces=("fine ",), last_piece="extra "),
+        replace(make_round(drafted=0), last_piece="plain "),
+    )
 
 
 @pytest.mark.parametrize("without", [False, True])
@@ -95,18 +90,14 @@ def test_sixteen_colours_will_do(colours: pytest.MonkeyPatch) -> None:
 
 def test_json_figures_that_divide_by_nothing_are_null() -> None:
     ready = next(record for record in EVERY_RECORD if isinstance(record, Ready))
-    out = Output(terminal=False)
-    JsonPrinter(ready, Settings(), out).finish(END)
-    values = json.loads(out.text)
+    values = json.loads(printed(partial(JsonPrinter, ready, Settings()), END))
     assert values["mean_emitted_length"] is values["tokens_per_second"] is values["time_to_first_token_s"] is None
     assert values["rounds"] == 0
 
 
 def first_reply(records: list[Record]) -> list[Record]:
     """What a printer gets of the first reply of a trace."""
-    first = next(record.request_id for record in records if isinstance(record, Request))
-    own = [record for record in records if getattr(record, "request_id", None) == first]
-    return [record for record in own if isinstance(record, Admitted | Round | Finished)]
+    return [event for event in events_of_requests(records)[0] if isinstance(event, Admitted | Round | Finished)]
 
 
 @pytest.mark.parametrize("printer_type", [PlainPrinter, ColourPrinter])
@@ -124,30 +115,20 @@ def test_thinking_is_kept_out_of_stdout_and_a_terminal_is_told_how_much_it_was(
         assert printed(printer_type, *events).strip() == escape_controls(answer).strip()
         assert re.findall(r"thought · (\d+) tokens · \d+\.\d s", errors.text) == ([ANY] if terminal else [])
         assert thought.strip() not in errors.text
-    out = Output(terminal=True)
-    printer = printer_type(out, thinking=True)
-    for event in events:
-        printer.finish(event) if isinstance(event, Finished) else printer.add(event)
-    assert out.text.strip() == escape_controls(whole).strip()
+    assert printed(partial(printer_type, thinking=True), *events).strip() == escape_controls(whole).strip()
 
 
 def test_what_only_looks_like_thinking_is_printed_when_it_is_sure() -> None:
     admitted = Admitted("r", 3, 0, 0.0, 0.0, thinking=Thinking("<think>", "</think>", False))
-    rounds = []
-    for piece in ("<th", "ree> ", "</think>"):
-        rounds.append(make_round(drafted=0))
-        object.__setattr__(rounds[-1], "last_piece", piece)
+    rounds = [replace(make_round(drafted=0), last_piece=piece) for piece in ("<th", "ree> ", "</think>")]
     assert printed(PlainPrinter, admitted, *rounds, END) == "<three> </think>\n"
     assert printed(PlainPrinter, admitted, rounds[0], END) == "<th\n"
 
 
 def test_the_object_has_thinking_apart() -> None:
-    events, out = first_reply(thinking_trace()), Output(terminal=False)
+    events = first_reply(thinking_trace())
     ready = next(record for record in thinking_trace() if isinstance(record, Ready))
-    printer = JsonPrinter(ready, Settings(), out)
-    for event in events:
-        printer.finish(event) if isinstance(event, Finished) else printer.add(event)
-    values = json.loads(out.text)
+    values = json.loads(printed(partial(JsonPrinter, ready, Settings()), *events))
     whole = "".join(event.text for event in events if isinstance(event, Round))
     thought, answer = whole.removeprefix("<think>").split("</think>")
     assert (values["thinking"], values["text"].strip()) == (thought.strip(), answer.strip())

@@ -1,6 +1,6 @@
 """One server on a model of random weights that never ends a reply by itself."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,11 +11,10 @@ PAGE = "http://localhost:3000"
 
 
 @pytest.fixture(scope="module")
-def served(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with two slots and room for eight more, a key, and one page that may ask."""
-    model, home = tiny_model(eos_token_id=0), tmp_path_factory.mktemp("home")
     options = ("--dtype", "float32", "--slots", 2, "--queue", 8, "--cors", PAGE)
-    with Served("--target", model, *options, home=home, key="secret") as server:
+    with Served("--target", model, *options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
         yield server
         assert server.stop() == 0
         assert server.errors == ""

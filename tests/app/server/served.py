@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +13,7 @@ import httpx2
 import openai
 from prometheus_client.parser import text_string_to_metric_families
 
-PATIENCE_S = 120
+from tests.waiting import PATIENCE_S, until
 
 
 class Served:
@@ -22,7 +21,7 @@ class Served:
 
     Args:
         arguments: options of `specchat serve`.
-        home: its `SPECCHAT_HOME`; the user's own models if None.
+        home: its `SPECCHAT_HOME`; that of this process if None.
         key: the key to start it with and to call it with.
     """
 
@@ -71,13 +70,8 @@ class Served:
 
     def wait_until_idle(self) -> None:
         """Until no request runs or waits."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end:
-            now = self.metrics()
-            if not now["specchat_requests_running"] and not now["specchat_requests_waiting"]:
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"still busy: {now}")
+        states = ("specchat_requests_running", "specchat_requests_waiting")
+        until(lambda: not any(map(self.metrics().get, states)), self.metrics)
 
     def signal(self, number: int) -> None:
         """Send it a signal."""

@@ -27,12 +27,6 @@ LONG = 200
 """Tokens of a reply that is still running when it is stopped."""
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model: Callable[..., Path]) -> Path:
-    """A model of random weights that never ends a reply by itself."""
-    return tiny_model(eos_token_id=0)
-
-
 @pytest.fixture
 def duet_of(model: Path) -> Iterator[Callable[..., Duet]]:
     """Makes duets of that model and a server."""
@@ -184,9 +178,8 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
 
 
 @pytest.mark.slow
-def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path) -> None:
     """In a chat at a server `--target` is the server's model; the lane here has that of the settings."""
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "settings.toml").write_text(f'target = "{model}"\n')
     with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
@@ -210,12 +203,12 @@ def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
     with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, key="secret") as server:
         options = ("--target", model, "--dtype", "float32", "--max-tokens", 12)
         arguments = (sys.executable, "-m", "specchat", "--side-by-side", "--attach", server.url, *options)
-        home = {"SPECCHAT_HOME": str(tmp_path), "SPECCHAT_API_KEY": "secret"}
-        with Terminal(*arguments, **home) as terminal:
+        with Terminal(*arguments, SPECCHAT_HOME=str(tmp_path), SPECCHAT_API_KEY="secret") as terminal:
             terminal.wait_for("right llama.cpp · timed by its stream m")
             terminal.wait_for(f"The right lane is the server at {server.url}")
-            terminal.type("the quick brown fox\r")
-            terminal.wait_for("they part at character 1; texts compared: a server gives no token ids")
+            terminal.type(
+                "the quick brown fox\r", "they part at character 1; texts compared: a server gives no token ids"
+            )
             terminal.wait_for("nothing is predicted for a server")
             assert terminal.leave("\x11") == 0
     titles = [chat.title for chat in Store(tmp_path / "data" / "specchat.db").chats()]

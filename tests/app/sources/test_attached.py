@@ -3,7 +3,7 @@
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,6 @@ from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded
 from tests.engine.tiny import ended, run_together
 
 ASKED = (Message("user", "the quick brown fox"),)
-
-
-@pytest.fixture(scope="module")
-def model(tiny_model: Callable[..., Path]) -> Path:
-    return tiny_model(eos_token_id=0)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +171,6 @@ def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:
 
 
 def test_ask_prints_its_replies(served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     monkeypatch.setenv("SPECCHAT_API_KEY", served.key or "")
     question = ("ask", "the quick brown fox", "--max-tokens", 30, "--gamma", 4)  # auto drafts nothing on a busy machine
     here = command(*question, "--target", model, "--dtype", "float32")

@@ -76,17 +76,18 @@ def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
 
 
 def stepper_of(name: str) -> tuple[Stepper, Player, Clock]:
+    """A stepper of a trace, which is paused."""
     clock = Clock()
     player = Player(trace(name), name, clock)
     stepper = Stepper(player)
     stepper.start()
+    stepper.pause()
     return stepper, player, clock
 
 
 @pytest.mark.parametrize("name", ["chat", "detail", "lanes"])
 def test_stepping_through_everything_gives_every_record_once_and_in_order(name: str) -> None:
     stepper, _player, _clock = stepper_of(name)
-    stepper.pause()
     given: list[Record] = []
     for _ in range(2000):
         given += stepper.drain()
@@ -96,7 +97,6 @@ def test_stepping_through_everything_gives_every_record_once_and_in_order(name: 
 
 def test_parts_come_one_after_the_other() -> None:
     stepper, _player, _clock = stepper_of("detail")
-    stepper.pause()
     stepper.step()
     first = stepper.drain()
     assert any(isinstance(record, Admitted) for record in first)
@@ -114,7 +114,6 @@ def test_parts_come_one_after_the_other() -> None:
 def test_answers_about_prompts_and_the_cache_pass_a_held_round() -> None:
     stepper, player, _clock = stepper_of("detail")
     answers = [CacheUse(32, 1, 64, (), 0.0), Counted(3, 0.0)]
-    stepper.pause()
     stepper.step()
     stepper.drain()
     ((record, _part),) = stepper.shown
@@ -126,7 +125,6 @@ def test_answers_about_prompts_and_the_cache_pass_a_held_round() -> None:
 @pytest.mark.parametrize("end", [Stepper.resume, Stepper.close])
 def test_held_records_are_released_at_the_end_of_the_pause(end: Callable[[Stepper], None]) -> None:
     stepper, _player, clock = stepper_of("detail")
-    stepper.pause()
     stepper.step()
     given = stepper.drain()
     ((record, _part),) = stepper.shown
@@ -139,7 +137,6 @@ def test_held_records_are_released_at_the_end_of_the_pause(end: Callable[[Steppe
 
 def test_jumping_passes_everything_up_to_there() -> None:
     stepper, player, _clock = stepper_of("detail")
-    stepper.pause()
     player.seek(player.duration)
     stepper.jump(back=False)
     records = stepper.drain()

@@ -1,6 +1,5 @@
 """A download that is paused and resumed, from a small hub on this machine."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from specchat.app.sources.pull import Pull, PullState
 from specchat.engine import models_folder
 from specchat.engine.models import ModelStore
 from tests.hub import Hub, serving
+from tests.waiting import until
 
 NAME = "someone/tiny"
 WEIGHTS = "model.safetensors"
@@ -24,15 +24,7 @@ def hub(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("HF_ENDPOINT", served.url)
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub-cache"))
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-        monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
         yield served
-
-
-def until(done: Callable[[], bool], pull: Pull, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < end, (pull.state, pull.text)
-        time.sleep(0.05)
 
 
 def test_a_download_is_paused_and_goes_on_where_it_stopped(hub: Hub) -> None:
@@ -40,14 +32,14 @@ def test_a_download_is_paused_and_goes_on_where_it_stopped(hub: Hub) -> None:
     work = store.folder / ".unfinished"
     pull = Pull(NAME)
     pull.start()
-    until(lambda: hub.half_sent.is_set() and arrived(work) >= CHUNK, pull)
+    until(lambda: hub.half_sent.is_set() and arrived(work) >= CHUNK, lambda: (pull.state, pull.text))
     assert pull.running
     pull.pause()
     assert pull.state is PullState.PAUSED
     hub.whole.set()
     assert store.find("someone--tiny") is None
     pull.start()
-    until(lambda: not pull.running, pull)
+    until(lambda: not pull.running, lambda: (pull.state, pull.text))
     assert pull.state is PullState.DONE, pull.text
     folder = store.find("someone--tiny")
     assert folder is not None
@@ -66,6 +58,6 @@ def test_a_download_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     pull = Pull(NAME)
     pull.start()
-    until(lambda: not pull.running, pull)
+    until(lambda: not pull.running, lambda: (pull.state, pull.text))
     assert pull.state is PullState.FAILED
     assert "the hub cannot be reached" in pull.text

@@ -11,6 +11,7 @@ from tests.app.storage.helpers import Clock
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
     return tmp_path / "data" / "specchat.db"
 
 

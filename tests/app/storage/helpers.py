@@ -4,6 +4,8 @@ import sys
 
 from hypothesis import strategies as st
 
+from specchat.app.storage.store import Store
+
 clean = st.text(st.characters(codec="utf-8"))
 
 
@@ -16,6 +18,25 @@ class Clock:
     def __call__(self) -> float:
         self.now += 1
         return self.now
+
+
+def add_turn(
+    store: Store,
+    chat: int,
+    prompt: str,
+    reply: str,
+    *lines: str,
+    parent: int | None = None,
+    model: str = "",
+    reason: str | None = "eos",
+) -> int:
+    """Add a prompt and its reply, whose trace has these lines; without a reason it has not ended. The reply's row."""
+    asked = store.add_message(chat, "user", prompt, parent=parent)
+    row = store.add_message(chat, "assistant", "", parent=asked, model=model)
+    store.append_rounds(row, reply, lines)
+    if reason is not None:
+        store.finish_message(row, reason)
+    return row
 
 
 def child(code: str, *arguments: object) -> list[str]:

@@ -28,7 +28,6 @@ def keep(path: Path) -> dict[str, bytes]:
     ids=["short", "text", "zeros", "magic", "header"],
 )
 def test_what_is_no_database_is_moved_aside(path: Path, content: bytes) -> None:
-    path.parent.mkdir()
     path.write_bytes(content)
     with Store(path) as store:
         assert store.notice
@@ -43,14 +42,12 @@ def test_what_is_no_database_is_moved_aside(path: Path, content: bytes) -> None:
 
 
 def test_an_empty_file_is_a_new_store(path: Path) -> None:
-    path.parent.mkdir()
     path.touch()
     with Store(path) as store:
         assert store.notice is None
 
 
 def test_moved_files_never_replace_each_other(path: Path) -> None:
-    path.parent.mkdir()
     (path.parent / "specchat.db.broken-2-wal").write_bytes(b"of two")
     for content in (b"one", b"three", b"four"):
         path.write_bytes(content)
@@ -62,7 +59,6 @@ def test_moved_files_never_replace_each_other(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"broken" * 1000, b""])
 def test_its_log_moves_with_a_broken_file(path: Path, content: bytes) -> None:
-    path.parent.mkdir()
     path.write_bytes(content)
     Path(f"{path}-wal").write_bytes(b"the log")
     with Store(path) as store:
@@ -85,7 +81,7 @@ def test_a_database_of_another_version_or_program_is_kept_as_it_was(path: Path, 
 
 
 def test_a_folder_in_its_place_is_moved_aside(path: Path) -> None:
-    path.mkdir(parents=True)
+    path.mkdir()
     (path / "inside").write_text("kept")
     with Store(path) as store:
         assert store.notice

@@ -30,7 +30,6 @@ def paths(store: Store) -> dict[str, list[tuple[str, int, int]]]:
 
 
 def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> None:
-    path.parent.mkdir()
     shutil.copy(VERSION_2, path)
     with Store(path) as store:
         assert store.notice is None
@@ -55,7 +54,6 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
 @pytest.mark.parametrize("statements", [1, 2, 3, 4])
 def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statements: int) -> None:
     """The process ends itself, without any clean-up, behind the n-th statement of the last migration."""
-    path.parent.mkdir()
     shutil.copy(VERSION_2, path)
     code = (
         "from specchat.app.storage import database\n"
@@ -83,7 +81,6 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
 
 
 def test_what_version_7_stored_is_found_by_what_was_sent_along(path: Path) -> None:
-    path.parent.mkdir()
     shutil.copy(VERSION_7, path)
     with Store(path) as store:
         assert store.notice is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END
 from specchat.app.storage.store import Store
-from tests.app.storage.helpers import Clock
+from tests.app.storage.helpers import Clock, add_turn
 
 
 def found(store: Store, text: str) -> list[tuple[str, str, str]]:
@@ -19,18 +19,10 @@ def found(store: Store, text: str) -> list[tuple[str, str, str]]:
     return [(hit.title, hit.role, hit.excerpt.replace(BEGIN, "[").replace(END, "]")) for hit in store.search.find(text)]
 
 
-def ask(store: Store, chat: int, prompt: str, reply: str) -> int:
-    asked = store.add_message(chat, "user", prompt)
-    answer = store.add_message(chat, "assistant", "", parent=asked)
-    store.append_rounds(answer, reply, [])
-    store.finish_message(answer, "eos")
-    return answer
-
-
 @pytest.fixture
 def chat(store: Store) -> int:
     chat = store.create_chat("Lisbon in spring").id
-    ask(store, chat, "Where is the Alfama?", "The Alfama is the oldest quarter of Lisbon.")
+    add_turn(store, chat, "Where is the Alfama?", "The Alfama is the oldest quarter of Lisbon.")
     return chat
 
 

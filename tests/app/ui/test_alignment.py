@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -12,11 +11,11 @@ from specchat.app.chat.second_reading import Had, said_texts
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.widgets.alignment import AlignedTokens
-from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.engine import EngineError
 from specchat.engine.tools.evaluate import Alignment
 from tests.app.aligned import alignment
 from tests.app.stage import Stage, run
+from tests.app.views import answered
 
 DRAFTERS = ("combined", "head", "suffix")
 
@@ -30,9 +29,7 @@ class Opened:
         self.readings: list[Future[Alignment]] = []
 
     async def open(self, pilot: Pilot[None]) -> None:
-        await self.stage.ready(pilot)
-        await self.stage.answer(pilot)
-        texts = said_texts(self.stage.app.chat_screen.reply)
+        texts = said_texts((await answered(self.stage, pilot, None)).reply)
         screen = AlignmentScreen(texts, DRAFTERS, ("combined", "suffix"), 4, self.begin)
         self.stage.app.push_screen(screen)
         await self.stage.settle(pilot)
@@ -62,8 +59,8 @@ class Opened:
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Opened:
-    return Opened(Stage(tmp_path))
+def opened(stage: Stage) -> Opened:
+    return Opened(stage)
 
 
 @pytest.mark.parametrize("size", [(140, 40), (80, 24)], ids=["wide", "narrow"])
@@ -119,20 +116,15 @@ async def test_another_drafter_takes_the_place_of_one(opened: Opened) -> None:
         assert under_way.cancelled()
 
 
-async def command(stage: Stage, pilot: Pilot[None], line: str) -> str:
-    await stage.send(pilot, line)
-    return str(stage.app.chat_screen.query_one(NoticeLine).render())
-
-
-async def test_where_no_engine_is_it_says_so(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+async def test_where_no_engine_is_it_says_so(stage: Stage) -> None:
     async with stage.started() as pilot:
-        assert "no model is loaded" in await command(stage, pilot, "/drafts combined suffix")
+        await stage.send(pilot, "/drafts combined suffix")
+        assert "no model is loaded" in stage.said[-1]
         assert stage.app.screen is stage.app.chat_screen
 
 
-async def test_at_a_server_it_says_so(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+async def test_at_a_server_it_says_so(stage: Stage) -> None:
     stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, attached=True)
     async with stage.started((140, 40), events=None) as pilot:
-        assert "not here but at the server" in await command(stage, pilot, "/drafts")
+        await stage.send(pilot, "/drafts")
+        assert "not here but at the server" in stage.said[-1]

@@ -217,7 +217,6 @@ async def test_unsent_text_comes_back_with_its_attachments(stage: Stage, tmp_pat
 @pytest.mark.slow
 async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.press(pilot, *"What is in @notes.txt", "enter")
         await paste(stage, pilot, LONG)
         await stage.press(pilot, "enter", "escape")

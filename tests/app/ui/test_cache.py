@@ -11,6 +11,7 @@ from specchat.app.sources.source import NO_CACHE
 from specchat.app.ui.screens.cache import CELLS, OTHERS, CacheScreen
 from specchat.engine import CachedText, CacheUse
 from tests.app.stage import Stage, run
+from tests.app.views import answered
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +20,7 @@ OTHER = "What is a monad?"
 
 async def two_chats(stage: Stage, pilot: Pilot[None]) -> None:
     """A chat of two replies, and one of a running reply, which shares its beginning; a text without a chat."""
-    await stage.ready(pilot)
-    await stage.answer(pilot)
+    await answered(stage, pilot, None)
     await stage.answer(pilot, text="Shorter, please.")
     await stage.press(pilot, "ctrl+n")
     await stage.answer(pilot, 4, OTHER)

@@ -51,8 +51,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
             await stage.press(pilot, "right", "enter")
         else:
             frame = list(stage.app.screen.query(CandidateFrame))[1].region
-            await pilot.click(offset=(frame.right - 6, frame.bottom - 1))
-            await stage.settle(pilot)
+            await stage.click(pilot, offset=(frame.right - 6, frame.bottom - 1))
         assert isinstance(stage.app.screen, ChatScreen)
         assert turn(stage).place == 2
         assert [chosen for _, _, chosen in stored(stage)] == [True, False, True, False]
@@ -77,13 +76,16 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
         assert all(texts)
 
 
-async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
+async def test_leaving_the_grid_lets_them_go_on_and_shows_the_way_back(stage: Stage) -> None:
+    async with stage.started((80, 24)) as pilot:
         await stage.answer(pilot, 10, text=ASK)
         await stage.press(pilot, "escape")
         assert isinstance(stage.app.screen, ChatScreen)
+        assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
         assert not stage.engine.cancelled
         assert len(stage.app.chat_screen.conversation.all_running) == 3
+        await stage.press(pilot, "home")
+        assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
         await stage.send(pilot, "next")
         assert len(stage.engine.submitted) == 3
         await stage.give(pilot)
@@ -92,15 +94,6 @@ async def test_leaving_the_grid_lets_them_go_on(stage: Stage) -> None:
         assert isinstance(stage.app.screen, CandidatesScreen)
         await stage.press(pilot, "escape", "escape")
         assert len(stage.engine.cancelled) == 1
-
-
-async def test_who_leaves_them_sees_the_way_back(stage: Stage) -> None:
-    async with stage.started((80, 24)) as pilot:
-        await stage.answer(pilot, 10, text=ASK)
-        await stage.press(pilot, "escape")
-        assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
-        await stage.press(pilot, "home")
-        assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
 
 
 @pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
@@ -115,14 +108,10 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.answer(pilot, text=ASK)
         await stage.press(pilot, "2")
-        transcript = stage.app.chat_screen.transcript
         await stage.press(pilot, "home")
-        transcript.scroll_home(animate=False, immediate=True)
+        stage.app.chat_screen.transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
-        y = next(y for y, line in enumerate(lines_of(stage)) if "2 / 3" in line)
-        left, top = transcript.content_region.offset
-        await pilot.click(offset=(left + lines_of(stage)[y].index("2 / 3"), top + y))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "2 / 3")
         assert isinstance(stage.app.screen, CandidatesScreen)
 
 
@@ -191,7 +180,6 @@ async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> Non
 
 async def test_an_engine_that_has_died_answers_once(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.send(pilot, ASK)
         stage.engine.die("no room on the device")
         await stage.settle(pilot)
@@ -238,9 +226,3 @@ def test_looks_around(snap_compare: Any, tmp_path: Path, name: str) -> None:
             await stage.press(pilot, "2")
 
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)
-
-
-async def test_the_footer_shows_as_many_keys_as_replies(stage: Stage) -> None:
-    async with stage.started() as pilot:
-        await stage.send(pilot, "/candidates 4 Hello")
-        assert stage.app.screen.active_bindings["1"].binding.key_display == "1–4"

@@ -41,6 +41,9 @@ async def two_at_once(stage: Stage, pilot: Pilot[None]) -> None:
 
 async def test_both_go_on(stage: Stage) -> None:
     async with stage.after(two_at_once, WIDE) as pilot:
+        conversation = stage.app.chat_screen.conversation
+        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "enter")
+        assert stage.app.chat_screen.conversation is conversation
         assert not stage.engine.cancelled
         assert [len(request.messages) for request in stage.engine.submitted] == [1, 1]
         assert ["●" in line for line in listed(stage)] == [True, True, False]
@@ -52,11 +55,9 @@ async def test_both_go_on(stage: Stage) -> None:
 
 async def test_the_list_says_how_each_stands(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.send(pilot, "before the models are loaded")
         assert listed(stage)[0].startswith("◌ ")
-        stage.engine.become_ready()
-        await stage.settle(pilot)
+        await stage.ready(pilot)
         await stage.give(pilot, 5)
         assert listed(stage)[0].startswith("● ")
         await stage.press(pilot, "ctrl+n")
@@ -152,12 +153,6 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
     assert sorted(titles) == ["Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
 
 
-async def test_the_newest_chat_is_opened_at_once(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "enter")
-        assert stage.app.chat_screen.conversation.title == "Regex for dates"
-
-
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
     async with stage.started(WIDE, events=None):
         assert not any(line.startswith("◆") for line in listed(stage))
@@ -187,6 +182,7 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
     async with stage.started(WIDE, events=20) as pilot:
         await stage.send(pilot, FOLLOW_UP)
         await stage.press(pilot, "ctrl+b", "home", "d", "u")
+        assert stage.said[-1].startswith("restored “")
         await stage.press(pilot, "home", "enter")
         first, second = stage.app.chat_screen.conversation.turns
         assert first.reply.text
@@ -206,7 +202,6 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
     """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.send(pilot, "too early")
         await stage.press(pilot, *"typed", "escape")
         killed = what_a_kill_leaves(tmp_path)
@@ -218,7 +213,6 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
 async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.send(pilot, "sent while the model loads")
         await stage.press(pilot, *"typed")
         while "typed" not in stage.store.unsent.texts().values():
@@ -260,9 +254,3 @@ def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
         await stage.press(pilot, "ctrl+b")
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
-
-
-async def test_a_restored_chat_is_announced(stage: Stage) -> None:
-    async with stage.started(events=None) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "d", "u")
-        assert stage.said[-1].startswith("restored “")

@@ -17,6 +17,7 @@ from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.slash import completed, matches, menu
 from specchat.app.ui.widgets.prompt_frame import CommandHint
 from tests.app.stage import QUESTION, WIDE, Stage
+from tests.app.views import answered
 
 
 @pytest.fixture
@@ -253,13 +254,6 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
         assert stage.composer.text == "/controls"
 
 
-async def test_a_text_becomes_the_system_prompt(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/system Answer like a pirate, in rhymes.")
-        await stage.answer(pilot)
-        assert stage.engine.submitted[-1].messages[0].content == "Answer like a pirate, in rhymes."
-
-
 async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
     async with stage.started(WIDE):
         for action in ACTIONS.values():
@@ -283,8 +277,7 @@ def test_looks(snap_compare: Any, stage: Stage, name: str) -> None:
     text, size = LOOKS[name]
 
     async def before(pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 60)
+        await answered(stage, pilot, 60)
         stage.app.chat_screen.put(text)
         await stage.settle(pilot)
 
@@ -293,8 +286,7 @@ def test_looks(snap_compare: Any, stage: Stage, name: str) -> None:
 
 def test_looks_wrong(snap_compare: Any, stage: Stage) -> None:
     async def before(pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot, 60)
+        await answered(stage, pilot, 60)
         await stage.send(pilot, "/gamma six")
 
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)

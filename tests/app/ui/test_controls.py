@@ -83,11 +83,8 @@ async def test_the_mouse_steps(stage: Stage) -> None:
         controls = stage.app.screen.query_one(ControlList)
         y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
         left, top = controls.content_region.offset
-        await pilot.click(offset=(left + 4, top + y))
-        await stage.settle(pilot)
-        x = shown(stage)[y].index("▸", 4)
-        await pilot.click(offset=(left + x, top + y))
-        await stage.settle(pilot)
+        await stage.click(pilot, offset=(left + 4, top + y))
+        await stage.click(pilot, offset=(left + shown(stage)[y].index("▸", 4), top + y))
         assert settings(stage).temperature == 0
 
 

@@ -7,12 +7,12 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.reply import Reply
 from specchat.app.paths import state_folder
 from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import Fate, Finished, FinishReason, Round
-from tests.app.stage import WIDE, Stage, lines_of
+from tests.app.recorded import replied
+from tests.app.stage import WIDE, Stage, place_of
 from tests.app.ui.test_transcript import round_of
 
 pytestmark = pytest.mark.slow
@@ -21,10 +21,7 @@ CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 
 def say(stage: Stage, *rounds: Round, prompt: str = "?") -> None:
-    reply = Reply("r")
-    for record in rounds:
-        reply.add(record)
-    reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
+    reply = replied([*rounds, Finished("r", FinishReason.EOS, "", "", 1.0)])
     stage.app.screen.show(Conversation(turns=[Turn(prompt, reply)]))  # type: ignore[attr-defined]
 
 
@@ -40,16 +37,11 @@ async def drag(stage: Stage, pilot: Pilot[None], start: tuple[int, int], end: tu
     await stage.settle(pilot)
 
 
-def line_with(stage: Stage, text: str) -> tuple[int, int]:
-    """Where on the transcript this text is."""
-    return next((line.index(text), y) for y, line in enumerate(lines_of(stage)) if text in line)
-
-
 async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         say(stage, round_of(" yes", " no", " never", accepted=1, tested=2, last=" indeed", fate=Fate.CORRECTION))
         await stage.settle(pilot)
-        x, y = line_with(stage, "yes")
+        x, y = place_of(stage, "yes")
         await drag(stage, pilot, (x, y), (60, y))
         await stage.press(pilot, "ctrl+c")
         assert stage.app.clipboard == "yes indeed"
@@ -62,8 +54,8 @@ async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: St
     async with stage.started((80, 24)) as pilot:
         say(stage, plain(words + "\nsecond line"))
         await stage.settle(pilot)
-        x, y = line_with(stage, "word0")
-        _, last = line_with(stage, "second line")
+        x, y = place_of(stage, "word0")
+        _, last = place_of(stage, "second line")
         assert last > y + 2
         await drag(stage, pilot, (x, y), (70, last))
         assert stage.app.screen.get_selected_text() == words + "\nsecond line"
@@ -73,7 +65,7 @@ async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> Non
     async with stage.started(WIDE) as pilot:
         say(stage, plain("東京は日本の首都です"))
         await stage.settle(pilot)
-        _, y = line_with(stage, "東京")
+        _, y = place_of(stage, "東京")
         await drag(stage, pilot, (4, y), (8, y))
         assert stage.app.screen.get_selected_text() in ("東京", "東京は")
 
@@ -102,10 +94,7 @@ async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         say(stage, plain("the whole reply\nin two lines"))
         await stage.settle(pilot)
-        x, y = line_with(stage, "copy")
-        left, top = stage.app.chat_screen.transcript.content_region.offset
-        await pilot.click(offset=(left + x + 1, top + y))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "copy")
         assert stage.app.clipboard == "the whole reply\nin two lines"
         assert any("copied 28 characters" in notice and "clipboard.txt" in notice for notice in stage.said)
 

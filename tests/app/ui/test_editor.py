@@ -90,12 +90,8 @@ def test_in_a_terminal_the_editor_has_the_screen_and_gives_it_back(tmp_path: Pat
     command = (sys.executable, "-m", "specchat", "--target", tmp_path / "none")
     with Terminal(*command, columns=80, rows=24, SPECCHAT_HOME=str(tmp_path), VISUAL=line) as terminal:
         terminal.wait_for("Ask anything")
-        terminal.type("Tell me")
-        terminal.wait_for("Tell me")
-        terminal.type("\x1be")
-        terminal.wait_for("THE EDITOR")
-        terminal.type("\n")
-        terminal.wait_for("Tell me and tea please")
-        terminal.type("\x7f" * 6 + "now")
-        terminal.wait_for("Tell me and tea now")
+        terminal.type("Tell me", "Tell me")
+        terminal.type("\x1be", "THE EDITOR")
+        terminal.type("\n", "Tell me and tea please")
+        terminal.type("\x7f" * 6 + "now", "Tell me and tea now")
         assert terminal.leave("\x11") == 0

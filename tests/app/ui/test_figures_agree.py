@@ -12,15 +12,14 @@ from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
 from specchat.engine import Admitted, Captured, Event, Prefilled, Round
 from tests.app.recorded import RecordedEngine, trace
-from tests.app.stage import Stage
-from tests.app.views import WIDE, Replay
+from tests.app.stage import Stage, lines_of
+from tests.app.views import WIDE, text_of
 from tests.engine.records import make_round
 
 
 def line_figures(stage: Stage) -> tuple[float | None, str] | None:
     """The measured speedup (None where it is none worth a number) and the acceptance as the line has them."""
-    transcript = stage.app.chat_screen.transcript
-    text = "\n".join(transcript.render_line(y).text for y in range(transcript.size.height))
+    text = "\n".join(lines_of(stage))
     found = re.search(r"(?:([\d.]+)× (faster|slower)|as fast as without drafts) · (\d+ %) accepted", text)
     if found is None:
         return None
@@ -101,16 +100,6 @@ async def test_the_speed_of_now_is_empty_when_nothing_runs(stage: Stage) -> None
         assert now_of(stage) == "–"
 
 
-async def test_rounds_count_from_one() -> None:
-    replay = Replay()
-    async with replay.app.run_test(size=WIDE) as pilot:
-        await replay.at(pilot, 0.5)
-        timeline = replay.screen.query_one("#timeline")
-        timeline.focus()
-        await replay.press(pilot, "home")
-        assert str(timeline.border_subtitle).startswith("round 1:")
-
-
 def now_of(stage: Stage) -> str:
     return stage.app.screen.query_one(Speed)._shown[0].plain.split()[0]
 
@@ -136,30 +125,25 @@ async def test_the_set_up_says_what_was_asked_for(stage: Stage) -> None:
 async def test_the_set_up_of_a_reply_of_another_model_names_that(stage: Stage) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         card = stage.app.screen.query_one(SetUpCard)
-        text = "\n".join(row.plain for row in card.rows())
-        assert "device" in text
+        assert "device" in text_of(card)
         card.reply.model = "qwen3-0.6b"
-        text = " ".join(row.plain for row in card.rows())
-        assert re.search(r"target +qwen3-0.6b +loaded now: smollm2", text)
-        assert "device" not in text
+        assert re.search(r"target +qwen3-0.6b\s+loaded now: smollm2", text_of(card))
+        assert "device" not in text_of(card)
         await stage.press(pilot, "f6")
-        assert re.search(
-            r"model +qwen3-0.6b", "\n".join(row.plain for row in stage.app.screen.query_one(PlaceCard).rows())
-        )
+        assert re.search(r"model +qwen3-0.6b", text_of(stage.app.screen.query_one(PlaceCard)))
 
 
 async def test_the_set_up_on_a_gpu_states_number_memory_and_time_of_graphs(stage: Stage) -> None:
     async with stage.started(WIDE, events=40):
         card = stage.app.screen.query_one(SetUpCard)
         assert card.ready is not None
-        assert not any("graphs" in row.plain for row in card.rows())
+        assert "graphs" not in text_of(card)
         card.ready = replace(card.ready, graphs=96, graph_bytes=410_000_000, warm_up_s=52.3)
-        assert re.search(r"graphs +96 · 410 MB · 0:52", "\n".join(row.plain for row in card.rows()))
+        assert re.search(r"graphs +96 · 410 MB · 0:52", text_of(card))
         for left in (5, 0):
             stage.app.actions.models.handle(Captured(97, 420_000_000, 53.0, left, 0.0))
-            rows = "\n".join(row.plain for row in card.rows())
-            assert re.search(r"graphs +97 · 420 MB · 0:53", rows)
-            assert bool(re.search(r"graphs left +5", rows)) == bool(left)
+            assert re.search(r"graphs +97 · 420 MB · 0:53", text_of(card))
+            assert bool(re.search(r"graphs left +5", text_of(card))) == bool(left)
 
 
 async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for_it(stage: Stage) -> None:
@@ -178,9 +162,9 @@ async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for
             for events in stage.engine._open.values():
                 events[:] = [read(event, reused) for event in events]
             await stage.give(pilot)
-            shown.append("\n".join(row.plain for row in stage.app.screen.query_one(SetUpCard).rows()))
+            shown.append(text_of(stage.app.screen.query_one(SetUpCard)))
         assert re.search(r"kept texts +0 kB each, ≤ 3.4 GB", shown[0])
         assert re.search(r"prompt +0 of 1,260 reused\n", shown[0])
         assert re.search(r"prompt +1,204 of 1,260 reused\ntime saved +at least 12.0 s\n", shown[1])
         await stage.press(pilot, "ctrl+l")
-        assert "1,204 of 1,260 reused" in "\n".join(row.plain for row in stage.app.screen.query_one(PlaceCard).rows())
+        assert "1,204 of 1,260 reused" in text_of(stage.app.screen.query_one(PlaceCard))

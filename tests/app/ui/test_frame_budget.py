@@ -4,25 +4,16 @@ import pytest
 
 from specchat.app.chat.reply import Stage
 from specchat.app.ui.pump import FRAME_S, SHARE, SLOWEST_S, FrameBudget
-
-
-class Processor:
-    """Processor time that goes by as it is told."""
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-
-    def __call__(self) -> float:
-        return self.spent
+from tests.app.recorded import Clock
 
 
 def chosen(costs: list[float], cores: int = 2) -> float:
     """Seconds between frames after frames that cost so much."""
-    processor = Processor()
+    processor = Clock()
     budget = FrameBudget(cores, processor)
     frame_s = budget.after(Stage.ANSWERING)
     for cost in costs:
-        processor.spent += cost
+        processor.now += cost
         frame_s = budget.after(Stage.ANSWERING)
     return frame_s
 

@@ -11,8 +11,8 @@ from specchat.app.ui.widgets.inspector import ChancesCard, Inspector, VerdictCar
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishReason
-from tests.app.stage import Stage
-from tests.app.views import WIDE, answered, answering, reply_of, screen_of, spot_of, text_of
+from tests.app.stage import Stage, lines_of
+from tests.app.views import WIDE, answering, reply_of, screen_of, spot_of, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,7 @@ async def test_tokens_that_are_hidden_are_passed_over(stage: Stage) -> None:
 
 
 async def test_from_one_reply_to_the_one_before(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await answered(stage, pilot, None)
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.answer(pilot, 8, text="again")
         screen, transcript = screen_of(stage), screen_of(stage).transcript
         await stage.press(pilot, "f6", *["up"] * 6)
@@ -73,20 +72,16 @@ async def test_a_click_looks_at_the_token_under_it(tmp_path: Path, detail: str) 
     stage = Stage(tmp_path, name=detail)
     async with answering(stage) as (pilot, screen):
         transcript = screen.transcript
-        lines = [transcript.render_line(y).text for y in range(transcript.size.height)]
-        line = next(y for y, text in enumerate(lines) if text[:4].isspace() and text[4:5].strip())
-        await pilot.click(Transcript, offset=(5, line))
-        await stage.settle(pilot)
+        line = next(y for y, text in enumerate(lines_of(stage)) if text[:4].isspace() and text[4:5].strip())
+        await stage.click(pilot, Transcript, offset=(5, line))
         assert screen.query_one(Inspector).display
         assert transcript.spot.token == 0
-        await pilot.click(Transcript, offset=(1, line))  # the margin: nothing is there
-        await stage.settle(pilot)
+        await stage.click(pilot, Transcript, offset=(1, line))  # the margin: nothing is there
         assert transcript.spot.token == 0
 
 
 async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await answered(stage, pilot, 20)
+    async with stage.started(WIDE, events=20) as pilot:
         running = stage.engine.submitted[0].request_id
         assert stage.engine.submitted[0].detail == 0
         await stage.press(pilot, "f6")
@@ -144,8 +139,7 @@ async def test_what_was_not_recorded_is_computed_when_the_reply_has_ended(stage:
 
 
 async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await answered(stage, pilot, None)
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.press(pilot, "f6", "ctrl+n")
         assert screen_of(stage).transcript.spot is None
         await stage.press(pilot, "ctrl+b", "home", "enter", "f6", "left")

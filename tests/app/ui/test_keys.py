@@ -46,8 +46,7 @@ async def test_typing_works_while_the_model_loads(stage: Stage) -> None:
         assert [turn.prompt for turn in conversation(stage).waiting] == ["hi"]
         assert any("queued" in line for line in lines_of(stage))
         assert not stage.engine.submitted
-        stage.engine.become_ready()
-        await stage.settle(pilot)
+        await stage.ready(pilot)
         assert [r.messages[-1].content for r in stage.engine.submitted] == ["hi"]
         assert not any("queued" in line for line in lines_of(stage))
 
@@ -115,24 +114,11 @@ async def test_help(stage: Stage) -> None:
             assert stage.composer.text == ""
 
 
-async def test_new_chat_while_the_old_one_answers(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        old = conversation(stage)
-        await stage.press(pilot, "ctrl+n")
-        assert not conversation(stage).turns
-        await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert conversation(stage) is old
-        await stage.give(pilot)
-        assert old.turns[0].reply.reason is FinishReason.LENGTH
-        assert messages(stage)[1] == ("assistant", "length")
-
-
 async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "down", "enter")
         assert conversation(stage).title == "Regex for dates"
-        await pilot.click(ChatList, offset=(4, 1))
-        await stage.settle(pilot)
+        await stage.click(pilot, ChatList, offset=(4, 1))
         assert conversation(stage).title == "Sort a list in place"
         assert isinstance(stage.app.focused, Composer)
 
@@ -194,8 +180,7 @@ async def test_panes_on_a_narrow_screen(stage: Stage) -> None:
             await stage.press(pilot, key)
             shown_parts = [name for name in ("#panel", "#chats", "#middle") if stage.app.screen.query_one(name).display]
             assert shown_parts == [shown]
-        await pilot.click("#tabs", offset=(16, 0))
-        await stage.settle(pilot)
+        await stage.click(pilot, "#tabs", offset=(16, 0))
         assert stage.app.screen.query_one("#panel").display
 
 

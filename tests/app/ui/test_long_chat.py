@@ -10,6 +10,7 @@ from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
+from tests.app.storage.helpers import add_turn
 from tests.app.views import screen_of
 
 pytestmark = pytest.mark.slow
@@ -20,14 +21,12 @@ SIZE, TURNS = (100, 30), 40
 def fill(stage: Stage) -> None:
     """A chat of many turns with recorded rounds."""
     records = [r for r in trace("code") if isinstance(r, Admitted | Round | Finished)][:60]
+    text = "".join(r.text for r in records if isinstance(r, Round))
     chat = stage.store.create_chat("A long chat").id
     parent = None
     for turn in range(TURNS):
-        asked = stage.store.add_message(chat, "user", f"Question-{turn}", parent=parent)
-        parent = stage.store.add_message(chat, "assistant", "", parent=asked)
-        text = "".join(r.text for r in records if isinstance(r, Round))
-        stage.store.append_rounds(parent, text, [to_json(r) for r in records])
-        stage.store.finish_message(parent, "length")
+        lines = map(to_json, records)
+        parent = add_turn(stage.store, chat, f"Question-{turn}", text, *lines, parent=parent, reason="length")
 
 
 async def opened(stage: Stage, pilot: Pilot[None]) -> Transcript:

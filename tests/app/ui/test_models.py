@@ -22,39 +22,27 @@ from specchat.engine import Counted, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
+from tests.app.storage.helpers import add_turn
 from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
 
 GB = 10**9
 HERE = Path("/models")
+
+
+def absent(name: str, memory: int, download: int, install: int, read: float, **about: Any) -> KnownModel:
+    """A model that must be downloaded first; its memory and disk in tenths of a GB, and what a token reads in bytes."""
+    sizes = {"download_bytes": download * GB // 10, "install_bytes": install * GB // 10, "token_bytes": read}
+    return KnownModel(name, None, None, memory * GB // 10, licence="Apache-2.0", **sizes, **about)
+
+
 KNOWN = [
     KnownModel("smollm2-135m", HERE, GB // 4, GB // 4, note="the default: runs anywhere"),
-    KnownModel(
-        *("qwen3.5-4b", None, None, 31 * GB // 10, "mtp"),
-        licence="Apache-2.0",
-        download_bytes=28 * GB // 10,
-        install_bytes=59 * GB // 10,
-        token_bytes=2.8e9,
-        tau=2.4,
-    ),
+    absent("qwen3.5-4b", 31, 28, 59, 2.8e9, draft="mtp", tau=2.4),
     KnownModel("qwen3-0.6b", HERE, 12 * GB // 10, 12 * GB // 10),
-    KnownModel(
-        *("gpt-oss-20b", None, None, 133 * GB // 10),
-        note="mixture of experts",
-        licence="Apache-2.0",
-        download_bytes=121 * GB // 10,
-        install_bytes=254 * GB // 10,
-        token_bytes=2.1e9,
-    ),
-    KnownModel(
-        *("gemma-4-e4b", None, None, 58 * GB // 10, "google/gemma-4-E4B-it-assistant"),
-        licence="Apache-2.0",
-        download_bytes=53 * GB // 10,
-        install_bytes=110 * GB // 10,
-        token_bytes=3.1e9,
-        tau=2.1,
-    ),
+    absent("gpt-oss-20b", 133, 121, 254, 2.1e9, note="mixture of experts"),
+    absent("gemma-4-e4b", 58, 53, 110, 3.1e9, draft="google/gemma-4-E4B-it-assistant", tau=2.1),
     KnownModel("/home/ada/models/gone.gguf", None, None, None, gone=True),
 ]
 
@@ -76,7 +64,9 @@ class Models:
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Models:
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Models:
+    """With nothing to download."""
+    monkeypatch.setattr(model_actions, "downloads", lambda _: {})
     return Models(tmp_path)
 
 
@@ -90,10 +80,8 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
         assert models.first.closed
         await stage.send(pilot, FOLLOW_UP)
         assert engine.submitted == []
-        engine.become_ready()
-        await stage.settle(pilot)
-        engine.give()
-        await stage.settle(pilot)
+        await stage.ready(pilot)
+        await stage.give(pilot)
         assert [message.content for message in engine.submitted[0].messages][-1] == FOLLOW_UP
         assert len(engine.submitted[0].messages) == 3
         transcript = screen_of(stage).transcript
@@ -138,13 +126,11 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
 ) -> None:
     stage = models.stage
     async with stage.started(WIDE, events=None) as pilot:
-        await stage.settle(pilot)
         before = stage.app.chat_screen.writing.gauge.usage
         await stage.send(pilot, "/model qwen3-1.7b")
         _, engine = models.made[0]
         monkeypatch.setattr(engine, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
-        engine.become_ready()
-        await stage.settle(pilot)
+        await stage.ready(pilot)
         usage = stage.app.chat_screen.writing.gauge.usage
         assert before.history != usage.history == 77
 
@@ -153,8 +139,8 @@ async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: 
     stage = models.stage
     settings = replace(stage.settings, target="qwen3-8b")
     stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, attached=True)
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.settle(pilot)
+    async with stage.started(WIDE, events=None):
+        pass
     again = Stage(stage.database.parent)
     assert again.store.models() == [stage.engine._ready.target] != [settings.target]
 
@@ -177,8 +163,7 @@ async def test_unloaded_models_are_loaded_by_the_next_prompt(models: Models) -> 
         await stage.settle(pilot)
         (settings, engine), *_ = models.made
         assert settings.target == "smollm2-135m"
-        engine.become_ready()
-        await stage.settle(pilot)
+        await stage.ready(pilot)
         assert len(engine.submitted) == 1
 
 
@@ -211,12 +196,9 @@ async def test_a_chat_of_another_model_says_so_when_it_is_opened(
 ) -> None:
     stage = models.stage
     chat = stage.store.create_chat("old").id
-    asked = stage.store.add_message(chat, "user", "hello")
-    reply = stage.store.add_message(chat, "assistant", "", parent=asked, model=model)
     rounds = [record for record in trace() if isinstance(record, Round)][:4]
     text = "".join(record.text for record in rounds)
-    stage.store.append_rounds(reply, text, [] if imported else [to_json(record) for record in rounds])
-    stage.store.finish_message(reply, "eos")
+    add_turn(stage.store, chat, "hello", text, *([] if imported else map(to_json, rounds)), model=model)
     async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "ctrl+b", "home", "enter")
         assert stage.said[-1] == f"the last reply came from {sentence}"
@@ -299,8 +281,7 @@ async def test_a_start_asks_before_it_downloads(models: Models, monkeypatch: pyt
         await stage.press(pilot, "1")
         (made, engine), *_ = models.made
         assert made.target == "qwen3.5-4b"
-        engine.become_ready()
-        await stage.settle(pilot)
+        await stage.ready(pilot)
         await stage.send(pilot, FOLLOW_UP)
         assert len(engine.submitted) == 1
 
@@ -362,25 +343,17 @@ def test_looks(snap_compare: Any, models: Models, monkeypatch: pytest.MonkeyPatc
     assert snap_compare(models.stage.app, terminal_size=size, run_before=before)
 
 
-async def test_a_context_of_another_size_loads_the_models_again(tmp_path: Path) -> None:
-    loaded: list[Settings] = []
-    stage = Stage(tmp_path)
-
-    def make(settings: Settings) -> RecordedEngine:
-        loaded.append(settings)
-        return RecordedEngine(trace())
-
-    stage.app.actions.make_source = make
+async def test_a_context_of_another_size_loads_the_models_again(models: Models) -> None:
+    stage = models.stage
     async with stage.started() as pilot:
         await stage.send(pilot, "/context 0")
         assert stage.said[-1] == "context is 0: it must be at least 1"
         await stage.send(pilot, "/context 8192")
-        assert [settings.context for settings in loaded] == [8192]
+        assert [settings.context for settings, _ in models.made] == [8192]
 
 
-async def test_a_target_that_cannot_be_loaded_names_the_key_for_another(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    stage.app.actions.make_source = lambda _: RecordedEngine(trace())
+async def test_a_target_that_cannot_be_loaded_names_the_key_for_another(models: Models) -> None:
+    stage = models.stage
     async with stage.app.run_test() as pilot:
         await stage.settle(pilot)
         stage.engine.die("nothing is called smollm3-9t")

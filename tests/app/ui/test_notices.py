@@ -118,8 +118,7 @@ async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Sta
         assert bar.render_line(0).text == plain.text
         assert bar.render_line(0) != plain
         assert stage.app.screen.query_one(Panel).display
-        await pilot.click(KeyBar, offset=(column, 0))
-        await stage.settle(pilot)
+        await stage.click(pilot, KeyBar, offset=(column, 0))
         assert not stage.app.screen.query_one(Panel).display
 
 

@@ -14,6 +14,7 @@ from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
 from tests.app.recorded import RecordedEngine
 from tests.app.stage import Stage, lines_of, run
+from tests.app.views import text_of
 from tests.engine.records import observed_round
 
 READY = Ready("m", None, ("observed",), "", "", "", 0, 0, 0, 0, 0.0, observed="vLLM")
@@ -31,7 +32,7 @@ def stage_of(folder: Path, totals: Totals) -> Stage:
 
 
 def said(stage: Stage, card: type) -> str:
-    return "\n".join(row.plain for row in stage.app.screen.query_one(card).rows())
+    return text_of(stage.app.screen.query_one(card))
 
 
 @pytest.mark.parametrize("size", [(140, 40), (80, 24)], ids=["wide", "narrow"])
@@ -85,5 +86,4 @@ async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
 
 
 def _screen(stage: Stage) -> list[str]:
-    size = stage.app.screen.size
-    return ["".join(s.text for s in stage.app.screen._compositor.render_strips()[y]) for y in range(size.height)]
+    return [strip.text for strip in stage.app.screen._compositor.render_strips()]

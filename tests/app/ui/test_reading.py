@@ -11,12 +11,11 @@ from textual.pilot import Pilot
 from specchat.app.sanitize import opens_safely
 from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.panel import AcceptanceCard
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Finished, Record, Request, Round
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, lines_of, run
 from tests.app.thinking import thinking_trace
-from tests.app.views import NARROW, WIDE, reply_of, screen_of
+from tests.app.views import NARROW, WIDE, answered, reply_of, screen_of
 
 TEXT = """# Title
 
@@ -88,9 +87,7 @@ async def test_thinking_is_folded_while_it_streams_and_opens_by_key_and_by_click
         assert title_of(stage).startswith("▾ thought")
         assert any("In Lisbon" in line for line in body(stage))
         await stage.press(pilot, "alt+t")
-        line = next(y for y, text in enumerate(lines_of(stage)) if "▸ thought" in text)
-        await pilot.click(Transcript, offset=(6, line))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "▸ thought")
         assert any("In Lisbon" in text for text in body(stage))
 
 
@@ -140,13 +137,10 @@ async def test_the_switch_is_kept_with_its_chat_and_reaches_the_request(tmp_path
         assert sorted(chat.thinking for chat in store.chats() if chat.thinking is not None) == [True]
 
 
-async def test_a_model_without_a_switch_is_told_in_one_sentence(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    said: list[str] = []
+async def test_a_model_without_a_switch_is_told_in_one_sentence(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
-        stage.app.notify = lambda message, **_: said.append(message)  # type: ignore[method-assign,assignment]
         await stage.send(pilot, "/thinking off")
-    assert [sentence for sentence in said if "no switch for thinking" in sentence]
+        assert any("no switch for thinking" in sentence for sentence in stage.said)
 
 
 async def test_words_for_the_model_are_not_taken_for_commands(tmp_path: Path) -> None:
@@ -186,10 +180,7 @@ async def test_code_is_copied_with_one_key_and_with_a_click(tmp_path: Path) -> N
         assert copied == ["ls -l", 'x = "[red]"']
         await stage.send(pilot, "/copy code 7")
         await stage.send(pilot, "/copy code 1")
-        await pilot.pause()
-        line = next(y for y, text in enumerate(lines_of(stage)) if "sh · copy 2" in text)
-        await pilot.click(Transcript, offset=(lines_of(stage)[line].index("copy"), line))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "copy 2")
         assert copied[2:] == ['x = "[red]"', "ls -l"]
 
 
@@ -204,9 +195,7 @@ async def test_links_are_opened_by_click_by_key_and_by_command_and_only_pages_an
         await stage.send(pilot, "/open 3")
         await stage.send(pilot, "/open 4")
         assert screen_of(stage).typed == "/open 4"
-        line = next(y for y, text in enumerate(lines_of(stage)) if "https://a.b/c" in text)
-        await pilot.click(Transcript, offset=(lines_of(stage)[line].index("https://a.b/c"), line))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "https://a.b/c")
         assert opened == ["https://x.y/z", "http://i.j/k.png", "https://a.b/c"]
 
 
@@ -222,13 +211,12 @@ def test_what_is_no_page_and_no_mail_is_never_opened(address: str) -> None:
 def test_looks_of_thinking(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
     stage = thinking_stage(tmp_path)
 
-    async def answered(stage: Stage, pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+    async def two_replies(stage: Stage, pilot: Pilot[None]) -> None:
+        await answered(stage, pilot, None)
         await stage.answer(pilot, 10, "And one more?")
 
     keys = ("alt+t",) if size == WIDE else ()
-    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, *keys))
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, two_replies, *keys))
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])

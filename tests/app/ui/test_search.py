@@ -12,6 +12,7 @@ from textual.widgets import Input, OptionList
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from tests.app.stage import QUESTION, Stage, lines_of
+from tests.app.storage.helpers import add_turn
 from tests.app.views import NARROW, WIDE, screen_of
 
 pytestmark = pytest.mark.slow
@@ -26,10 +27,8 @@ def fill(stage: Stage) -> None:
         chat = stage.store.create_chat(title).id
         parent = None
         for prompt in prompts:
-            asked = stage.store.add_message(chat, "user", prompt, parent=parent)
-            parent = stage.store.add_message(chat, "assistant", "", parent=asked)
-            stage.store.append_rounds(parent, f"That is a long story, {prompt.lower()} " * 30, [])
-            stage.store.finish_message(parent, "eos")
+            reply = f"That is a long story, {prompt.lower()} " * 30
+            parent = add_turn(stage.store, chat, prompt, reply, parent=parent)
     stage.store.add_message(1, "user", "Where is the Baixa?")
 
 
@@ -72,10 +71,7 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
     words = [f"line {number} of it" for number in range(200)]
     words[120] = "here the **needle** lies"
     chat = stage.store.create_chat("Hay").id
-    asked = stage.store.add_message(chat, "user", "Where is the needle?")
-    reply = stage.store.add_message(chat, "assistant", "", parent=asked)
-    stage.store.append_rounds(reply, "A needle? Look:\n\n" + "\n\n".join(words), [])
-    stage.store.finish_message(reply, "eos")
+    add_turn(stage.store, chat, "Where is the needle?", "A needle? Look:\n\n" + "\n\n".join(words))
     async with stage.started(NARROW) as pilot:
         await stage.press(pilot, *(["ctrl+t"] if markdown else []), "ctrl+k")
         await stage.press(pilot, *"needle lies")  # enter opens what is listed
@@ -97,9 +93,8 @@ async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> N
 
 
 async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        fill(stage)
-        await stage.ready(pilot)
+    fill(stage)
+    async with stage.started(NARROW) as pilot:
         await stage.answer(pilot)
         composer = stage.composer
         for text in (QUESTION, "Where is the Baixa?", "In Rust?"):
@@ -108,9 +103,8 @@ async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> 
 
 
 async def test_a_chat_is_pinned_in_the_list_and_by_command(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        fill(stage)
-        await stage.ready(pilot)
+    fill(stage)
+    async with stage.started(WIDE) as pilot:
         listed = screen_of(stage).query_one(ChatList)
         await stage.press(pilot, "ctrl+b", "end", "p")
         first = listed.chats[0]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.storage.store import Store
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
-from tests.app.cli.commands.command import command
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,6 @@ async def both_answer(stage: SideStage, pilot: object, text: str = QUESTION) -> 
 
 async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: SideStage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.send(pilot)
         assert not stage.left.submitted
         await stage.ready(pilot)
@@ -79,7 +78,7 @@ async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> 
         assert "identical, token for token (72 tokens)" in shown
         for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
             assert words in shown
-    titles = {chat.title: chat for chat in stage.store_again().chats()}
+    titles = {chat.title: chat for chat in Store(stage.store.path).chats()}
     assert set(titles) == {f"{QUESTION[:47].rstrip()}… · {name}" for name in ("no drafts", "combined γ auto")}
 
 
@@ -176,21 +175,3 @@ async def test_an_engine_that_dies_says_so_in_both_lanes(stage: SideStage) -> No
         assert [stage.duet.reply(side).message for side in (0, 1)] == ["no memory"] * 2  # type: ignore[union-attr]
         await stage.send(pilot)
         assert stage.duet.reply(0).message == "no memory"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--left", "none"), "--left goes with two lanes"),
-        (("--exact",), "--exact goes with two lanes"),
-        (("--side-by-side", "--right", "turbo"), "which is no drafter"),
-        (("--side-by-side", "--order", "both"), "--order 'both' is not known: choose interleaved or sequential"),
-        (("--side-by-side", "ask", "hi"), "put --side-by-side after the command"),
-    ],
-)
-def test_bad_options(
-    arguments: tuple[str, ...], sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
-    monkeypatch.setattr("specchat.app.cli.commands.chat.need_terminal", lambda instead: None)  # noqa: ARG005
-    assert sentence in command(*arguments).sentence

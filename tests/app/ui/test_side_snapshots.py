@@ -1,6 +1,6 @@
 """What the side-by-side mode looks like, from recorded lanes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,32 +8,18 @@ from textual.pilot import Pilot
 
 from specchat.engine import Order
 from tests.app.side_stage import FOLLOW_UP, SideStage, differing
+from tests.app.stage import run
+from tests.app.views import MEDIUM, NARROW, WIDE
 
 pytestmark = pytest.mark.slow
 
-WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 Compare = Callable[..., bool]
-Step = Callable[[SideStage, Pilot[None]], Awaitable[None]]
-
-
-async def start(stage: SideStage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-
-
-async def running(stage: SideStage, pilot: Pilot[None]) -> None:
-    await start(stage, pilot)
-    await stage.send(pilot)
-    await stage.give(pilot, 40, 20)
-
-
-async def one_finished(stage: SideStage, pilot: Pilot[None]) -> None:
-    await start(stage, pilot)
-    await stage.send(pilot)
-    await stage.give(pilot, 60, None)
+STATES = {"start": (), "running": (40, 20), "one_finished": (60, None), "both_finished": (None, None)}
+"""How many events each lane has given of its reply."""
 
 
 async def both_finished(stage: SideStage, pilot: Pilot[None]) -> None:
-    await start(stage, pilot)
+    await stage.ready(pilot)
     await stage.send(pilot)
     await stage.give(pilot, None, None)
 
@@ -44,20 +30,18 @@ async def second_turn(stage: SideStage, pilot: Pilot[None]) -> None:
     await stage.give(pilot, None, None)
 
 
-def before(stage: SideStage, step: Step, *keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
-    async def act(pilot: Pilot[None]) -> None:
-        await step(stage, pilot)
-        if keys:
-            await stage.press(pilot, *keys)
-
-    return act
-
-
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("step", [start, running, one_finished, both_finished])
-def test_state(snap_compare: Compare, tmp_path: Path, step: Step, size: tuple[int, int]) -> None:
-    stage = SideStage(tmp_path)
-    assert snap_compare(stage.app, terminal_size=size, run_before=before(stage, step))
+@pytest.mark.parametrize("step", STATES)
+def test_state(snap_compare: Compare, tmp_path: Path, step: str, size: tuple[int, int]) -> None:
+    stage, given = SideStage(tmp_path), STATES[step]
+
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        if given:
+            await stage.send(pilot)
+            await stage.give(pilot, *given)
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
 
 
 async def answered(stage: SideStage, pilot: Pilot[None]) -> None:
@@ -68,36 +52,36 @@ async def answered(stage: SideStage, pilot: Pilot[None]) -> None:
 
 def test_different_texts(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path, change_right=differing)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, answered))
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, answered))
 
 
 def test_narrow_panes(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path)
-    assert snap_compare(stage.app, terminal_size=NARROW, run_before=before(stage, both_finished, "ctrl+b"))
+    assert snap_compare(stage.app, terminal_size=NARROW, run_before=run(stage, both_finished, "ctrl+b"))
 
 
 def test_medium(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path)
-    assert snap_compare(stage.app, terminal_size=MEDIUM, run_before=before(stage, second_turn))
+    assert snap_compare(stage.app, terminal_size=MEDIUM, run_before=run(stage, second_turn))
 
 
 def test_light(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path, theme="specchat-light", exact=True)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished))
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, both_finished))
 
 
 def test_sampled_in_sequence(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path, order=Order.SEQUENTIAL, temperature=0.8, seed=1)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished))
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, both_finished))
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_beside_a_server(snap_compare: Compare, tmp_path: Path, size: tuple[int, int]) -> None:
     stage = SideStage(tmp_path, order=Order.SEQUENTIAL, server="http://127.0.0.1:8080")
     keys = ("ctrl+b",) if size == NARROW else ()
-    assert snap_compare(stage.app, terminal_size=size, run_before=before(stage, both_finished, *keys))
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, both_finished, *keys))
 
 
 def test_how_the_clock_counts(snap_compare: Compare, tmp_path: Path) -> None:
     stage = SideStage(tmp_path)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before(stage, both_finished, "f1"))
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, both_finished, "f1"))

@@ -13,7 +13,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
 from specchat.engine import Admitted, EngineError, Finished, Round, to_json
-from tests.app.recorded import trace
+from tests.app.recorded import LOADING, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
 from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
 
@@ -31,7 +31,7 @@ def stage(tmp_path: Path) -> Stage:
 
 async def loading(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.settle(pilot)
-    stage.engine.load()
+    stage.engine.tell(LOADING)
     await stage.settle(pilot)
 
 
@@ -45,8 +45,7 @@ async def mid_round(stage: Stage, pilot: Pilot[None]) -> None:
 
 
 async def finished(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-    await stage.answer(pilot)
+    await answered(stage, pilot, None)
     await stage.answer(pilot, text=FOLLOW_UP)
 
 

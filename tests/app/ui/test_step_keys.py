@@ -6,7 +6,7 @@ from specchat.app.sources.source import Part
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.bars import ReplayBar, StepBar
 from specchat.engine import Fate
-from tests.app.stage import Stage
+from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, Replay, answering, reply_of, spot_of, to_draft
 
 pytestmark = pytest.mark.slow
@@ -40,12 +40,11 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
 
 async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
     """After steps the transcript is the same as without them."""
-    async with answering(stage, 7) as (pilot, screen):
+    async with answering(stage, 7) as (pilot, _screen):
         await stage.press(pilot, "ctrl+l", "p", *["s"] * 30, "p")
-        transcript = screen.transcript
-        stepped = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        stepped = lines_of(stage)
         await stage.press(pilot, "ctrl+r", "ctrl+r", "ctrl+r")
-        again = [transcript.render_line(y).text for y in range(transcript.size.height)]
+        again = lines_of(stage)
         assert again == stepped[: len(again)]  # a notice has the last line
 
 

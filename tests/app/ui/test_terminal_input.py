@@ -28,18 +28,12 @@ def stored(home: Path) -> list[tuple[str, list[str]]]:
 
 
 def test_bytes_that_are_no_text_and_control_characters_of_a_paste(terminal: Terminal, tmp_path: Path) -> None:
-    terminal.type(b"typed \xff here ")
-    terminal.wait_for("typed \ufffd here")
-    terminal.type(b"\x1b[200~pasted \xfe\xc3 there\x1b[201~")
-    terminal.wait_for("pasted \ufffd\ufffd there")
-    terminal.type(ENTER)
-    terminal.wait_for("w00002")
-    terminal.type(NEW_CHAT)
-    terminal.wait_for("new chat")
-    terminal.type(b"\x1b[200~abc\x01def\x07\tg \x1b[31mr \xc2\x9b1mc1 \x1b]0;t\x07 end\x1b[201~")
-    terminal.wait_for("end")
-    terminal.type(ENTER)
-    terminal.wait_for("w00002")
+    terminal.type(b"typed \xff here ", "typed \ufffd here")
+    terminal.type(b"\x1b[200~pasted \xfe\xc3 there\x1b[201~", "pasted \ufffd\ufffd there")
+    terminal.type(ENTER, "w00002")
+    terminal.type(NEW_CHAT, "new chat")
+    terminal.type(b"\x1b[200~abc\x01def\x07\tg \x1b[31mr \xc2\x9b1mc1 \x1b]0;t\x07 end\x1b[201~", "end")
+    terminal.type(ENTER, "w00002")
     assert terminal.leave(QUIT) == 0
     pasted, typed = stored(tmp_path)
     assert typed[1] == ["typed \ufffd here pasted \ufffd\ufffd there"]
@@ -50,19 +44,12 @@ def test_bytes_that_are_no_text_and_control_characters_of_a_paste(terminal: Term
 def test_keys_work_as_before_and_a_title_that_is_pasted_has_no_control_characters(
     terminal: Terminal, tmp_path: Path
 ) -> None:
-    terminal.type("Lisbon")
-    terminal.wait_for("Lisbon")
-    terminal.type("\x1b[D\x1b[DX")  # left, left: typed text does not overtake them
-    terminal.wait_for("LisbXon")
-    terminal.type(ENTER)
-    terminal.wait_for("w00002")
-    terminal.type("\x1bOA")  # up: the prompt before
-    terminal.wait_for("LisbXon")
-    terminal.type(CHATS)
-    terminal.wait_for("u undo")
-    terminal.type(RENAME)
-    terminal.wait_for("rename chat")
-    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~" + b"\r")
-    terminal.wait_for("a]0;bc [2Jd")
+    terminal.type("Lisbon", "Lisbon")
+    terminal.type("\x1b[D\x1b[DX", "LisbXon")  # left, left: typed text does not overtake them
+    terminal.type(ENTER, "w00002")
+    terminal.type("\x1bOA", "LisbXon")  # up: the prompt before
+    terminal.type(CHATS, "u undo")
+    terminal.type(RENAME, "rename chat")
+    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~" + b"\r", "a]0;bc [2Jd")
     assert terminal.leave(QUIT) == 0
     assert stored(tmp_path) == [("a]0;bc [2Jd", ["LisbXon"])]

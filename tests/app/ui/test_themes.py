@@ -13,6 +13,7 @@ from specchat.app.ui import themes
 from specchat.engine import Fate
 from tests.app.stage import Stage
 from tests.app.ui.test_controls import kept
+from tests.app.views import answered
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +61,7 @@ def test_looks(snap_compare: Any, tmp_path: Path, theme: str) -> None:
     stage.chats("Sort a list in place", "Lisbon in spring")
 
     async def before(pilot: Pilot[None]) -> None:
-        await stage.ready(pilot)
-        await stage.answer(pilot)
+        await answered(stage, pilot, None)
         await stage.answer(pilot, 30)
 
     assert snap_compare(stage.app, terminal_size=(140, 40), run_before=before)

@@ -9,13 +9,13 @@ from textual.widgets import Static
 from specchat.app.ui.screens.theory import TheoryScreen
 from specchat.engine import MAX_GAMMA, optimal_gamma
 from tests.app.stage import Stage, run
+from tests.app.views import answered
 
 pytestmark = pytest.mark.slow
 
 
 async def of_reply(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-    await stage.answer(pilot)
+    await answered(stage, pilot, None)
     await stage.press(pilot, "ctrl+l", "h")
 
 

@@ -4,17 +4,12 @@ from dataclasses import replace
 
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.timeline import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
-from specchat.engine import Request, Round
-from tests.app.recorded import trace
+from specchat.engine import Round
+from tests.app.recorded import events_of_requests, replied, trace
 
 
 def replies_of(name: str) -> list[Reply]:
-    records = trace(name)
-    replies = {r.request_id: Reply(r.request_id) for r in records if isinstance(r, Request)}
-    for record in records:
-        if isinstance(record, Round):
-            replies[record.request_id].add(record)
-    return list(replies.values())
+    return [replied(e for e in events if isinstance(e, Round)) for events in events_of_requests(trace(name))]
 
 
 def test_rounds_of_one_batch_share_their_columns() -> None:
@@ -41,10 +36,7 @@ def test_slots_do_not_touch_and_have_the_length_of_their_time() -> None:
 def test_a_pause_is_cut_short() -> None:
     (reply,) = replies_of("detail")
     first, second = reply.rounds[:2]
-    paused = Reply()
-    paused.add(first)
-    paused.add(replace(second, at=second.at + 3600))
-    lanes = TimelineLayout([paused])
+    lanes = TimelineLayout([replied([first, replace(second, at=second.at + 3600)])])
     assert lanes.slots[1].left - lanes.slots[0].right == PAUSE
     assert lanes.slots[1].late
     assert not lanes.slots[0].late
@@ -67,21 +59,16 @@ def test_slow_first_rounds_do_not_make_all_bars_alike() -> None:
 
 def test_a_bar_that_is_too_long_is_cut_and_marked() -> None:
     (reply,) = replies_of("detail")
-    long = Reply()
-    for record in reply.rounds[:6]:
-        long.add(record)
-    last = reply.rounds[6]
-    long.add(replace(last, at=last.at + 60, verify_s=60.0))
-    slot = TimelineLayout([long]).slots[-1]
+    *rounds, last = reply.rounds[:7]
+    long = replace(last, at=last.at + 60, verify_s=60.0)
+    slot = TimelineLayout([replied([*rounds, long])]).slots[-1]
     assert slot.cut
     assert slot.right - slot.left == MOST
 
 
 def test_lanes_of_other_chats_end_with_mine() -> None:
     mine, other, _ = replies_of("lanes")
-    cut = Reply("mine")
-    for record in mine.rounds[:5]:
-        cut.add(record)
+    cut = replied(mine.rounds[:5])
     running = TimelineLayout([cut, other], own=1)
     assert running.count(1) == len(other.rounds)
     cut.fail("ended")

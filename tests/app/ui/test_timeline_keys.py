@@ -22,6 +22,7 @@ async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: St
         assert f"round {rounds[-2].number + 1}:" in str(timeline.border_subtitle)
         await stage.press(pilot, "home")
         assert spot_of(screen)[0] == 0
+        assert str(timeline.border_subtitle).startswith("round 1:")
         await stage.press(pilot, "end")
         assert spot_of(screen)[0] == rounds[-1].number
         await stage.press(pilot, "t", "ctrl+left")
@@ -45,8 +46,7 @@ async def test_the_timeline_belongs_to_the_details_in_the_chat_view(stage: Stage
 async def test_a_click_picks_a_round(stage: Stage) -> None:
     async with answering(stage) as (pilot, screen):
         await stage.press(pilot, "ctrl+l", "t", "home")
-        await pilot.click(Timeline, offset=(14, 1))
-        await stage.settle(pilot)
+        await stage.click(pilot, Timeline, offset=(14, 1))
         assert spot_of(screen)[0] == 1
 
 

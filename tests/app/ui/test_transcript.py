@@ -7,7 +7,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
-from tests.app.recorded import trace
+from tests.app.recorded import replied, trace
 from tests.app.stage import Stage, lines_of
 
 
@@ -23,9 +23,7 @@ def round_of(*pieces: str, accepted: int, tested: int, last: str, fate: Fate, nu
 def shown(stage: Stage, *rounds: Round, prompt: str = "?") -> tuple[Transcript, Reply]:
     """The transcript of one reply that is being written."""
     transcript = stage.app.chat_screen.transcript
-    reply = Reply("r")
-    for record in rounds:
-        reply.add(record)
+    reply = replied(rounds)
     stage.app.screen.show(Conversation(turns=[Turn(prompt, reply)]))  # type: ignore[attr-defined]
     return transcript, reply
 
@@ -113,8 +111,7 @@ async def test_a_click_unfolds_one_stretch_and_the_inspector_all(stage: Stage) -
         reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
         await stage.settle(pilot)
         line = lines_of(stage).index(FOLDED)
-        await pilot.click(transcript, offset=(FOLDED.index("┊"), line))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "┊")
         assert lines_of(stage)[line] == "     yes no never instead all more┊ right"
         assert transcript.spot is None  # a mark is no token to look at
         await stage.press(pilot, "f6")

@@ -18,10 +18,9 @@ from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.lists import MessagesScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
-from tests.app.views import NARROW, WIDE, reply_of, screen_of
+from tests.app.views import NARROW, WIDE, answered, reply_of, screen_of
 
 EDITED = "What should I see in Porto?"
 
@@ -38,8 +37,7 @@ def stored(stage: Stage) -> Conversation:
 
 
 async def two_turns(stage: Stage, pilot: Pilot[None]) -> None:
-    await stage.ready(pilot)
-    await stage.answer(pilot)
+    await answered(stage, pilot, None)
     await stage.answer(pilot, text=FOLLOW_UP)
 
 
@@ -152,21 +150,18 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
 
 
 async def test_a_reply_that_repeats_itself_is_continued_or_tried_again(stage: Stage) -> None:
-    async def repeats(pilot: Pilot[None]) -> tuple[str, int]:
-        """The newest reply ends; the line below it, and where that is."""
+    async def repeats(pilot: Pilot[None]) -> str:
+        """The newest reply ends; the line below it."""
         name = stage.engine.submitted[-1].request_id
         stage.engine.tell(Finished(name, FinishReason.REPEATS, "", "", 0.0))
         await stage.settle(pilot)
-        y = next(y for y, line in enumerate(lines_of(stage)) if "repeats itself" in line)
-        return lines_of(stage)[y], y
+        return next(line for line in lines_of(stage) if "repeats itself" in line)
 
     async with stage.started(WIDE, events=40) as pilot:
         assert stage.engine.submitted[-1].stop_repeats
-        line, y = await repeats(pilot)
-        assert line.endswith("copy  continue  try again with a penalty")
+        assert (await repeats(pilot)).endswith("copy  continue  try again with a penalty")
         first = reply_of(screen_of(stage))
-        await pilot.click(Transcript, offset=(line.index("continue") + 2, y))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "continue  try")
         more = stage.engine.submitted[-1]
         assert (more.reply_ids, more.stop_repeats, more.sampling.dry_multiplier) == (first.emitted, False, 0)
         await repeats(pilot)
@@ -180,10 +175,9 @@ async def test_a_reply_that_repeats_itself_is_continued_or_tried_again(stage: St
 async def test_a_reply_that_is_cut_off_can_be_made_longer(stage: Stage) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         first = reply_of(screen_of(stage))
-        y, line = next((y, line) for y, line in enumerate(lines_of(stage)) if "… token limit" in line)
+        (line,) = [line for line in lines_of(stage) if "… token limit" in line]
         assert line.endswith("copy  longer")
-        await pilot.click(Transcript, offset=(line.index("longer") + 2, y))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "longer")
         assert stage.engine.submitted[-1].reply_ids == first.emitted
 
 
@@ -213,8 +207,7 @@ async def test_the_chat_is_forked_at_a_message(stage: Stage) -> None:
 
 async def at_rejection(stage: Stage, pilot: Pilot[None]) -> tuple[Reply, int]:
     """Select the first rejected token of a reply."""
-    await stage.ready(pilot)
-    await stage.answer(pilot)
+    await answered(stage, pilot, None)
     reply = reply_of(screen_of(stage))
     fates = [(n, reply.token(n)[1].fate) for n in range(reply.tokens)]
     number = next(n for n, fate in fates if fate is Fate.REJECTED)
@@ -274,17 +267,13 @@ async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
     async with stage.after(edited, WIDE) as pilot:
         screen_of(stage).transcript.scroll_home(animate=False)
         await stage.settle(pilot)
-        lines = lines_of(stage)
-        y = next(y for y, line in enumerate(lines) if "‹ 2 / 2 ›" in line)
-        await pilot.click(Transcript, offset=(lines[y].index("‹"), y))
-        await stage.settle(pilot)
+        await stage.click_on(pilot, "‹ 2 / 2 ›")
         assert path(screen_of(stage).conversation)[0] == ("1/2", QUESTION, 1, 1)
 
 
 async def test_an_edit_that_waits_is_taken_back_with_escape(stage: Stage) -> None:
     """While the models load, a prompt and then another version of it are sent."""
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.settle(pilot)
         await stage.send(pilot, "one")
         await stage.press(pilot, "ctrl+e", "e")
         await stage.send(pilot, "two")

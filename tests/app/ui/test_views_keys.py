@@ -2,22 +2,17 @@
 
 from specchat.app.ui.screens.help import DefinitionsScreen
 from specchat.app.ui.widgets.key_bar import KeyBar
-from tests.app.stage import Stage
+from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, Replay, answered, answering, reply_of
 
 
 async def test_figure_1_has_a_line_for_each_round(stage: Stage) -> None:
     async with answering(stage, 20) as (pilot, screen):
-        transcript, reply = screen.transcript, reply_of(screen)
         await stage.press(pilot, "ctrl+l", "l")
-        numbers = [
-            line.split()[0]
-            for y in range(transcript.size.height)
-            if (line := transcript.render_line(y).text[:4]).strip()
-        ]
-        assert [n for n in numbers if n.isdigit()] == [str(r.number + 1) for r in reply.rounds]
+        numbers = [line[:4].strip() for line in lines_of(stage)]
+        assert [n for n in numbers if n.isdigit()] == [str(r.number + 1) for r in reply_of(screen).rounds]
         await stage.press(pilot, "l")
-        assert not any(transcript.render_line(y).text[:4].strip().isdigit() for y in range(transcript.size.height))
+        assert not any(line[:4].strip().isdigit() for line in lines_of(stage))
 
 
 async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
@@ -25,8 +20,7 @@ async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
         await stage.press(pilot, "ctrl+l", "d")
         assert isinstance(stage.app.screen, DefinitionsScreen)
         await stage.press(pilot, "escape", "escape")
-        await pilot.click("#acceptance")
-        await stage.settle(pilot)
+        await stage.click(pilot, "#acceptance")
         assert isinstance(stage.app.screen, DefinitionsScreen)
 
 

@@ -10,12 +10,11 @@ from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.engine import FinishReason
 from tests.app.stage import Stage, lines_of
-from tests.app.views import WIDE, answered, reply_of
+from tests.app.views import WIDE, answering, reply_of
 
 
 async def test_the_line_below_a_reply_and_the_panel_speak_plainly(stage: Stage) -> None:
-    async with stage.app.run_test(size=(150, 40)) as pilot:
-        screen = await answered(stage, pilot, None)
+    async with answering(stage, None, (150, 40)) as (_pilot, screen):
         metrics = reply_of(screen).metrics
         (line,) = [line for line in lines_of(stage) if "tok/s" in line]
         assert f"{metrics.acceptance * 100:.0f} % accepted · {metrics.tokens_per_second:.1f} tok/s" in line
@@ -38,8 +37,7 @@ async def test_every_label_of_panel_and_inspector_is_defined(stage: Stage, monke
         return row(card, name, *rest)
 
     monkeypatch.setattr(Card, "row", noted)
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await answered(stage, pilot, None)
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.press(pilot, "ctrl+l")
     assert {"measured", "wider passes", "target", "round ended"} <= labels
     assert labels <= {figure.label for figure in definitions("figures")}

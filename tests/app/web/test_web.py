@@ -1,12 +1,11 @@
-"""`specchat web` in a real browser: ask, see colours, fork, leave; its options, and who is not let in."""
+"""`specchat web` in a real browser: ask, see colours, fork, leave; who is not let in, and what the page is given."""
 
 import base64
 import os
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +18,10 @@ from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
 from specchat.app.ui.themes import FATES_ON_DARK
 from specchat.app.web import server
-from tests.app.cli.commands.command import command
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
-from tests.browser import PATIENCE_S, Browser, needs_browser
+from tests.browser import Browser, needs_browser
+from tests.waiting import PATIENCE_S, until
 
 ENTER = "\ue007"
 
@@ -42,13 +41,6 @@ def opened(*arguments: object, home: Path, key: str = "") -> Iterator[str]:
     finally:
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "never true"
-        time.sleep(0.2)
 
 
 def colours(browser: Browser, picture: Path) -> set[tuple[int, int, int]]:
@@ -76,8 +68,7 @@ def shows(seen: set[tuple[int, int, int]], fate: str) -> bool:
 
 @needs_browser
 @pytest.mark.slow
-def test_ask_see_colours_fork_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+def test_ask_see_colours_fork_and_leave(tmp_path: Path) -> None:
     with (
         Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}) as server,
         opened("--attach", server.url, home=tmp_path) as url,
@@ -123,14 +114,6 @@ def test_who_is_not_let_in(tmp_path: Path) -> None:
         assert visitor.get("/").status_code == 200
         assert visitor.get("/", headers={"host": "rebound.example"}).status_code == 403
         assert visitor.get("/ws", headers={"origin": "http://elsewhere.example"}).status_code == 403
-
-
-def test_other_machines_need_a_key_and_options_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
-    open_to_all = command("web", "--host", "0.0.0.0")
-    assert open_to_all.sentence == "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_WEB_KEY) as well"
-    assert "temperature is -1" in command("web", "--temperature", "-1").sentence
-    assert "--slots contradicts --attach" in command("web", "--slots", "2", "--attach", "x").sentence
 
 
 def test_options_reach_the_page_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,6 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
 def test_a_download_has_a_size(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
     asked = ("ask", "the", "--max-tokens", 2, "--target", "someone/tiny", "--dtype", "float32")
     with serving(Hub(someone__tiny=tiny_model())) as hub:
         use(hub, monkeypatch, tmp_path / "no-hub-cache")
@@ -115,9 +114,9 @@ def test_the_prompt_is_the_question_and_the_text_on_stdin(
     assert request.messages == messages
 
 
-def test_a_broken_settings_file_is_said_and_kept(ask: Callable[..., Done], home: Path) -> None:
-    (home / "config").mkdir(parents=True)
-    (home / "config" / "settings.toml").write_text("gamma = -2\n")
+def test_a_broken_settings_file_is_said_and_kept(ask: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "settings.toml").write_text("gamma = -2\n")
     done = ask("the", "--max-tokens", 3)
     assert done.code == 0
     assert "gamma is -2" in done.err

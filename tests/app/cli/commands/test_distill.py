@@ -9,6 +9,7 @@ from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
 from specchat.engine.tools.distill import training as distilling
 from tests.app.cli.commands.command import command
+from tests.app.storage.helpers import add_turn
 
 
 @pytest.mark.slow
@@ -84,10 +85,7 @@ def test_stored_chats_are_learnt_from(
     with Store(database_file()) as store:
         for number in range(3):
             chat = store.create_chat(f"{number}")
-            prompt = store.add_message(chat.id, "user", "the quick fox")
-            text = "the lazy dog sleeps " * 20
-            reply = store.add_message(chat.id, "assistant", text, parent=prompt, model=str(target))
-            store.finish_message(reply, "stop")
+            add_turn(store, chat.id, "the quick fox", "the lazy dog sleeps " * 20, model=str(target))
     options = ("--target", str(target), "--from", str(head), "--out", str(out), "--minutes", "0.06")
     done = command("distill", "--chats", *options)
     assert done.code == 0, done.err

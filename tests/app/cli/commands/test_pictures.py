@@ -16,7 +16,6 @@ CODE = str(TRACES / "code.jsonl")
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

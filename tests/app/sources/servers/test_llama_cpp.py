@@ -8,7 +8,8 @@ import pytest
 
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import FinishReason, Message, Outbox, Request, Round, Sampling, models_folder
-from tests.app.sources.servers.test_servers import replied, tokens
+from tests.app.recorded import replied
+from tests.app.sources.servers.test_servers import tokens
 from tests.app.sources.test_attached import first
 from tests.engine.tiny import ended
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Fate, Round
 from specchat.engine.trace import from_json, to_json
 from tests.app.cli.commands.command import command
+from tests.app.recorded import replied
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
 from tests.app.sources.test_attached import first
@@ -49,13 +49,6 @@ def asked(pages: Mapping[str, Any], stream: Stream, path: str = CHAT, **changes:
         for event in events:
             assert from_json(to_json(event)) == event
         return events, server.asked[-1][1]
-
-
-def replied(events: Sequence[Event]) -> Reply:
-    reply = Reply("r")
-    for event in events:
-        reply.add(event)
-    return reply
 
 
 def tokens(reply: Reply) -> list[tuple[str, Fate]]:
@@ -338,8 +331,7 @@ def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
     assert fork.alternatives(()) == []
 
 
-def test_ask_prints_what_a_server_says_and_keeps_what_has_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
+def test_ask_prints_what_a_server_says_and_keeps_what_has_come() -> None:
     with Recorded(shapes.LM_STUDIO, {CHAT: shapes.LM_STUDIO_STREAM}) as server:
         asked = ("ask", "Hello?", "--attach", server.url)
         assert command(*asked, "--target", "qwen-idle").out == "Hi there!\n"
