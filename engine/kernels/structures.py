@@ -44,7 +44,7 @@ def _declared(text: str) -> Iterator[tuple[str, Any]]:
 
 
 def _of_header(name: str) -> Callable[[_Made], _Made]:
-    """Decorator that gives a structure the fields of this one of api.h; those that it contains come first."""
+    """Decorator that gives a structure the fields of this one of api.h; structures in it are defined before."""
 
     def decorate(made: _Made) -> _Made:
         made._fields_ = [field for each in _BODIES[name].split(";")[:-1] for field in _declared(each)]
