@@ -28,16 +28,16 @@ def client(served: Served) -> openai.OpenAI:
 
 
 @pytest.fixture
-def model(client: openai.OpenAI) -> str:
+def served_model(client: openai.OpenAI) -> str:
     (only,) = client.models.list().data
     assert client.models.retrieve(only.id) == only
     return only.id
 
 
 @pytest.fixture
-def ask(client: openai.OpenAI, model: str) -> Callable[..., Any]:
+def ask(client: openai.OpenAI, served_model: str) -> Callable[..., Any]:
     """Makes a chat of one turn."""
-    return partial(client.chat.completions.create, model=model, messages=TURN)
+    return partial(client.chat.completions.create, model=served_model, messages=TURN)
 
 
 def test_a_stream_says_what_the_whole_reply_says(ask: Callable[..., Any]) -> None:
@@ -117,10 +117,10 @@ def _logprobs(ask: Callable[..., Any], stream: bool, **options: Any) -> tuple[li
     return entries, text
 
 
-def test_completions_take_texts_and_token_ids(client: openai.OpenAI, model: str, served: Served) -> None:
+def test_completions_take_texts_and_token_ids(client: openai.OpenAI, served_model: str, served: Served) -> None:
     with served.http() as http:
         ids = http.post("/tokenize", json={"prompt": "the dog"}).json()["tokens"]
-    made = client.completions.create(model=model, prompt=["the dog", "a fox"], n=2, max_tokens=6, logprobs=2)
+    made = client.completions.create(model=served_model, prompt=["the dog", "a fox"], n=2, max_tokens=6, logprobs=2)
     assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
     assert made.choices[0].text == made.choices[1].text != made.choices[2].text
     assert made.usage.completion_tokens == 24
@@ -128,11 +128,14 @@ def test_completions_take_texts_and_token_ids(client: openai.OpenAI, model: str,
     assert "".join(lists.tokens or []) == made.choices[0].text
     assert [len(each) in (1, 2) for each in lists.top_logprobs or []] == [True] * 6  # two tokens of one text are one
     for prompt in (ids, [ids]):
-        (choice,) = client.completions.create(model=model, prompt=prompt, max_tokens=6).choices
+        (choice,) = client.completions.create(model=served_model, prompt=prompt, max_tokens=6).choices
         assert choice.text == made.choices[0].text
-    stream = client.completions.create(model=model, prompt="the dog", max_tokens=6, stream=True)
+    stream = client.completions.create(model=served_model, prompt="the dog", max_tokens=6, stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream) == made.choices[0].text
-    assert len(client.completions.create(model=model, prompt="the dog", logprobs=0).choices[0].logprobs.tokens) == 16
+    assert (
+        len(client.completions.create(model=served_model, prompt="the dog", logprobs=0).choices[0].logprobs.tokens)
+        == 16
+    )
 
 
 def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> None:
