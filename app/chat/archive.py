@@ -306,13 +306,13 @@ class NoArchive(Archive):
         """Create it, without a thread."""
 
     def do(self, job: Callable[[], T]) -> Future[T | None]:  # noqa: ARG002 the base class names it
-        """Nothing."""
+        """Run no job; its result is None."""
         result: Future[T | None] = Future()
         result.set_result(None)
         return result
 
     def close(self) -> None:
-        """Nothing."""
+        """There is no thread to end."""
 
 
 def _text(record: Record, reply: Reply) -> str:

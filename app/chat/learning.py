@@ -21,13 +21,8 @@ from typing import Any
 
 import psutil
 
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Stage
-from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.errors import explained
 from specchat.app.paths import heads_folder
-from specchat.app.storage.store import Store
-from specchat.engine import create_text, make_folder
 
 MINUTES = 10.0
 IDLE_S = 5.0
@@ -214,37 +209,3 @@ def _command(target: str, head: str, folder: Path) -> Sequence[str]:
     options = {"--target": target, "--from": head, "--out": str(folder), "--minutes": f"{MINUTES:g}", "--device": "cpu"}
     given = [word for option in options.items() for word in option]
     return [sys.executable, "-m", "specchat", "distill", "--chats", "--json", *given]
-
-
-def write_chats(store: Store, model: str, file: Path) -> None:
-    """Write the chats that are not deleted into a file that only its owner can read, the oldest first.
-
-    A chat ends before the first reply that another model wrote or that has no end.
-
-    Args:
-        store: The chats.
-        model: The model whose replies count, as the settings name it.
-        file: Replaced if it exists.
-
-    Raises:
-        OSError: The file cannot be written.
-        StoreError: The chats cannot be read.
-    """
-    make_folder(file.parent)
-    file.unlink(missing_ok=True)
-    with create_text(file) as out:
-        for chat in sorted(store.chats(), key=lambda chat: chat.updated_at):
-            messages = _messages(stored_conversation(chat, store.messages(chat.id, events=False)), model)
-            if messages:
-                print(json.dumps({"messages": messages}), file=out)
-
-
-def _messages(conversation: Conversation, model: str) -> list[dict[str, str]]:
-    messages = [{"role": "system", "content": conversation.system}] if conversation.system else []
-    system = len(messages)
-    for turn in conversation.turns:
-        reply = turn.reply
-        if reply is None or reply.model != model or not reply.text or reply.stage is not Stage.ENDED:
-            break
-        messages += [{"role": "user", "content": turn.content}, {"role": "assistant", "content": reply.text}]
-    return messages if len(messages) > system else []

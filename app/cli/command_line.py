@@ -10,11 +10,14 @@ import typer
 
 from specchat.app.cli import options
 from specchat.app.cli.commands import models
+from specchat.app.cli.commands.bench import bench
 from specchat.app.cli.commands.chat_files import export, import_chats, screenshot
 from specchat.app.cli.commands.compare import compare
-from specchat.app.cli.commands.measure import bench, evaluate, theory, verify
-from specchat.app.cli.commands.models import distill
+from specchat.app.cli.commands.distill import distill
+from specchat.app.cli.commands.evaluate import evaluate
 from specchat.app.cli.commands.serve import serve, web
+from specchat.app.cli.commands.theory import theory
+from specchat.app.cli.commands.verify import verify
 from specchat.app.cli.options import opt
 from specchat.app.errors import UsageError
 

@@ -22,7 +22,7 @@ from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.proposal import Proposal
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.kernels.round import RoundRow, RoundRows
-from specchat.engine.kernels.sampling import RowPenalties, break_flags
+from specchat.engine.kernels.row_penalties import RowPenalties, break_flags
 from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -1,12 +1,11 @@
-"""Sampling on the kernels: settings, drawing tokens from logits, and bias and penalties.
+"""Sampling on the kernels: settings, and drawing tokens from logits.
 
 Distributions equal those of `engine.sampling.sampler` up to rounding. Results are batch-invariant.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ctypes import pointer
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,15 +16,11 @@ import numpy as np
 from torch import Tensor
 
 from specchat.engine.kernels.library import library
-from specchat.engine.kernels.structures import CDraw, CPenalties, CSampling
+from specchat.engine.kernels.structures import CDraw, CSampling
 from specchat.engine.request import COLDEST, Sampling
 
 if TYPE_CHECKING:
     from ctypes import _Pointer
-
-_ROOM = 1024
-"""Room for tokens after a text when its memory grows; it grows when less than half of it is left. The rounds of a call
-add fewer."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -86,52 +81,3 @@ def c_settings(sampling: Sampling) -> _Pointer[CSampling]:
             log_min_p=log(sampling.min_p) if sampling.min_p else -inf,
         )
     )
-
-
-def break_flags(texts: Sequence[str], names: Iterable[str]) -> array[int]:
-    """Flags [V], whether the name of a token contains one of the texts: DRY's sequence breakers."""
-    return array("B", [any(text in name for text in texts) for name in names])
-
-
-class RowPenalties:
-    """`sk_penalties` of one row, and what has to live as long.
-
-    Args:
-        sampling: with bias or penalties.
-        tokens: prompt and reply, which grows.
-        prompt: tokens of the prompt.
-        breaks: `break_flags` of its sequence breakers; None without DRY.
-    """
-
-    def __init__(
-        self, sampling: Sampling, tokens: Sequence[int], prompt: int, breaks: array[int] | None = None
-    ) -> None:
-        self.tokens = tokens
-        self._text, self._known = array("q"), 0
-        biased, bias = array("q", [t for t, _ in sampling.logit_bias]), array("f", [b for _, b in sampling.logit_bias])
-        self._kept = (biased, bias, breaks)
-        self._c = CPenalties(
-            prompt=prompt,
-            biased=biased.buffer_info()[0],
-            bias=bias.buffer_info()[0],
-            bias_count=len(bias),
-            repetition=sampling.repetition_penalty,
-            presence=sampling.presence_penalty,
-            frequency=sampling.frequency_penalty,
-            dry_multiplier=sampling.dry_multiplier if sampling.dry else 0.0,
-            dry_base=sampling.dry_base,
-            dry_allowed=sampling.dry_allowed_length,
-            dry_last=sampling.dry_penalty_last_n,
-            breaks=breaks.buffer_info()[0] if breaks else None,
-        )
-        self._pointer = pointer(self._c)
-
-    def c(self) -> _Pointer[CPenalties]:
-        """For the text as it is now."""
-        count = len(self.tokens)
-        if len(self._text) < count + _ROOM // 2:
-            self._text.extend([0] * (count + _ROOM - len(self._text)))
-        self._text[self._known : count] = array("q", self.tokens[self._known :])
-        self._known = self._c.count = count
-        self._c.text = self._text.buffer_info()[0]
-        return self._pointer

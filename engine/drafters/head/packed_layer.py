@@ -24,9 +24,10 @@ from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
-from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerWeights
+from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
 from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules, TargetStates
+from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear

@@ -13,7 +13,8 @@ from torch import Tensor
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_shape import DecoderShape
-from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerInputs, LayerWeights
+from specchat.engine.kernels.decoder_weights import DecoderWeights
+from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import LoadedModel, display_name, load_model, norms_fingerprint, shared

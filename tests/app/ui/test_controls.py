@@ -14,8 +14,9 @@ from specchat.app.settings.controls import BY_NAME, CONTROLS, Value, sampling_te
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.controls import ControlList, ControlsScreen
+from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.dialogs import SystemScreen
+from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
