@@ -16,6 +16,7 @@ from specchat.engine.kernels.build import SOURCE
 _Made = TypeVar("_Made", bound=type[Structure])
 _HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
 _BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}
+"""By name of a structure, the declarations of its fields."""
 _TYPES: dict[str, Any] = {
     "double": c_double,
     "float": c_float,
@@ -28,7 +29,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _type(kind: str, *, points: bool) -> Any:
-    """A C type, or a pointer to it; pointers are untyped except those to structures and to a text."""
+    """The ctypes type of a C type, or of a pointer to it; only pointers to structures and to text are typed."""
     if not points:
         return _TYPES[kind]
     known = _TYPES.get(kind)
