@@ -60,7 +60,7 @@ class PackedBackend(Backend):
     """
 
     device = CPU
-    capabilities = Capabilities(ragged=True, packed=True, rounds=4)
+    capabilities = Capabilities(ragged=True, packed=True, rounds=8)
 
     def __init__(
         self,

@@ -189,6 +189,7 @@ def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, jud
     made, number = judged.verdict(i), judged.rows[i].number
     if number > row.rounds:  # a later round has less room
         gamma = min(gamma, judged.rows[i].left - 1)
+    gamma = max(gamma, tree.depth)  # what costs no draft step is drafted beyond it
     chances: Iterable[tuple[float, float]] = zip(made.p, made.q, strict=True)
     betas: Sequence[float] = made.beta
     if row.greedy:

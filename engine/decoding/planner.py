@@ -28,8 +28,8 @@ from specchat.engine.sequence.sequence import SequenceState
 _TOGETHER = 4
 """Rounds that are learnt from together. After each short pass, the code that learns would have to be read from memory
 again: to learn from four rounds takes little longer than from one."""
-_TOGETHER_S = 0.012
-"""Time of plain rounds up to which they are run together: a reader does not see that they come at once."""
+_TOGETHER_S = 0.024
+"""Time of plain rounds up to which they are run together: less than a frame on the screen."""
 _UNSURE = 0.25
 """Acceptance rate of tokens that take no draft step after most matches. At a batch size where such tokens do not pay,
 drafters are not asked for them: that would take longer than it could gain."""
@@ -164,7 +164,7 @@ class Planner:
         budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas)
         for i in sure:  # they need no draft step, and nothing has to be tried
             gammas[i] = 0
-        free = adaptive if least < _UNSURE else sure
+        free = [i for i in adaptive if i in sure or least < _UNSURE or budgets[i]]
         drafts = self._propose(rows, gammas, budgets, free)
         steps, drafters = [0] * len(rows), {rows[mine[0]].drafter for mine, _ in drafts}
         for mine, draft in drafts:
@@ -193,7 +193,7 @@ class Planner:
             drafted_buckets=buckets,
             drafter=drafters.pop() if len(drafters) == 1 else None,
             drafted_steps=steps,
-            sources=sources,
+            planned_sources=sources,
         )
 
     def _together(self, rows: Sequence[SequenceState], proposal: Proposal, allowed: Callable[[], bool]) -> int:
@@ -230,7 +230,7 @@ class Planner:
         chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
         for i, gamma in zip(adaptive, chosen, strict=True):
             gammas[i] = gamma
-        growing = [k for k, gamma in enumerate(chosen) if gamma and acceptances[k].growing]
+        growing = [k for k, acceptance in enumerate(acceptances) if acceptance.growing]
         for k in growing:
             budgets[adaptive[k]] = self._controller.budget(acceptances[k], len(rows), len(growing))
         return budgets

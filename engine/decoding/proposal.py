@@ -98,9 +98,11 @@ class Draft:
     """Per row, the drafts that it was combined from; None if the drafter does not combine any."""
     growing: Growing | None = None
     """Of a deferred draft, which `Backend.score` makes; tokens and trees are empty until then."""
+    free: Sequence[bool] = ()
+    """Per row, whether its draft took no draft step; empty if all took the same number."""
 
     @classmethod
-    def deferred(cls, growing: Growing, rows: int, support: Support) -> Draft:
+    def deferred(cls, growing: Growing, rows: int, support: Support | None = None) -> Draft:
         """Drafts of so many rows that are made in the pass that verifies them."""
         nothing: list[list[int]] = [[] for _ in range(rows)]
         return cls(nothing, [chain(0)] * rows, support=support, buckets=nothing, growing=growing)
@@ -122,7 +124,7 @@ class Draft:
 
     def settled(self) -> Draft:
         """The draft with its tokens: a deferred one is made now."""
-        return self if self.growing is None else replace(self.growing.now(), sources=self.sources)
+        return self if self.growing is None else self.growing.now()
 
     def trimmed(self) -> Draft:
         """The draft without distributions that no token was drawn from."""

@@ -23,8 +23,8 @@ class RoundPlan:
     """Name of the drafter; None if no drafter or several drafted."""
     drafted_steps: list[int]
     """Draft steps for each row, of drafts that were made before the pass."""
-    sources: list[Sequence[Source]]
-    """Per row, the drafts that its draft was combined from; empty if it was not combined."""
+    planned_sources: list[Sequence[Source]]
+    """`sources` of drafts that were made before the pass."""
 
     @property
     def buckets(self) -> list[list[int]]:
@@ -40,7 +40,16 @@ class RoundPlan:
 
     def steps_of(self, i: int) -> int:
         """Draft steps for a row."""
-        return self.drafted_steps[i] if self.proposal.grown is None else self.steps
+        grown = self.proposal.grown
+        if grown is None:
+            return self.drafted_steps[i]
+        return 0 if grown.free and grown.free[i] else self.steps
+
+    @property
+    def sources(self) -> Sequence[Sequence[Source]]:
+        """Per row, the drafts that its draft was combined from; empty if it was not combined."""
+        grown = self.proposal.grown
+        return (grown and grown.sources) or self.planned_sources
 
     @property
     def drafts(self) -> bool:

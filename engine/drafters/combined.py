@@ -17,7 +17,7 @@ from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Source, join
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.drafters.suffix import SuffixDrafter
+from specchat.engine.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.sequence.sequence import SequenceState
 
 _HEAD = (Source(HeadDrafter.name),)
@@ -39,6 +39,7 @@ class CombinedDrafter(Drafter):
         of_head, of_suffix = head.profile, suffix.profile
         self._first = len(of_head.buckets)
         """The first bucket of the suffix drafter, after those of the head."""
+        self._rules = suffix.rules and suffix.rules._replace(first=self._first, least=SURE, otherwise=head.name)
         self.kernel_head = head.kernel_head
         rates = {self._first + bucket: rate for bucket, rate in of_suffix.expected_rates.items()}
         self.profile = replace(
@@ -57,7 +58,8 @@ class CombinedDrafter(Drafter):
         """Start a row with both; its drafts are the head's, as those of the suffix drafter cost nothing."""
         of_head = self._head.admit(row)
         self._suffix.admit(row)
-        return replace(of_head, sure_bucket=partial(self._sure_bucket, row))
+        known = self._stored_bucket if self._by_kernels([row]) else self._sure_bucket
+        return replace(of_head, sure_bucket=partial(known, row))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""
@@ -74,8 +76,21 @@ class CombinedDrafter(Drafter):
     ) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others.
 
-        γ of adaptive rows with such a match is 0 (`RowProfile.sure_bucket`).
+        γ of adaptive rows with such a match is 0 (`RowProfile.sure_bucket`). Where other chats have none, the kernels
+        find those of the texts themselves.
         """
+        if self._by_kernels(rows) and not any(map(self._suffix.of_other_chats, rows)):
+            texts = [self._suffix.text(row).memory for row in rows]
+            return self._head.propose_after_texts(rows, gammas, budgets, texts, self._rules)
+        return self._propose_on_host(rows, gammas, budgets)
+
+    def _by_kernels(self, rows: Sequence[SequenceState]) -> bool:
+        """Whether the kernels draft for all of these rows, from their texts too."""
+        return self._rules is not None and all(map(self._head.grows, rows))
+
+    def _propose_on_host(
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
+    ) -> Draft:
         texts = [
             i
             for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True))
@@ -93,7 +108,7 @@ class CombinedDrafter(Drafter):
                 draft.steps = max(gammas[i] for i in heads)
             if not texts:
                 return draft
-        text = self._suffix.propose([rows[i] for i in texts], [rows[i].room for i in texts])
+        text = self._suffix.continuations([rows[i] for i in texts], [rows[i].room for i in texts])
         text.buckets = [self._shifted(found) for found in text.buckets or ()]
         text.sources = text.sources or [(Source(self._suffix.name),)] * len(texts)
         text.steps = 0
@@ -111,6 +126,10 @@ class CombinedDrafter(Drafter):
     def _sure_bucket(self, row: SequenceState) -> int | None:
         bucket = self._suffix.long_match(row)
         return None if bucket is None else self._first + bucket
+
+    def _stored_bucket(self, row: SequenceState) -> int | None:
+        stored = self._suffix.of_other_chats(row)
+        return self._first + stored[0][1] if stored else None
 
     def _shifted(self, buckets: Sequence[int]) -> list[int]:
         """Buckets of the suffix drafter among all."""

@@ -11,7 +11,7 @@ Other tokens are not drawn: the whole tree is known, and its best tokens are kep
 token is offered after a node, or none.
 
 This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
-(`engine.drafters.head.packed_layer`), bit by bit the same, and has its row's bias and penalties, which the reference
+(`engine.drafters.kernel_growth`), bit by bit the same, and has its row's bias and penalties, which the reference
 leaves to the target.
 """
 
@@ -36,6 +36,7 @@ from specchat.engine.device.device import to_device
 from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.kernels.sampling import DrawRequest
+from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.rng import Stream, uniforms
@@ -73,6 +74,8 @@ class Asked:
     """Positions."""
     budget: Budget | None
     """What it may cost, where that may be learnt."""
+    text: TextMemory | None = None
+    """What it is drafted from where that repeats, on the kernels."""
 
     @property
     def settled(self) -> Budget:

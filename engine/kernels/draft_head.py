@@ -1,11 +1,10 @@
-"""A draft head on packed weights: one kernel call per step of its layer, or for all steps of a tree that grows."""
+"""A draft head on packed weights: one kernel call per step of its layer."""
 
 from __future__ import annotations
 
 import weakref
 from array import array
 from collections.abc import Sequence
-from ctypes import addressof, c_int64
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +14,7 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.growing_trees import (
-    GrowingTrees,
-    GrownTree,
-    GrowthRules,
-    TargetStates,
-    c_reads,
-)
+from specchat.engine.kernels.growing_trees import GrowingTrees, GrowthRules, TargetStates, c_reads
 from specchat.engine.kernels.library import KernelError, library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows
@@ -124,23 +117,7 @@ class PackedHead:
         sizes = self._layer.shape.vocabulary, self._layer.embedding.rows
         for part, size in zip(support, sizes, strict=True):
             require(part, torch.int64, (size,), "a draft vocabulary")
-        return GrowingTrees(self.address, count, support, rules)
-
-    def grow(self, trees: GrowingTrees) -> list[GrownTree]:
-        """Grow trees without a pass of the target, in one call.
-
-        Raises:
-            KernelError: a slot or column does not exist.
-        """
-        size = 3 * trees.longest
-        drafted = (c_int64 * (size * len(trees.rows)))()
-        places = [addressof(drafted) + 8 * size * i for i in range(len(trees.rows))]
-        self._kernels.sk_head_grow(self.address, trees.c_for(places))
-        found = []
-        for i, row in enumerate(trees.rows):
-            starts = range(size * i, size * (i + 1), trees.longest)
-            found.append(GrownTree(*(drafted[start : start + row.count] for start in starts)))
-        return found
+        return GrowingTrees(self.address, count, support, rules, self._layer.embedding.rows)
 
     def run(
         self,

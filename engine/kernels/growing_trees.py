@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from ctypes import Array
+from ctypes import Array, addressof, c_int64
+from enum import IntEnum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.structures import CGrowing, CGrowth, CRead
+
+
+class Mark(IntEnum):
+    """`sk_mark` of a token."""
+
+    ENDS = 1
+    """Drafts from texts end with it."""
+    NEVER_DRAFTED = 2
+    """They never have it."""
 
 
 class GrowthRules(NamedTuple):
@@ -37,7 +47,7 @@ class GrownTree(NamedTuple):
     tokens: list[int]
     parents: list[int]
     """Parent of each token: 0 is the row's last token, i the i-th drafted one."""
-    grades: list[int]
+    buckets: list[int]
 
 
 class TargetStates(NamedTuple):
@@ -56,40 +66,54 @@ class GrowingTrees:
     """`sk_growing` for B trees, and what has to live as long; used again for each draft.
 
     Args:
-        head: `sk_head`.
+        head: `sk_head`; None for drafts from texts alone.
         count: B.
-        support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it.
+        support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it;
+            None without a head.
         rules: for all trees.
+        vocabulary: V.
     """
 
-    def __init__(self, head: int, count: int, support: tuple[Tensor, Tensor], rules: GrowthRules) -> None:
+    def __init__(
+        self, head: int | None, count: int, support: tuple[Tensor, Tensor] | None, rules: GrowthRules, vocabulary: int
+    ) -> None:
         self.head, self.longest = head, rules.longest
         self.rows = (CGrowth * count)()
         """[B], the tree to grow for each."""
-        known, places = support
+        known, places = (part.data_ptr() for part in support) if support else (None, None)
         edges = array("d", rules.edges)
         self._lasting = support, edges
         self._kept: object = None
         self._c = CGrowing(
             row_count=count,
             rows=self.rows,
-            known=known.data_ptr(),
-            places=places.data_ptr(),
-            vocabulary=places.shape[0],
+            known=known,
+            places=places,
+            vocabulary=vocabulary,
             edge_count=len(edges),
             **rules._asdict() | {"edges": edges.buffer_info()[0]},
         )
 
-    def fill(self, read: Sequence[TargetStates], width: int, threads: int, kept: object) -> None:
+    def fill(
+        self,
+        kept: object,
+        threads: int,
+        read: Sequence[TargetStates] = (),
+        width: int = 0,
+        marks: tuple[array[int], int] | None = None,
+    ) -> None:
         """Set what is new for a draft, next to `rows`.
 
         Args:
+            kept: memory that `rows` point to.
+            threads: number of threads, the caller included.
             read: new hidden states of the target.
             width: of them.
-            threads: number of threads, the caller included.
-            kept: memory that `rows` point to.
+            marks: `sk_mark` of each token, and the bucket of the first grade of tokens from texts; None without texts.
         """
-        self._kept = kept, read
+        self._kept = kept, read, marks
+        if marks:
+            self._c.marks, self._c.text_grade = marks[0].buffer_info()[0], marks[1]
         self._c.read_count, self._c.threads = len(read), threads
         if read:
             self._c.read = c_reads(read, width)
@@ -98,6 +122,22 @@ class GrowingTrees:
     def steps(self) -> int:
         """Number of draft steps, once they have grown without a pass."""
         return int(self._c.steps)
+
+    def grow(self) -> list[GrownTree]:
+        """Grow them without a pass of the target, in one call.
+
+        Raises:
+            KernelError: a slot or column does not exist.
+        """
+        size = 3 * self.longest
+        drafted = (c_int64 * (size * len(self.rows)))()
+        places = [addressof(drafted) + 8 * size * i for i in range(len(self.rows))]
+        library().c.sk_head_grow(self.head, self.c_for(places))
+        found = []
+        for i, row in enumerate(self.rows):
+            starts = range(size * i, size * (i + 1), self.longest)
+            found.append(GrownTree(*(drafted[start : start + row.count] for start in starts)))
+        return found
 
     def c_for(self, drafted: Sequence[int]) -> CGrowing:
         """`sk_growing` with the addresses of memory [3, longest], int64, for each row's tokens, parents and grades."""

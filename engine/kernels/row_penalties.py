@@ -8,15 +8,11 @@ from ctypes import pointer
 from typing import TYPE_CHECKING
 
 from specchat.engine.kernels.structures import CPenalties
+from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.request import Sampling
 
 if TYPE_CHECKING:
     from ctypes import _Pointer
-
-_ROOM = 1024
-"""Room for tokens after a text when its memory grows; it grows when less than half of it is left. The rounds of a call
-add fewer."""
-
 
 def break_flags(texts: Sequence[str], names: Iterable[str]) -> array[int]:
     """Flags [V], whether the name of a token contains one of the texts: DRY's sequence breakers."""
@@ -37,7 +33,7 @@ class RowPenalties:
         self, sampling: Sampling, tokens: Sequence[int], prompt: int, breaks: array[int] | None = None
     ) -> None:
         self.tokens = tokens
-        self._text, self._known = array("q"), 0
+        self._text = TextMemory()
         biased, bias = array("q", [t for t, _ in sampling.logit_bias]), array("f", [b for _, b in sampling.logit_bias])
         self._kept = (biased, bias, breaks)
         self._c = CPenalties(
@@ -58,10 +54,6 @@ class RowPenalties:
 
     def c(self) -> _Pointer[CPenalties]:
         """For the text as it is now."""
-        count = len(self.tokens)
-        if len(self._text) < count + _ROOM // 2:
-            self._text.extend([0] * (count + _ROOM - len(self._text)))
-        self._text[self._known : count] = array("q", self.tokens[self._known :])
-        self._known = self._c.count = count
-        self._c.text = self._text.buffer_info()[0]
+        self._text.append(self.tokens[self._text.count :])
+        self._c.text, self._c.count = self._text.address, self._text.count
         return self._pointer

@@ -23,9 +23,11 @@ from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
+from specchat.engine.drafters.kernel_growth import TextRules
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -210,7 +212,7 @@ class HeadDrafter(Drafter):
     def admit(self, row: SequenceState) -> RowProfile:
         """Find the hidden states that are known of the prompt; the target reads the other tokens again."""
         row.cached = min(row.cached, self._memory.admit(row))
-        if self._grows(row):
+        if self.grows(row):
             return RowProfile(grows=True)
 
         def offers(gamma: int) -> tuple[Sequence[int], Tree]:
@@ -234,33 +236,47 @@ class HeadDrafter(Drafter):
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
+        return self.propose_after_texts(rows, gammas, budgets)
+
+    def propose_after_texts(
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        budgets: Sequence[Budget | None] = (),
+        texts: Sequence[TextMemory] = (),
+        rules: TextRules | None = None,
+    ) -> Draft:
+        """`propose`, but first from the texts of the rows, all of which grow, if there are any."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
+        nothing = [None] * len(rows)
         asked = [
-            Asked(row, min(gamma, self._layer.deepest), budget)
-            for row, gamma, budget in zip(rows, gammas, budgets or [None] * len(rows), strict=True)
+            Asked(row, min(gamma, self._layer.deepest), budget, text)
+            for row, gamma, budget, text in zip(rows, gammas, budgets or nothing, texts or nothing, strict=True)
         ]
         kinds = []
         for each in asked:
-            grows = self._grows(each.row)
+            grows = self.grows(each.row)
             tree = None if grows else self._tree_for(each.row, each.gamma)
             kinds.append((grows, tree, tree is not None and not each.row.draws))
-        return draft_apart(kinds, lambda kind, mine: self._draft([asked[i] for i in mine], *kind[:2]), self._device)
+        return draft_apart(
+            kinds, lambda kind, mine: self._draft([asked[i] for i in mine], *kind[:2], rules), self._device
+        )
 
-    def _draft(self, asked: Sequence[Asked], grows: bool, tree: Tree | None) -> Draft:
+    def _draft(self, asked: Sequence[Asked], grows: bool, tree: Tree | None, rules: TextRules | None) -> Draft:
         """The drafts of rows that are alike: trees that grow, the same tree, or else chains."""
         rows = [each.row for each in asked]
         begins = self._memory.take_unread(rows)
         if grows:
             assert self._packed
-            return self._packed.grow(asked, begins, self._support, self._memory.has_read)
+            return self._packed.grow(asked, begins, self._support, self._memory.has_read, rules)
         trees = [tree or chain(each.gamma) for each in asked]
         longest = max(trees, key=len)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
         tokens, q = self._steps.draft(rows, begins, longest, u, branches=tree is not None)
         return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
 
-    def _grows(self, row: SequenceState) -> bool:
+    def grows(self, row: SequenceState) -> bool:
         """Whether its tree grows: not with lenience."""
         return self._packed is not None and self._branches and may_branch(row)
 

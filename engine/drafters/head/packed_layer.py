@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -17,32 +15,29 @@ from specchat.engine.backends.packed_acceptance import PenaltiesOfRows, RoundSta
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.decoding.proposal import Draft, Growing, Support
-from specchat.engine.decoding.tree import BRANCHES, tree_from
+from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
+from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill, fill_for_head
+from specchat.engine.drafters.tree_growth import Asked
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
-from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules, TargetStates
+from specchat.engine.kernels.growing_trees import GrowingTrees, TargetStates
 from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.kernels.sampling import c_settings
-from specchat.engine.kernels.structures import CGrowth
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.sampling.rng import Stream
 
 _CPU = torch.device("cpu")
 _MOST_UNFUSED = 64
 """Tokens whose hidden states are kept until they are needed: rounds that do not draft need not wait for the head."""
 _TIMED = 3
 """Steps that are timed to know what one takes."""
-_RULES = GrowthRules(EDGES, MAX_GAMMA, BRANCHES, LEAST, HOPE, Stream.DRAFT)
 _SCORED = 6
 """One in so many clusters is scored."""
 _MATRICES = ("fuse", "again", "token", "qkv", "out", "gate_up", "down")
@@ -156,30 +151,35 @@ class PackedLayer(HeadLayer):
             self._read, self._unfused = [], 0
 
     def grow(
-        self, asked: Sequence[Asked], begins: Sequence[int], support: Support, on_read: Callable[[int, int], None]
+        self,
+        asked: Sequence[Asked],
+        begins: Sequence[int],
+        support: Support,
+        on_read: Callable[[int, int], None],
+        rules: TextRules | None = None,
     ) -> Draft:
-        """A deferred draft of B rows: the trees that `engine.drafters.tree_growth.grow` gives.
+        """A deferred draft of B rows: the trees that `engine.drafters.tree_growth.grow` gives, where texts give none.
 
         Args:
             asked: [B], of rows of two tokens or more.
             begins: [B], the first place to read of each.
             support: the V' tokens that can be drafted.
             on_read: called with a slot, and up to which place it has been read.
+            rules: of drafts from texts; None if there are none.
         """
         drawn = [each.row.draws for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None
         address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
         if len(asked) not in self._trees:
-            self._trees[len(asked)] = self._head.trees(len(asked), support, _RULES)
+            self._trees[len(asked)] = self._head.trees(len(asked), support, RULES)
         trees = self._trees[len(asked)]
         kept = [
-            _fill(row, each, begin, address + stride * i, self._penalties)
+            (fill(row, each, rules), fill_for_head(row, each, begin, address + stride * i, self._penalties))
             for i, (row, each, begin) in enumerate(zip(trees.rows, asked, begins, strict=True))
         ]
-        trees.fill(self._read, self._head.width, torch.get_num_threads(), (q, kept))
+        trees.fill((q, kept), torch.get_num_threads(), self._read, self._head.width, rules and rules[:2])
         self._read, self._unfused = [], 0
-        growing = GrowingTreesOfHead(self._head, trees, drawn, q, support, on_read)
-        return Draft.deferred(growing, len(asked), support)
+        return Draft.deferred(KernelGrowth(trees, drawn, q, support, rules, on_read), len(asked), support)
 
     def _q_of(self, rows: int, support: Support) -> Tensor:
         """Memory for the distributions of so many rows [B, longest, V'], used again for the next draft."""
@@ -227,34 +227,6 @@ class PackedLayer(HeadLayer):
         return self.scores
 
 
-@dataclass(frozen=True, slots=True)
-class GrowingTreesOfHead(Growing):
-    """Trees of B rows that the kernels grow (`engine.decoding.proposal.Growing`)."""
-
-    head: PackedHead
-    trees: GrowingTrees
-    drawn: list[bool]
-    q: Tensor | None
-    support: Support
-    on_read: Callable[[int, int], None]
-
-    def now(self) -> Draft:
-        """Grow them without a pass; the draft."""
-        draft = self.made(self.head.grow(self.trees), self.trees.steps).trimmed()
-        # The memory of its distributions is that of the next draft, which may be one of the same round.
-        return draft if draft.q is None else replace(draft, q=draft.q.clone())
-
-    def made(self, found: Sequence[GrownTree], steps: int) -> Draft:
-        """The draft of trees that have grown."""
-        for row in self.trees.rows:
-            self.on_read(row.slot, row.end)
-        trees = [
-            (tree.tokens, [grade + GRADES * is_drawn for grade in tree.grades], tree_from(tuple(tree.parents)))
-            for tree, is_drawn in zip(found, self.drawn, strict=True)
-        ]
-        return draft_of(trees, self.drawn, self.q, self.support, steps)
-
-
 def can_be_packed(head: DraftHead) -> bool:
     """Whether the kernels can compute with a head whose linear layers have been quantised."""
     shape = head.shape
@@ -263,36 +235,6 @@ def can_be_packed(head: DraftHead) -> bool:
     except KernelError:
         return False
     return all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
-
-
-def _fill(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: PenaltiesOfRows) -> object:
-    """Set the tree to grow for a row; the memory that it points to.
-
-    Args:
-        growth: set.
-        asked: what the tree may be.
-        begin: first place that the head has to read.
-        q: address of the distributions of each node's children, if they are drawn.
-        penalties: of all rows.
-
-    Raises:
-        KernelError: its budget has prices or rates for other trees.
-    """
-    row, budget = asked.row, asked.settled
-    first = GRADES if row.draws else 0
-    if len(budget.passes) != MAX_GAMMA + 1 or len(budget.rates) < first + GRADES:
-        raise KernelError(f"a tree needs {MAX_GAMMA + 1} costs and {GRADES} rates")
-    # The last place is scored even where it has been read.
-    begin = min(begin, len(row.tokens) - 2)
-    ids, numbers = array("q", row.tokens[begin + 1 :]), budget.numbers
-    growth.slot, growth.begin, growth.end, growth.depth = row.slot, begin, begin + len(ids), asked.depth
-    growth.line, growth.repeatable, growth.step = budget.line, budget.repeatable, budget.step
-    growth.ids, growth.passes = ids.buffer_info()[0], numbers.buffer_info()[0]
-    growth.rates = growth.passes + 8 * (len(budget.passes) + first)
-    growth.sampling = c_settings(row.request.sampling) if row.draws else None
-    growth.penalties = penalties.of(row).c() if row.adjusts else None
-    growth.seed, growth.number, growth.q = row.seed, row.rounds, q if row.draws else 0
-    return ids, numbers
 
 
 def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, positions: int, window: int) -> PackedHead:

@@ -228,10 +228,7 @@ int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
 }
 
 int32_t sk_head_grow(sk_head* head, sk_growing* growing) {
-    return guarded([&]() -> std::string {
-        std::string fault = head->head.fault(growing->read_count, growing->read);
-        return fault.empty() ? head->head.grow(*growing) : fault;
-    });
+    return guarded([&] { return sk::grow(head ? &head->head : nullptr, *growing); });
 }
 
 int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 19
+#define SK_ABI 20
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -29,6 +29,8 @@ enum sk_format : int32_t {
 };
 
 enum sk_variant_id : int32_t { SK_SCALAR = 1, SK_AVX2 = 2, SK_AVX512 = 4, SK_NEON = 8, SK_AMX = 16 };
+// What drafts from the text end with, and what they never have.
+enum sk_mark : uint8_t { SK_ENDS = 1, SK_NEVER_DRAFTED = 2 };
 enum sk_activation : int32_t {
     SK_SILU = 0,
     SK_GELU_TANH = 1,
@@ -208,14 +210,20 @@ struct sk_penalties {
     const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token
 };
 
-// A row's draft by a head, a tree that grows step by step as `engine.drafters.tree_growth` says. Node 0 is the
-// row's last token, node i the i-th drafted one.
+// A row's draft: what its text continues with where that repeats, or else by a head a tree that grows step by step as
+// `engine.drafters.tree_growth` says. Node 0 is the row's last token, node i the i-th drafted one.
 struct sk_growth {
-    int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one
-    int32_t depth;                // maximum depth
+    int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one; then `begin` is `end`
+    int32_t depth;                // maximum depth of a tree of the head; 0 for none
     int32_t line;                 // depth that is drafted regardless of cost
     int32_t repeatable;           // whether its growth must not depend on other rows
+    int32_t first_grade;          // is added to the grades of the head's tokens
+    int32_t room, text_least;     // maximum number of tokens from the text, and least grade of the first
+    int32_t from_text;            // output: whether the tokens are from the text, and not drawn
     const int64_t* ids;           // [end - begin], the tokens of those columns
+    int64_t* text;                // [text_count], all tokens of the row, with room for what the rounds of a call add; null:
+    int64_t text_count;           // the head drafts, whether the text repeats or not
+    const double* text_rates;     // probability that a token of the text's grades is accepted
     const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
     const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted
     double step;                  // cost of a draft step
@@ -235,6 +243,7 @@ struct sk_growing {
     const int64_t* known;  // [V'], the draft vocabulary as target token ids
     const int64_t* places; // [vocabulary], index of each token in it, any for others
     int64_t vocabulary;    // of the target
+    const uint8_t* marks;  // [vocabulary], `sk_mark`, 0 for most tokens; null where no row has a text
     const double* edges;   // [edge_count], lower limits of the confidence grades
     int32_t edge_count;
     int32_t longest;       // maximum number of tokens per tree
@@ -242,6 +251,7 @@ struct sk_growing {
     int32_t stream;        // of the random numbers
     double least, hope;    // minimum cost of a token; acceptance probability of an accepted node's likeliest child
     int32_t threads;
+    int32_t text_grade;    // of tokens of the text's first grade
     int32_t steps;         // output: number of draft steps
 };
 

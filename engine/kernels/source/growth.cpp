@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "text_match.h"
+
 namespace sk {
 
 namespace {
@@ -13,11 +15,34 @@ void sort_by(std::vector<Value>& values, Key key) {
 
 }  // namespace
 
-Growth::Growth(const sk_growing& all, sk_growth& row, int64_t source)
-    : all_(all), row_(row), final_(row.sampling || row.line > 0), nodes_{{0, 1.0, source}} {
+Growth::Growth(const sk_growing& all, sk_growth& row) : all_(all), row_(row), final_(row.sampling || row.line > 0) {
     floor_ = row.passes[1] - row.passes[0];
     for (int32_t i = 1; i < all.longest; i++) floor_ = std::min(floor_, row.passes[i + 1] - row.passes[i]);
     floor_ = std::max(floor_, all.least);
+    row.from_text = 0;
+}
+
+void Growth::continue_text() {
+    if (!row_.text) return;
+    TextMatch match(row_.text, row_.text_count);
+    double chance = 1, gained = 0, most = 0;
+    int32_t best = 0;
+    for (uint8_t mark = 0; count() < row_.room && mark != SK_ENDS;) {
+        const auto [token, grade] = match.next();
+        if (token < 0 || token >= all_.vocabulary || (tokens_.empty() && grade < row_.text_least)) break;
+        mark = all_.marks[token];
+        if (mark == SK_NEVER_DRAFTED) break;
+        if (row_.line == 0) chance *= row_.text_rates[grade];
+        parents_.push_back(count());
+        tokens_.push_back(token);
+        grades_.push_back(all_.text_grade + grade);
+        gained += chance;
+        if (row_.line > 0 || gained - row_.passes[count()] > most) best = count(), most = gained - row_.passes[best];
+    }
+    tokens_.resize(size_t(best));
+    parents_.resize(size_t(best));
+    grades_.resize(size_t(best));
+    if (best) row_.from_text = 1, final_ = true;
 }
 
 const std::vector<Offered>& Growth::offers(const float* shares) {
@@ -108,10 +133,11 @@ void Growth::finish() {
     std::vector<int64_t> places(tokens_.size() + 1, 0);
     int64_t *tokens = row_.drafted, *parents = tokens + all_.longest, *grades = parents + all_.longest;
     row_.count = 0;
+    const int32_t first = row_.from_text ? 0 : row_.first_grade;
     for (int32_t i : kept) {
         tokens[row_.count] = tokens_[size_t(i)];
         parents[row_.count] = places[size_t(parents_[size_t(i)])];
-        grades[row_.count] = grades_[size_t(i)];
+        grades[row_.count] = first + grades_[size_t(i)];
         places[size_t(i) + 1] = ++row_.count;
     }
 }
@@ -133,6 +159,20 @@ void Growth::rank(const GrownNode& node, const float* shares) {
 double Growth::price(size_t more) const {
     const size_t count = std::min(tokens_.size() + more, size_t(all_.longest) - 1);
     return std::max(row_.passes[count + 1] - row_.passes[count], all_.least);
+}
+
+std::vector<Growth> growths_from_text(sk_growing& all) {
+    std::vector<Growth> growths;
+    for (int64_t r = 0; r < all.row_count; r++) {
+        growths.emplace_back(all, all.rows[r]);
+        growths.back().continue_text();
+    }
+    return growths;
+}
+
+void grow_from_text(sk_growing& all) {
+    all.steps = 0;
+    for (Growth& growth : growths_from_text(all)) growth.finish();
 }
 
 void choose_expanded(std::vector<Growth>& growths) {

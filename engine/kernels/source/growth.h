@@ -33,10 +33,16 @@ struct Promising {
 
 class Growth {
    public:
-    // `source` is the first of the places scored.
-    Growth(const sk_growing& all, sk_growth& row, int64_t source);
+    Growth(const sk_growing& all, sk_growth& row);
 
-    const sk_growth& row() const { return row_; }
+    // Drafts what the text continues with, if it repeats and that is expected to pay; else nothing.
+    void continue_text();
+
+    // The head drafts: the root's scores are at place `source`.
+    void start(int64_t source) { nodes_ = {{0, 1.0, source}}; }
+    bool needs_head() const { return row_.depth > 0 && tokens_.empty(); }
+
+    sk_growth& row() const { return row_; }
     bool drawn() const { return row_.sampling != nullptr; }
     int32_t depth() const { return level_ - 1; }  // of the nodes that `offers` was called for
     int32_t count() const { return int32_t(tokens_.size()); }
@@ -77,7 +83,7 @@ class Growth {
 
     const sk_growing& all_;
     sk_growth& row_;
-    bool final_;  // all candidates stay; else the best subset is kept at the end
+    bool final_;  // all tokens stay; else the best subset is kept at the end
     double floor_;
     std::vector<int64_t> tokens_;
     std::vector<int32_t> parents_, grades_;
@@ -89,6 +95,12 @@ class Growth {
     std::vector<Promising> promising_;
     double gain_ = 0;
 };
+
+// Of each row, its tree with what its text continues with.
+std::vector<Growth> growths_from_text(sk_growing& all);
+
+// Drafts of the text alone.
+void grow_from_text(sk_growing& all);
 
 // Decides which rows take one more draft step and stops the others. Repeatable rows decide alone; the cost of a step is
 // shared by the rest.

@@ -11,12 +11,15 @@ namespace sk {
 
 namespace {
 
-// What the rows have to read, of each the last place judged.
-Places unread(const sk_growing& all) {
+// What the rows that the head drafts for have to read, of each the last place judged; it counts as read then.
+Places unread(std::vector<Growth>& growths) {
     Places places;
-    for (int64_t r = 0; r < all.row_count; r++) {
-        const sk_growth& row = all.rows[r];
+    for (Growth& growth : growths) {
+        if (!growth.needs_head()) continue;
+        growth.start(int64_t(places.judged.size()));
+        sk_growth& row = growth.row();
         for (int32_t at = row.begin; at < row.end; at++) places.add(row.ids[at - row.begin], row.slot, at, at, at);
+        row.begin = row.end;
         places.judge();
     }
     return places;
@@ -48,14 +51,12 @@ std::string Head::grow(sk_growing& all) {
     start(all.threads);
     const int64_t size = layer_.model().vocabulary;
     if (size < all.branches) return "the draft vocabulary has fewer tokens than may follow one";
-    std::vector<Growth> growths;
-    for (int64_t r = 0; r < all.row_count; r++) {
+    for (int64_t r = 0; r < all.row_count; r++)
         if (all.rows[r].begin >= all.rows[r].end) return "a row has no place to read";
-        growths.emplace_back(all, all.rows[r], r);
-    }
+    std::vector<Growth> growths = growths_from_text(all);
     take_in(all.read_count, all.read);
     all.steps = 0;
-    for (Places places = unread(all); !places.ids.empty(); places = expanded(growths)) {
+    for (Places places = unread(growths); !places.ids.empty(); places = expanded(growths)) {
         const int64_t judged = int64_t(places.judged.size());
         sk_head_step next{places.batch(logits_.reserve(judged * size), nullptr, shares_.reserve(judged * all.branches),
                                        all.branches, all.threads),
@@ -73,7 +74,7 @@ std::string Head::grow(sk_growing& all) {
     }
     for (Growth& growth : growths) growth.finish();
     // The next pass of the target leaves nothing of these weights in the caches.
-    pool_.will_fetch(weights_);
+    if (all.steps) pool_.will_fetch(weights_);
     return "";
 }
 

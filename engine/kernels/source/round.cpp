@@ -8,6 +8,15 @@
 
 namespace sk {
 
+std::string grow(Head* head, sk_growing& growing) {
+    if (!head) {
+        grow_from_text(growing);
+        return "";
+    }
+    std::string wrong = head->fault(growing.read_count, growing.read);
+    return wrong.empty() ? head->grow(growing) : wrong;
+}
+
 std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
     const auto started = std::chrono::steady_clock::now();
     std::string wrong = round.growing ? grow(head, round) : "";
@@ -45,14 +54,13 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
 
 std::string Round::grow(Head* head, sk_round& round) {
     sk_growing& growing = *round.growing;
-    if (!head || growing.row_count != round.rows.count) return "drafts that grow need a head, and a tree for each row";
+    if (growing.row_count != round.rows.count) return "drafts that grow need a tree for each row";
     if (growing.longest != round.rows.most) return "drafts that grow need as much room as other drafts";
-    std::string wrong = head->fault(growing.read_count, growing.read);
-    if (wrong.empty()) wrong = head->grow(growing);
+    std::string wrong = sk::grow(head, growing);
     round.steps = growing.steps;
     for (int64_t i = 0; wrong.empty() && i < growing.row_count; i++) {
         round.rows.rows[i].count = growing.rows[i].count;
-        round.rows.rows[i].q = growing.rows[i].q;
+        round.rows.rows[i].q = growing.rows[i].from_text ? nullptr : growing.rows[i].q;
     }
     return wrong;
 }

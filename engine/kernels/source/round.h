@@ -11,9 +11,12 @@
 
 namespace sk {
 
+// Drafts of all rows, by a head if it is not null; what is wrong, or nothing.
+std::string grow(Head* head, sk_growing& growing);
+
 class Round {
    public:
-    // What is wrong, or nothing; `head` grows drafts.
+    // What is wrong, or nothing; `head`, which may be null, grows drafts.
     std::string run(Decoder& decoder, Head* head, sk_round& round);
 
    private:

@@ -70,10 +70,15 @@ std::string Rounds::prepare(sk_round& next, const sk_round& before) {
         if (to.penalties) extend(*to.penalties, tokens);
         if (!next.growing) continue;
         sk_growth& growth = next.growing->rows[r];
-        growth.begin = growth.end;
         growth.end += added;
         growth.ids = tokens.data();
+        if (growth.text) {
+            std::copy(tokens.begin(), tokens.end(), growth.text + growth.text_count);
+            growth.text_count += added;
+            growth.ids = growth.text + growth.begin + 1;
+        }
         growth.depth = std::min(growth.depth, to.left - 1);
+        growth.room = std::min(growth.room, to.left - 1);
         growth.number++;
         growth.drafted = to.drafted;
         if (growth.penalties && growth.penalties != to.penalties) extend(*growth.penalties, tokens);

@@ -1,0 +1,140 @@
+"""Drafts that the kernels grow at the beginning of a round: from the text of a row where it repeats, else by a head."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from specchat.engine.backends.packed_acceptance import PenaltiesOfRows
+from specchat.engine.decoding.proposal import Draft, Growing, Source, Support
+from specchat.engine.decoding.tree import BRANCHES, tree_from
+from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked
+from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules
+from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.sampling import c_settings
+from specchat.engine.kernels.structures import CGrowth
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling.rng import Stream
+
+RULES = GrowthRules(EDGES, MAX_GAMMA, BRANCHES, LEAST, HOPE, Stream.DRAFT)
+
+
+class TextRules(NamedTuple):
+    """How drafts are taken from texts."""
+
+    marks: array[int]
+    """`sk_mark` of each of the V tokens."""
+    first: int
+    """Bucket of grade 0."""
+    least: int
+    """Grade of the first token of a draft, at least."""
+    name: str
+    """What such drafts are called."""
+    otherwise: str = ""
+    """What those of the head are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelGrowth(Growing):
+    """Drafts of B rows that the kernels grow (`engine.decoding.proposal.Growing`).
+
+    Args:
+        trees: to be grown.
+        drawn: rows whose trees are drawn by the head.
+        q: [B, longest, V'], of drawn trees.
+        support: the V' tokens that the head can draft.
+        rules: of drafts from texts.
+        on_read: called with a slot, and up to which place the head has read it.
+    """
+
+    trees: GrowingTrees
+    drawn: list[bool]
+    q: Tensor | None = None
+    support: Support | None = None
+    rules: TextRules | None = None
+    on_read: Callable[[int, int], None] = lambda *_: None
+
+    def now(self) -> Draft:
+        """Grow them without a pass; the draft."""
+        draft = self.made(self.trees.grow(), self.trees.steps).trimmed()
+        # The memory of its distributions is that of the next draft, which may be one of the same round.
+        return draft if draft.q is None else replace(draft, q=draft.q.clone())
+
+    def made(self, found: Sequence[GrownTree], steps: int) -> Draft:
+        """The draft of trees that have grown."""
+        for row in self.trees.rows:
+            self.on_read(row.slot, row.begin)
+        first = self.rules.first if self.rules else 0
+        free = [self.rules is not None and bool(tree.buckets) and tree.buckets[0] >= first for tree in found]
+        drawn = [is_drawn and not is_free for is_drawn, is_free in zip(self.drawn, free, strict=True)]
+        if self.q is not None and not all(self.drawn):  # an empty mask would wake torch's threads next to the kernels'
+            self.q[[not each for each in self.drawn]] = 0
+        return Draft(
+            [tree.tokens for tree in found],
+            [tree_from(tuple(tree.parents)) for tree in found],
+            self.q,
+            self.support,
+            None if self.q is None else drawn,
+            [tree.buckets for tree in found],
+            steps,
+            self.rules and [(Source(self.rules.name if each else self.rules.otherwise),) for each in free],
+            free=free,
+        )
+
+
+def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
+    """Set what a row's draft may be; the memory that is pointed to.
+
+    Args:
+        growth: set.
+        asked: what the draft may be.
+        rules: of drafts from texts; None if there are none.
+
+    Raises:
+        KernelError: its budget has prices or rates for other drafts.
+    """
+    row, budget = asked.row, asked.settled
+    if len(budget.passes) != MAX_GAMMA + 1:
+        raise KernelError(f"a draft needs {MAX_GAMMA + 1} costs")
+    numbers = budget.numbers
+    growth.slot, growth.depth, growth.room = row.slot, asked.depth, min(row.room, MAX_GAMMA)
+    growth.line, growth.repeatable, growth.step = budget.line, budget.repeatable, budget.step
+    growth.passes = numbers.buffer_info()[0]
+    growth.number = row.rounds
+    growth.text, growth.sampling, growth.q = None, None, None
+    if rules and asked.text and (budget.line or len(budget.rates) > rules.first):
+        growth.text, growth.text_count, growth.text_least = asked.text.address, asked.text.count, rules.least
+        growth.text_rates = growth.passes + 8 * (len(budget.passes) + rules.first)
+    return numbers, asked.text
+
+
+def fill_for_head(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: PenaltiesOfRows) -> object:
+    """Set what a head needs for a row's tree, after `fill`; the memory that is pointed to.
+
+    Args:
+        growth: set.
+        asked: what the tree may be.
+        begin: first place that the head has to read.
+        q: address of the distributions of each node's children, if they are drawn.
+        penalties: of all rows.
+
+    Raises:
+        KernelError: its budget has rates for other trees.
+    """
+    row = asked.row
+    growth.first_grade = GRADES if row.draws else 0
+    if len(asked.settled.rates) < growth.first_grade + GRADES:
+        raise KernelError(f"a tree needs {GRADES} rates")
+    # The last place is scored even where it has been read.
+    begin = min(begin, len(row.tokens) - 2)
+    ids = array("q", row.tokens[begin + 1 :])
+    growth.begin, growth.end, growth.ids = begin, begin + len(ids), ids.buffer_info()[0]
+    growth.rates = growth.passes + 8 * (MAX_GAMMA + 1 + growth.first_grade)
+    growth.sampling = c_settings(row.request.sampling) if row.draws else None
+    growth.penalties = penalties.of(row).c() if row.adjusts else None
+    growth.seed, growth.q = row.seed, q if row.draws else 0
+    return ids
