@@ -37,6 +37,8 @@ class RowProfile:
     """Shape of its drafts by γ, if known before drafting."""
     grows: bool = False
     """Whether it decides while drafting how long a draft is, within a `Budget`."""
+    free: bool = False
+    """Whether its drafts take no draft step, so that no γ has to be chosen."""
     sure_bucket: Callable[[], int | None] = lambda: None
     """Bucket of the first token of its next draft, if that takes no draft step and is nearly always right."""
 

@@ -200,7 +200,7 @@ class Planner:
         """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
         drafter, same = self.drafters.of(rows[0]), len({row.drafter for row in rows}) == 1
         plain = not any(proposal.lengths) and (drafter.name == NO_DRAFTER or drafter.kernel_head is not None)
-        if not (same and (plain or proposal.growing)) or not all(row.rounds for row in rows):
+        if not (same and (plain or proposal.growing)) or not all(row.rounds for row in rows) or self._controller.tries:
             return 1
         proposal.head = drafter.kernel_head
         fitting = int(_TOGETHER_S / self._costs.of_batch(len(rows)).plain_s)
@@ -226,13 +226,15 @@ class Planner:
         budgets: list[Budget | None] = [None] * len(rows)
         if not adaptive:
             return budgets
-        acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
-        chosen = self._controller.choose(acceptances, [gammas[i] for i in adaptive], len(rows))
-        for i, gamma in zip(adaptive, chosen, strict=True):
+        acceptances = {i: self._acceptances[rows[i].request.request_id] for i in adaptive}
+        free = [i for i in adaptive if self._profiles[rows[i].request.request_id].free]
+        asked = [i for i in adaptive if i not in free]
+        chosen = self._controller.choose([acceptances[i] for i in asked], [gammas[i] for i in asked], len(rows))
+        for i, gamma in zip((*asked, *free), (*chosen, *[0] * len(free)), strict=True):
             gammas[i] = gamma
-        growing = [k for k, acceptance in enumerate(acceptances) if acceptance.growing]
-        for k in growing:
-            budgets[adaptive[k]] = self._controller.budget(acceptances[k], len(rows), len(growing))
+        growing = [i for i in adaptive if acceptances[i].growing]
+        for i in growing:
+            budgets[i] = self._controller.budget(acceptances[i], len(rows), len(growing))
         return budgets
 
     def _trim(

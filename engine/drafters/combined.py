@@ -80,6 +80,8 @@ class CombinedDrafter(Drafter):
         find those of the texts themselves.
         """
         if self._by_kernels(rows) and not any(map(self._suffix.of_other_chats, rows)):
+            if self._rules and not any(gammas):
+                return self._suffix.grow(rows, gammas, budgets, self._rules)
             texts = [self._suffix.text(row).memory for row in rows]
             return self._head.propose_after_texts(rows, gammas, budgets, texts, self._rules)
         return self._propose_on_host(rows, gammas, budgets)

@@ -104,7 +104,7 @@ def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
     growth.slot, growth.depth, growth.room = row.slot, asked.depth, min(row.room, MAX_GAMMA)
     growth.line, growth.repeatable, growth.step = budget.line, budget.repeatable, budget.step
     growth.passes = numbers.buffer_info()[0]
-    growth.number = row.rounds
+    growth.begin, growth.end, growth.number = 0, 0, row.rounds
     growth.text, growth.sampling, growth.q = None, None, None
     if rules and asked.text and (budget.line or len(budget.rates) > rules.first):
         growth.text, growth.text_count, growth.text_least = asked.text.address, asked.text.count, rules.least

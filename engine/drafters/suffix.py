@@ -151,20 +151,27 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
 
     def admit(self, row: SequenceState) -> RowProfile:
         """Read the prompt."""
-        return replace(super().admit(row), grows=self.rules is not None)
+        return replace(super().admit(row), grows=self.rules is not None, free=self.rules is not None)
 
     def propose(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """The continuation of each row's longest match."""
         if self.rules and not any(map(self.of_other_chats, rows)):
-            return self._grow(rows, gammas, budgets, self.rules)
+            return self.grow(rows, gammas, budgets, self.rules)
         return self.continuations(rows, [row.room for row in rows] if self.rules else gammas)
 
-    def _grow(
+    def grow(
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None], rules: TextRules
     ) -> Draft:
-        """The same, found by the kernels at the beginning of their round."""
+        """Continuations that the kernels find at the beginning of their round.
+
+        Args:
+            rows: B.
+            gammas: [B]; of a row without a budget, tokens that are drafted whatever they cost.
+            budgets: [B], or empty.
+            rules: of such drafts.
+        """
         count = len(rows)
         if count not in self._trees:
             self._trees[count] = GrowingTrees(None, count, None, RULES, len(rules.marks))

@@ -133,7 +133,7 @@ class Decoder:
             rounds: memory of `round_memory`, for as many rounds as may be run; the first one is filled.
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
-            head: address of what reads their hidden states between rounds, if nothing grows.
+            head: address of what reads their hidden states between rounds, if no head drafts.
             ends: tokens that end a reply, and with it the rounds.
 
         Returns:
@@ -147,7 +147,7 @@ class Decoder:
         if taps:
             first.c.tap_count, first.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
         first.c.growing = growing and pointer(growing.c_for([row.drafted for row in first.rows]))
-        head = growing.head if growing else head
+        head = (growing and growing.head) or head
         ran: int = self._kernels.sk_rounds_run(
             self._c, head, first.c, len(rounds), c_ends.buffer_info()[0], len(c_ends)
         )

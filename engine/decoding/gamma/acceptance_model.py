@@ -109,6 +109,11 @@ class Experience:
         accepted, expected = self._counts[self._method(bucket)]
         return min(1.0, accepted / expected)
 
+    @property
+    def factors(self) -> list[float]:
+        """`factor` of each method."""
+        return [self.factor(bucket) for bucket in self.methods]
+
     def calibrate(self, bucket: int, accepted: int, expected: float) -> None:
         """Learn how many tested tokens of a draft were accepted, and how many were expected to be.
 
@@ -150,6 +155,8 @@ class AcceptanceModel:
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
         self._surest: float | None = None
+        self._rates: tuple[list[float], dict[int, float]] | None = None
+        """`rates` for unchanged beliefs, and the factors that they were computed with."""
 
     @property
     def surest(self) -> float:
@@ -164,13 +171,13 @@ class AcceptanceModel:
     def rates(self) -> dict[int, float]:
         """By bucket, the probability that a token is accepted if its parent was."""
         self._fade()
-        experience, rates = self.experience, dict[int, float]()
-        factor = experience.factor(next(iter(self._means)))
-        for bucket, means in self._means.items():
-            if bucket in experience.methods:
-                factor = experience.factor(bucket)
-            rates[bucket] = means[1] * factor
-        return rates
+        factors = self.experience.factors
+        if self._rates is None or factors != self._rates[0]:
+            rates, methods = dict[int, float](), self.experience.methods
+            for bucket in sorted(self._means):
+                rates[bucket] = self._means[bucket][1] * factors[bisect_right(methods, bucket) - 1]
+            self._rates = factors, rates
+        return self._rates[1]
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """Probability that each token is accepted, and with it all that it follows.
@@ -229,7 +236,7 @@ class AcceptanceModel:
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
         self._offered.clear()
-        self._surest = None
+        self._surest = self._rates = None
 
     def _mean_power(self, bucket: int, n: int) -> float:
         means = self._means[bucket]

@@ -17,7 +17,7 @@ class Budget:
     step: float
     """Of one more draft step, this row's share."""
     rates: Mapping[int, float]
-    """The chance that a token is accepted where the one before it was, by its bucket."""
+    """The chance that a token is accepted where the one before it was, by bucket, in ascending order."""
     line: int = 0
     """Positions that are drafted for whatever they cost: one token each at least."""
     repeatable: bool = False
@@ -26,4 +26,4 @@ class Budget:
     @cached_property
     def numbers(self) -> array[float]:
         """The prices of passes, and the rates of buckets 0, 1, …, for the kernels."""
-        return array("d", (*self.passes, *(self.rates[bucket] for bucket in sorted(self.rates))))
+        return array("d", (*self.passes, *self.rates.values()))

@@ -58,7 +58,10 @@ class GammaController:
         self._question, self._chosen = list[object](), list[int]()
         """For which rows and rooms γ was chosen, and the choice: it holds until something has been learnt."""
         self._budgets: dict[tuple[AcceptanceModel, int], Budget] = {}
-        """Results of `budget`, which hold as long."""
+        self._prices: dict[int, list[float]] = {}
+        """Results of `budget`, and its prices of passes by growing rows, which hold as long."""
+        self.tries = False
+        """Whether the last choice is a trial, for one round."""
 
     def acceptance(
         self,
@@ -85,9 +88,10 @@ class GammaController:
         costs = self._costs.of_batch(rows)
         sharing, tokens = (growing, growing) if costs.ragged else (rows, 1)
         price = max(1.0, self._speed) * rows / sharing
-        passes = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
+        if growing not in self._prices:
+            self._prices[growing] = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
         step = costs.drafting(acceptance.drafter, 2) - costs.drafting(acceptance.drafter, 1)
-        return Budget(passes, price * step, acceptance.rates)
+        return Budget(self._prices[growing], price * step, acceptance.rates)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to draft for, per row; 0 for no draft.
@@ -98,6 +102,7 @@ class GammaController:
             rows: size of the batch.
         """
         question, gammas = [rows, *acceptances, *rooms], [0] * len(acceptances)
+        self.tries = False
         if self._costs.lacks_plain(rows):
             return gammas
         if question == self._question:
@@ -109,13 +114,15 @@ class GammaController:
             most = self._longest([acceptances[i] for i in group], [rooms[i] for i in group], costs) if group else 0
             for i in group:
                 gammas[i] = min(most, rooms[i])
-        if self._saved == saved:  # else it is a trial, for one round
+        self.tries = self._saved != saved
+        if not self.tries:
             self._question, self._chosen = question, [*gammas]
         return gammas
 
     def _forget_choice(self) -> None:
         self._question = []
         self._budgets.clear()
+        self._prices.clear()
 
     def least_rate(self, rows: int) -> float:
         """The acceptance rate from which verifying tokens pays if they take no draft step."""

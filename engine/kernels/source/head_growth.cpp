@@ -51,9 +51,9 @@ std::string Head::grow(sk_growing& all) {
     start(all.threads);
     const int64_t size = layer_.model().vocabulary;
     if (size < all.branches) return "the draft vocabulary has fewer tokens than may follow one";
-    for (int64_t r = 0; r < all.row_count; r++)
-        if (all.rows[r].begin >= all.rows[r].end) return "a row has no place to read";
     std::vector<Growth> growths = growths_from_text(all);
+    for (const Growth& growth : growths)
+        if (growth.needs_head() && growth.row().begin >= growth.row().end) return "a row has no place to read";
     take_in(all.read_count, all.read);
     all.steps = 0;
     for (Places places = unread(growths); !places.ids.empty(); places = expanded(growths)) {

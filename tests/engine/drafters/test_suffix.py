@@ -1,4 +1,4 @@
-"""The suffix automaton against a search of the whole text, and what the drafter makes of it."""
+"""The suffix drafter against a search of the whole text, and the kernels' search against its own."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.drafters.suffix import SuffixAutomaton, SuffixDrafter
+from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
+from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.sequence import SequenceState
 
 texts = st.lists(st.integers(0, 3), max_size=60)
+WORDS = 16
 
 
-def automaton(tokens: Sequence[int]) -> SuffixAutomaton:
-    made = SuffixAutomaton()
+def text_of(tokens: Sequence[int]) -> RepeatedText:
+    made = RepeatedText()
     made.extend(tokens)
     return made
 
@@ -36,46 +38,54 @@ def longest_match(text: Sequence[int]) -> int:
 
 @given(texts)
 def test_the_match_is_the_longest_suffix_that_occurred_before(text: list[int]) -> None:
-    state, length = automaton(text).matched
-    assert length == longest_match(text)
-    assert (state == 0) == (length == 0)
+    assert text_of(text).matched == min(longest_match(text), 32)
 
 
-@given(texts)
-def test_the_likeliest_token_has_followed_the_match(text: list[int]) -> None:
-    made = automaton(text)
-    state, length = made.matched
-    if length:
-        seen = followers(text, text[len(text) - length :])
-        found = made.likeliest(state)
-        assert found[0] in seen
-        assert (found[1] == 1) == (len(seen) == 1)
-
-
-@given(texts)
-def test_a_step_leads_to_the_longest_match_with_the_token(text: list[int]) -> None:
-    made = automaton(text)
-    state, length = made.matched
-    for token in range(4):
-        found = made.step(state, length, token)[1]
-        longest = max((n + 1 for n in range(1, length + 1) if token in followers(text, text[-n:])), default=0)
-        assert found == max(longest, int(token in text))
+@given(texts, texts)
+def test_each_token_follows_the_longest_match_most_often(text: list[int], behind: list[int]) -> None:
+    drafted = text_of(text).predict(behind)
+    whole = [*text, *behind]
+    length = min(longest_match(whole), 32) if text else 0
+    for token, bucket in (next(drafted) for _ in range(4 if length else 0)):
+        seen = followers(whole, whole[len(whole) - length :])
+        assert seen[token] == max(seen.values())
+        assert (bucket > 0) == (2 * seen[token] > seen.total())
+        whole, length = [*whole, token], length + 1
+    assert length or not list(drafted)
 
 
 @given(texts, st.integers(0, 60))
 def test_tokens_one_by_one_or_together_make_no_difference(text: list[int], cut: int) -> None:
-    made = automaton(text[:cut])
+    made = text_of(text[:cut])
     made.extend(text[cut:])
-    whole = automaton(text)
-    assert made.matched == whole.matched
-    assert made.likeliest(made.matched[0]) == whole.likeliest(whole.matched[0])
+    assert [each for each, _ in zip(made.predict(), range(8), strict=False)] == [
+        each for each, _ in zip(text_of(text).predict(), range(8), strict=False)
+    ]
 
 
 def test_the_most_frequent_continuation_wins_and_the_latest_breaks_ties() -> None:
     for text, token in (((1, 5, 1, 5, 1, 6, 1), 5), ((1, 5, 1, 6, 1), 6)):
-        made = automaton(text)
-        found = made.likeliest(made.matched[0])
-        assert found[0] == token
+        assert next(text_of(text).predict())[0] == token
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=80), st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)))
+def test_the_kernels_draft_the_same(text: list[int], ends: set[int], never: set[int]) -> None:
+    never -= ends
+    by_kernels = draft(text, 8, SuffixDrafter(ends, never, vocabulary=WORDS))
+    assert by_kernels == draft(text, 8, SuffixDrafter(ends, never))
+
+
+def test_the_kernels_draft_the_same_from_a_text_that_repeats_very_often() -> None:
+    text = [1, 2, 3, 1, 2, 4] * 300
+    assert draft(text, 8, SuffixDrafter(vocabulary=WORDS)) == draft(text, 8)
+
+
+@pytest.mark.parametrize(("rate", "price", "drafted"), [(0.9, 0.5, 6), (0.9, 0.85, 1), (0.3, 0.5, 0)])
+def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, price: float, drafted: int) -> None:
+    budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, dict.fromkeys(range(9), rate))
+    drafter, row = SuffixDrafter(vocabulary=WORDS), row_of([1, 2, 3, 4, 5] * 2)
+    drafter.admit(row)
+    assert len(drafter.propose([row], [16], [budget]).settled().tokens[0]) == drafted
 
 
 @pytest.mark.parametrize(
@@ -97,12 +107,18 @@ def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
     assert draft([1, 2, 3, 5, 6, 4, 7, 5], 8, drafter)[0] == [6]
 
 
-def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) -> tuple[list[int], list[int]]:
-    """Tokens and buckets that a drafter gives for a text."""
-    drafter = drafter or SuffixDrafter()
+def row_of(text: list[int]) -> SequenceState:
     request = Request("r", prompt_ids=tuple(text))
     row = SequenceState(request, Outbox(), 0, list(text), len(text), 0, 0, None, "suffix")  # type: ignore[arg-type]
+    row.room = MAX_GAMMA
+    return row
+
+
+def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) -> tuple[list[int], list[int]]:
+    """Tokens and buckets that a drafter gives for a text."""
+    drafter, row = drafter or SuffixDrafter(), row_of(text)
+    row.room = count
     drafter.admit(row)
-    made = drafter.propose([row], [count])
+    made = drafter.propose([row], [count]).settled()
     drafter.release(row)
     return made.tokens[0], made.buckets[0]
