@@ -164,6 +164,7 @@ class Planner:
         budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas)
         for i in sure:  # they need no draft step, and nothing has to be tried
             gammas[i] = 0
+        # Drafts that grow on the kernels have budgets, and cost little to ask for.
         free = [i for i in adaptive if i in sure or least < _UNSURE or budgets[i]]
         drafts = self._propose(rows, gammas, budgets, free)
         steps, drafters = [0] * len(rows), {rows[mine[0]].drafter for mine, _ in drafts}

@@ -179,7 +179,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         for growth, row, gamma, budget in zip(trees.rows, rows, gammas, budgets or [None] * count, strict=True):
             asked = Asked(row, gamma, budget or repeatable(gamma), self.text(row).memory)
             kept.append(fill(growth, asked, rules))
-        trees.fill(kept, torch.get_num_threads(), marks=rules[:2])
+        trees.fill(kept, torch.get_num_threads(), texts=(rules.marks, rules.first))
         return Draft.deferred(KernelGrowth(trees, [False] * count, rules=rules), count)
 
     def continuations(self, rows: Sequence[SequenceState], counts: Sequence[int]) -> Draft:

@@ -100,7 +100,7 @@ class GrowingTrees:
         threads: int,
         read: Sequence[TargetStates] = (),
         width: int = 0,
-        marks: tuple[array[int], int] | None = None,
+        texts: tuple[array[int], int] | None = None,
     ) -> None:
         """Set what is new for a draft, next to `rows`.
 
@@ -109,11 +109,11 @@ class GrowingTrees:
             threads: number of threads, the caller included.
             read: new hidden states of the target.
             width: of them.
-            marks: `sk_mark` of each token, and the bucket of the first grade of tokens from texts; None without texts.
+            texts: `Mark` of each of the V tokens, and the bucket of the first grade of tokens from texts; None without.
         """
-        self._kept = kept, read, marks
-        if marks:
-            self._c.marks, self._c.text_grade = marks[0].buffer_info()[0], marks[1]
+        self._kept = kept, read, texts
+        if texts:
+            self._c.marks, self._c.text_grade = texts[0].buffer_info()[0], texts[1]
         self._c.read_count, self._c.threads = len(read), threads
         if read:
             self._c.read = c_reads(read, width)

@@ -14,6 +14,7 @@ from specchat.engine.request import Sampling
 if TYPE_CHECKING:
     from ctypes import _Pointer
 
+
 def break_flags(texts: Sequence[str], names: Iterable[str]) -> array[int]:
     """Flags [V], whether the name of a token contains one of the texts: DRY's sequence breakers."""
     return array("B", [any(text in name for text in texts) for name in names])

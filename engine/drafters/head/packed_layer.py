@@ -177,7 +177,8 @@ class PackedLayer(HeadLayer):
             (fill(row, each, rules), fill_for_head(row, each, begin, address + stride * i, self._penalties))
             for i, (row, each, begin) in enumerate(zip(trees.rows, asked, begins, strict=True))
         ]
-        trees.fill((q, kept), torch.get_num_threads(), self._read, self._head.width, rules and rules[:2])
+        texts = (rules.marks, rules.first) if rules else None
+        trees.fill((q, kept), torch.get_num_threads(), self._read, self._head.width, texts)
         self._read, self._unfused = [], 0
         return Draft.deferred(KernelGrowth(trees, drawn, q, support, rules, on_read), len(asked), support)
 
