@@ -25,7 +25,7 @@ from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.drafters.text_drafter import Pairs, TextDrafter
+from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.drafters.tree_growth import Asked, repeatable
 from specchat.engine.kernels.growing_trees import GrowingTrees, Mark
 from specchat.engine.kernels.text_memory import TextMemory
@@ -146,7 +146,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
             self.profile = replace(self.profile, proposes_at_zero=True)
         self._trees: dict[int, GrowingTrees] = {}
         """Memory of the kernels, by number of rows."""
-        self._stored: dict[str, tuple[int, Pairs]] = {}
+        self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
 
     def admit(self, row: SequenceState) -> RowProfile:
@@ -210,7 +210,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         super().release(row)
         self._stored.pop(row.request.request_id, None)
 
-    def of_other_chats(self, row: SequenceState) -> Pairs:
+    def of_other_chats(self, row: SequenceState) -> list[tuple[int, int]]:
         """Tokens and buckets of a match in other chats, where it is longer than that in the text."""
         # What other chats there are differs from run to run, and with it the width of passes.
         if not self._datastore or row.steady:

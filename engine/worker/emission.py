@@ -9,9 +9,9 @@ from threading import Event, Thread
 
 Work = Callable[[], None]
 """Makes and emits the records of a round."""
-_TOGETHER, _TOGETHER_S = 3, 0.012
+_TOGETHER, _TOGETHER_S = 8, 0.024
 """Rounds whose records are made together, and seconds of rounds, if that is less. After each short pass, the code that
-makes them would have to be read from memory again: records of three rounds take hardly longer than those of one."""
+makes them would have to be read from memory again: records of some rounds take hardly longer than those of one."""
 
 
 class Emission:
