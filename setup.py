@@ -1,6 +1,6 @@
 """Installs the folders of this repository as packages: `app` as `specchat.app`, `engine`, `assets`; builds the kernels.
 
-The kernels are optional: without a C++ compiler the installation goes on, and specchat says what is missing.
+The kernels are optional: without a C++ compiler the installation continues, and specchat says what is missing.
 """
 
 import runpy
@@ -25,7 +25,7 @@ class BuildKernels(build_ext):
         try:
             program["build"](library)
         except program["BuildError"] as error:
-            print(f"specchat: {error}; it goes on without them, slower", file=sys.stderr)
+            print(f"specchat: {error}; continuing without them, slower", file=sys.stderr)
             raise CompileError(str(error)) from error
 
     def get_ext_filename(self, fullname: str) -> str:

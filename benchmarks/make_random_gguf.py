@@ -1,8 +1,8 @@
 """A GGUF file with random weights in the shape of a real model, at Q4_K_M: python -m benchmarks.make_random_gguf FILE.
 
 For `specchat bench --peer llama.cpp --target FILE --drafter none`: the cost of a pass does not depend on the values of
-the weights. The tokenizer is the default model's, filled up to the shape's vocabulary. Types of tensors are those that
-llama.cpp's Q4_K_M chooses.
+the weights. The tokenizer is the default model's, filled up to the shape's vocabulary. Tensors have the types that
+llama.cpp chooses for Q4_K_M.
 """
 
 from __future__ import annotations

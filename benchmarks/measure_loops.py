@@ -2,7 +2,7 @@
 
 The default model answers the everyday prompts of `assets/prompts/daily.json`. A reply runs into the limit, or repeats
 itself (`engine.sequence.repetition`). Settings are options of `Sampling`, as repetition_penalty=1.1,temperature=0.7;
-without any, those that the default was chosen among are compared.
+without any, the settings among which the default was chosen are compared.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def record_detail(name: str) -> None:
 
 
 def record_alone(name: str, turns: tuple[str, ...], sampling: Sampling, config: dict[str, Any], **options: Any) -> None:
-    """Record one conversation on an engine of its own; `config` are further fields of its configuration."""
+    """Record one conversation on its own engine; `config` holds further fields of its configuration."""
     engine = Engine(EngineConfig("smollm2-135m", models_folder(), **config))
     engine.start()
     record(engine, name, turns, sampling, **options)

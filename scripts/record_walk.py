@@ -95,7 +95,7 @@ def walk(home: Path, columns: int, rows: int) -> None:
 
 
 def main() -> None:
-    """Walk in a wide terminal, then in a small one, each with chats of its own."""
+    """Walk in a wide terminal, then in a small one, with separate chats."""
     for columns, rows in ((140, 40), (80, 24)):
         with tempfile.TemporaryDirectory() as home:
             (Path(home) / "models").symlink_to(models_folder())

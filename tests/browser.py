@@ -90,7 +90,7 @@ class Browser:
         return [entry["message"] for entry in self._call("se/log", type="browser")]
 
     def _call(self, command: str, **values: Any) -> Any:
-        """Send a command; those that only ask have no values."""
+        """Send a command; commands that only query have no values."""
         method = "POST" if values else "GET"
         reply = self._http.request(method, f"{self._session}/{command}", json=values or None).json()["value"]
         assert not (isinstance(reply, dict) and "error" in reply), reply

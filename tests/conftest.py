@@ -57,7 +57,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none, and say so."""
+    """Without a GPU, skip the tests that need one, and state the reason."""
     import torch
 
     if not torch.cuda.is_available():

@@ -172,7 +172,7 @@ class Terminal:
 
 
 def _partial_mark(written: bytes) -> int:
-    """Where the beginning of a mark stands at the end of what was written; its length where there is none."""
+    """Index of an incomplete mark at the end of the written bytes; their length if none."""
     escape = written.rfind(b"\x1b", -len(_FRAME_BEGINS) + 1)
     return escape if escape >= 0 and _FRAME_BEGINS.startswith(written[escape:]) else len(written)
 

@@ -18,7 +18,7 @@ ENTER = "\r"
 
 @pytest.fixture
 def home(tmp_path: Path, default_model: Path) -> Path:
-    """A home of its own, in which only the model is there already."""
+    """A separate home that contains only the model."""
     (tmp_path / "models").symlink_to(default_model.parent)
     return tmp_path
 

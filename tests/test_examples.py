@@ -11,7 +11,7 @@ STREAM = Path(__file__).parents[1] / "examples" / "stream.py"
 
 
 def run(*arguments: str, models: Path) -> subprocess.CompletedProcess[str]:
-    """Run the streaming example with a folder of models of its own."""
+    """Run the streaming example with its own models folder."""
     environment = os.environ | {"SPECCHAT_HOME": str(models.parent), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(STREAM), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)

@@ -1,4 +1,4 @@
-"""The wheel: what it holds, and that it works beside a project with an `app` package of its own."""
+"""The wheel: what it holds, and that it works next to a project with its own `app` package."""
 
 import os
 import shutil

@@ -2,8 +2,8 @@
 
 Needs torch, transformers, safetensors and, for the section of tests, pytest; `PYTHONPATH=scripts` without an
 installation. Nothing is downloaded. A section appends its rows to DIR/SECTION.jsonl as it goes, so a section that runs
-out of time keeps what it has measured. Without a GPU, sections that need one say so, and the others run small shapes
-on the CPU.
+out of time keeps what it has measured. Without a GPU, sections that need one report that, and the others run small
+shapes on the CPU.
 """
 
 from __future__ import annotations

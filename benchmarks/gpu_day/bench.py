@@ -71,7 +71,7 @@ def cells(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def rounded(cell: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Some figures of a cell, those that it has."""
+    """The named figures of a cell, without missing ones."""
     return {name: cell[name] for name in names if cell.get(name) is not None}
 
 

@@ -49,7 +49,7 @@ def _failed_capture() -> Row:
 
 
 def _short_memory() -> Row:
-    """Where memory is short the engine has fewer slots, or says so in a sentence."""
+    """When memory is short, the engine has fewer slots, or reports the shortage in one sentence."""
     torch.cuda.set_per_process_memory_fraction(_ROOM)
     try:
         engine, ready = started(SHAPE, slots=64, context=8192)

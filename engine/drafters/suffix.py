@@ -44,8 +44,9 @@ _EXPECTED = {0: 0.15, 1: 0.25, 2: 0.4, 3: 0.55, 4: 0.7, 5: 0.85, 6: 0.65, 7: 0.8
 """Acceptance rates per bucket in chats with the default model."""
 OTHER_CHATS = "other chats"
 """What a draft from them is called."""
-_LONGEST, _OCCURRENCES = 32, 64
-"""Tokens of a match, and occurrences of it, that are compared."""
+_COMPARED, _LONGEST, _OCCURRENCES = 1024, 32, 64
+"""Earlier occurrences of the last token that are looked at, the latest ones; tokens of a match at most; matches whose
+continuations are counted."""
 _CONTESTED = 0.5
 """Share at which the most frequent continuation is no surer than all others."""
 
@@ -93,17 +94,15 @@ class RepeatedText:
         text = np.frombuffer(self.memory.ids, dtype=np.int64, count=self.tokens)
         if behind:
             text = np.concatenate([text, behind])
-        places = np.flatnonzero(text[:-1] == text[-1:]) + 1
+        places = np.flatnonzero(text[:-1] == text[-1:])[-_COMPARED:] + 1
         if not len(places):
             return 0, []
-        length = 1
-        while length < _LONGEST:
-            longer = places[places > length]
-            longer = longer[text[longer - 1 - length] == text[-1 - length]]
-            if not len(longer):
-                break
-            places, length = longer, length + 1
-        return length, places[: -_OCCURRENCES - 1 : -1].tolist()
+        back = np.arange(min(_LONGEST, len(text) - 1))
+        before = places[:, None] - 1 - back
+        same = (before >= 0) & (text[before] == text[-1 - back])
+        lengths = np.logical_and.accumulate(same, axis=1).sum(axis=1)
+        longest = lengths.max()
+        return int(longest), places[lengths == longest][: -_OCCURRENCES - 1 : -1].tolist()
 
 
 class SuffixDrafter(TextDrafter[RepeatedText]):

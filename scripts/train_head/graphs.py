@@ -42,6 +42,6 @@ def captured(step: Callable[[], None], state: Sequence[Tensor]) -> Callable[[], 
 
 
 def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
+    """Wait for the GPU, if any."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -31,7 +31,7 @@ class Parts(NamedTuple):
     firsts: Tensor
     """[conversations], int64: the parts that begin a conversation with a given prompt."""
     opens: Tensor
-    """[parts], bool: those that begin a conversation."""
+    """[parts], bool: whether a part begins a conversation."""
 
 
 def parts_of(file: Path, model: LoadedModel, device: torch.device) -> Parts:

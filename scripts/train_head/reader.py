@@ -74,7 +74,7 @@ class Reader:
 
 
 class _Layer(NamedTuple):
-    """Weights of a layer, those that read the same input joined."""
+    """Weights of a layer; matrices that read the same input are joined."""
 
     read_norm: Tensor
     qkv: Tensor

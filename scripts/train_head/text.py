@@ -17,7 +17,7 @@ class Text:
     begin: Tensor
     """[R, L], int64: the column where the token's conversation begins."""
     counted: Tensor
-    """[R, L], bool: tokens of replies that the target chose, without those that complete a repeated n-gram."""
+    """[R, L], bool: tokens of replies that the target chose, except tokens that complete a repeated n-gram."""
     log_total: Tensor
     """[R, L], float32: log-sum-exp over V of the target's logits at each token."""
     tapped: Tensor

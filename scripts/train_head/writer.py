@@ -116,7 +116,7 @@ class Writer:
             state[name].copy_(found if name == "runs" else found * ~self._breakers[token])
 
     def _advance(self, chosen: Tensor) -> None:
-        """Give the next tokens of given parts, else the chosen ones [R], and go on after the ends of turns."""
+        """Give the next tokens of given parts, else the chosen ones [R], and continue after the ends of turns."""
         state, parts = self._state, self._parts
         old = {name: value.clone() for name, value in state.items() if name not in _BY_COLUMN_OR_TOKEN}
         part, offset, asking = old["part"], old["offset"], old["asking"]

@@ -1,4 +1,4 @@
-"""An engine that answers with what was recorded, when a test says so: no model, no thread, no time of its own."""
+"""An engine that answers with recorded replies when a test tells it to: without a model, threads or a clock."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -23,7 +23,7 @@ FOLLOW_UP = "Write the same list again, with one more place at the end."
 
 
 class RecordedLane(RecordedEngine):
-    """A recorded engine that answers how close a choice was, when a test says so."""
+    """A recorded engine that answers how close a choice was, when a test tells it to."""
 
     def __init__(self, records: list[Record]) -> None:
         super().__init__(records)

@@ -56,7 +56,7 @@ def done(past: PastReplies) -> None:
 
 
 def on_disk(store: Store, tokens: list[int]) -> bool:
-    """Whether these tokens stand in any file beside the chats."""
+    """Whether these tokens are in any file next to the chats."""
     wanted = array("I", tokens).tobytes()
     return any(wanted in path.read_bytes() for path in store.path.parent.glob("*.tokens*"))
 

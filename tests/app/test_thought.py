@@ -1,4 +1,4 @@
-"""Thinking in a reply: which tokens it takes, what is answered behind it, and the acceptance on both sides."""
+"""Thinking in a reply: which tokens it takes, what is answered after it, and the acceptance on both sides."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -10,7 +10,7 @@ MARKERS = Thinking("<think>", "</think>", False)
 
 
 def thinking_trace(name: str = "chat", thought: int = 38, *, markers: Thinking = MARKERS) -> list[Record]:
-    """A recorded reply of which the first rounds are thinking: `<think>` before them, `</think>` behind them.
+    """A recorded reply whose first rounds are thinking: `<think>` before them, `</think>` after them.
 
     Args:
         name: The trace.
@@ -32,7 +32,7 @@ def thinking_trace(name: str = "chat", thought: int = 38, *, markers: Thinking =
 
 
 def _marked(record: Round, thought: int, markers: Thinking) -> Iterator[Round]:
-    """The round; a round of one plain token before the first and behind the last one of the thinking."""
+    """The round, with a round of one plain token before the first and after the last round of the thinking."""
     plain = replace(
         record, gamma=0, drafted=(), p=(), q=(), u=(), beta=(), accepted=0, pieces=(), detail=(), refused=(), offered=0,
         last=1, last_fate=Fate.PLAIN, draft_s=0.0,

@@ -207,7 +207,7 @@ def to_gpu(network: nn.Module) -> None:
 
 
 class _Event:
-    """Time does not matter here, only that nobody asks for it before the stream has come to the event."""
+    """Times do not matter here, only that none is read before the stream has reached the event."""
 
     waiting: ClassVar[set[_Event]] = set()
 

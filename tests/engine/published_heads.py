@@ -25,7 +25,7 @@ LAYERS = 8
 
 Tensors = dict[str, Tensor]
 Pass = Callable[[Tensors, Mapping[str, Any], LoadedModel, Sequence[int], Sequence[int]], Tensor]
-"""Scores [V'] behind a text and drafted tokens: of tensors, config.json, target, text, drafted tokens."""
+"""Scores [V'] after a text and drafted tokens, from tensors, config.json, target, text, drafted tokens."""
 
 
 def llama() -> LoadedModel:

@@ -35,7 +35,7 @@ def draw_drafts_of_seeds(patch: pytest.MonkeyPatch) -> None:
 
 
 def says(plain: LoadedModel, sampling: Sampling = PLAIN) -> Callable[[list[int]], Tensor]:
-    """The distribution [V] behind tokens, by a pass without a cache.
+    """The distribution [V] after tokens, by a pass without a cache.
 
     Args:
         plain: a model that no runner has: a runner changes its attention.
@@ -60,12 +60,12 @@ def check_distribution(
     places: int = 3,
     least: int = 150,
 ) -> int:
-    """χ² of the token at each place behind the most frequent beginning, as long as `least` replies have it.
+    """χ² of the token at each place after the most frequent beginning, as long as `least` replies have it.
 
     Args:
         events: of each reply.
         prompt: of all.
-        p: the distribution [V] behind tokens.
+        p: the distribution [V] after tokens.
         places: most tokens of a reply that are looked at.
         least: replies with one beginning that χ² needs.
 

@@ -31,7 +31,7 @@ def scored(
 
 
 def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]:
-    """All nodes but the root, each in a column of its own.
+    """All nodes but the root, each in its own column.
 
     Args:
         tree: of the nodes.

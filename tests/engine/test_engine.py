@@ -64,7 +64,7 @@ def test_the_engines_seed_makes_replies_without_one_repeat() -> None:
         with tiny_engine(draft=tiny_model(1, layers=1), seed=4) as engine:
             runs.append([ids_of(engine.stream(request)) for request in asked])
     assert runs[0] == runs[1]
-    assert runs[0][0] != runs[0][1], "each request has a seed of its own"
+    assert runs[0][0] != runs[0][1], "each request has its own seed"
 
 
 def test_gamma_does_not_adapt_for_a_seed_where_drafts_can_change_the_reply() -> None:
@@ -175,7 +175,7 @@ ADJUSTED = {
 
 @pytest.mark.parametrize("sampling", ADJUSTED.values(), ids=ADJUSTED.keys())
 def test_penalties_and_bias_are_those_of_decoding_one_by_one(sampling: Sampling) -> None:
-    """A model drafting for itself is accepted throughout only if p and q are penalised in the same context."""
+    """A target that is its own draft model accepts all drafts only if p and q are penalised in the same context."""
     target = tiny_model()
     with tiny_engine(target, draft=target) as engine:
         events = list(engine.stream(ask("abcabc", drafter="model", gamma=4, max_tokens=40, sampling=sampling)))

@@ -16,7 +16,7 @@ CONTEXT = 160
 
 
 def tiny_t5_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte behind padding and end, which closes every source, as T5's own does."""
+    """One token per byte, after padding and end; the end token closes every source, as in T5's own tokenizer."""
     alphabet = ["<pad>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -30,7 +30,7 @@ def tiny_t5_network(seed: int = 3, *, gated: bool = False, noise: float = 0.0, *
 
     Args:
         seed: of the weights.
-        gated: as T5 1.1 and Flan-T5 are, with an output layer of its own; else as the first T5.
+        gated: as T5 1.1 and Flan-T5 are, with a separate output layer; else as the first T5.
         noise: what is added to the decoder's matrices, by another seed, for a draft that mostly agrees.
         config: of transformers' T5Config.
     """

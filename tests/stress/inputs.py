@@ -22,7 +22,7 @@ class Case:
     """The folder in which every file must still be there afterwards, under whatever name."""
     command: Callable[[], int]
     rewrites: bool = False
-    """Whether a file that is read in spite of its damage may be changed: SQLite mends what it opens."""
+    """Whether a file that is read in spite of its damage may be changed: SQLite repairs what it opens."""
 
 
 class Inputs:

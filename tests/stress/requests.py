@@ -45,7 +45,7 @@ class Expected:
 
 
 def random_prompts(chance: random.Random) -> list[tuple[int, ...]]:
-    """Prompts of random bytes that repeat themselves; every third goes on from the one before."""
+    """Prompts of random bytes that repeat themselves; every third continues the one before."""
     prompts: list[tuple[int, ...]] = []
     for number in range(PROMPTS):
         words = [tuple(chance.randrange(256) for _ in range(chance.randint(1, 9))) for _ in range(3)]

@@ -33,7 +33,7 @@ def ask(terminal: Terminal, text: str) -> None:
 
 
 def shown_round(terminal: Terminal) -> int:
-    """The highest number of a round on the screen; -1 if there is none."""
+    """The highest number of a round on the screen; -1 if none."""
     return max(map(int, _WORD.findall(terminal.text)), default=-1)
 
 

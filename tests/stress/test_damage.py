@@ -1,6 +1,6 @@
 """Files cut, flipped and rewritten at random: each gets one sentence and exit code 2, or is read in spite of it.
 
-Every try runs the product's own command line in a process of its own, forked from one that has loaded the libraries.
+Every try runs the product's own command line in a separate process, forked from one that has loaded the libraries.
 """
 
 import os

@@ -215,7 +215,7 @@ def chats_without_store(home: Path) -> None:
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[None]:
-    """A small file system in place of a folder."""
+    """Mount a small file system over a folder."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True)
     try:
         yield

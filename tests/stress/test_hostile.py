@@ -94,7 +94,7 @@ def test_stored_chats(home: Path, where: Path) -> None:
 
 
 def test_settings_and_notices(home: Path, where: Path) -> None:
-    """A settings file with names that nobody would choose, and commands that are refused with what was typed."""
+    """A settings file with names that no user would choose, and commands that are refused with what was typed."""
     file = home / "config" / "settings.toml"
     file.parent.mkdir(parents=True)
     name = json.dumps(TITLE).replace("\x7f", "\\u007f")

@@ -64,7 +64,7 @@ class CandidateFrame(Vertical):
         yield self.view
 
     async def action_pick(self) -> None:
-        """Go on with this reply."""
+        """Continue with this reply."""
         await self.run_action(f"screen.pick({self.place})")
 
     def update(self) -> None:

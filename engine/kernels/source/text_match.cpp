@@ -6,8 +6,8 @@ namespace sk {
 
 namespace {
 
-// Tokens of a match and occurrences that are compared.
-constexpr int64_t kLongest = 32;
+// Earlier occurrences of the last token that are looked at, tokens of a match, matches whose continuations are counted.
+constexpr int64_t kCompared = 1024, kLongest = 32;
 constexpr size_t kOccurrences = 64;
 
 // Matches from each of these lengths on have a grade of their own.
@@ -17,17 +17,17 @@ constexpr int64_t kLengths[] = {2, 3, 5, 9};
 
 TextMatch::TextMatch(const int64_t* text, int64_t count) : text_(text), count_(count) {
     const int64_t* end = text + count - 1;
-    for (int64_t last = count - 2; last >= 0; last--) {
+    int64_t compared = 0;
+    for (int64_t last = count - 2; last >= 0 && compared < kCompared; last--) {
         if (text[last] != *end) continue;
+        compared++;
         int64_t length = 1;
         while (length < kLongest && length <= last && text[last - length] == end[-length]) length++;
         if (length < length_) continue;
         if (length > length_) places_.clear();
         length_ = length;
-        places_.push_back(last + 1);
-        if (length_ == kLongest && places_.size() == kOccurrences) break;
+        if (places_.size() < kOccurrences) places_.push_back(last + 1);
     }
-    places_.resize(std::min(places_.size(), kOccurrences));
 }
 
 std::pair<int64_t, int32_t> TextMatch::next() {

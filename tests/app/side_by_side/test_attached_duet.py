@@ -1,4 +1,4 @@
-"""A lane here beside an attached server: when it is asked, what its figures are, and how it fails."""
+"""A local lane next to an attached server: when it is asked, what its figures are, and how it fails."""
 
 import socket
 import sys
@@ -112,7 +112,7 @@ def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) ->
 
 @pytest.mark.slow
 def test_ready_waits_for_the_server_and_nothing_else_does(duet_of: Callable[..., Duet]) -> None:
-    """A server that takes the connection and is silent: the app goes on, and asks when it has spoken or gone."""
+    """A server accepts the connection and sends nothing: the app continues, and asks once it has answered or gone."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         duet = duet_of(f"127.0.0.1:{silent.getsockname()[1]}")
         seen: list[object] = []

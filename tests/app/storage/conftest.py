@@ -1,4 +1,4 @@
-"""A store on a file of its own."""
+"""A store in its own file."""
 
 from collections.abc import Iterator
 from pathlib import Path

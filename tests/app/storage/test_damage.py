@@ -18,7 +18,7 @@ from tests.app.storage.helpers import Clock, child
 
 
 def keep(path: Path) -> dict[str, bytes]:
-    """What lies in the folder, by name."""
+    """Contents of the files in the folder, by name."""
     return {file.name: file.read_bytes() for file in path.parent.iterdir()}
 
 

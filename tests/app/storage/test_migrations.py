@@ -21,7 +21,7 @@ VERSION_7 = VERSION_2.with_name("version-7.db")
 
 
 def paths(store: Store) -> dict[str, list[tuple[str, int, int]]]:
-    """Of every chat: its prompts, how many replies each has, and the number of the one that goes on."""
+    """For every chat: its prompts, how many replies each has, and the number of the reply that its path includes."""
     chats = {chat.title: stored_conversation(chat, store.messages(chat.id)) for chat in store.chats()}
     return {
         title: [(turn.prompt, len(turn.replies), turn.place) for turn in conversation.turns]
@@ -53,7 +53,7 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
 
 @pytest.mark.parametrize("statements", [1, 2, 3, 4])
 def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statements: int) -> None:
-    """The process ends itself, without any clean-up, behind the n-th statement of the last migration."""
+    """The process kills itself, without any clean-up, after the n-th statement of the last migration."""
     shutil.copy(VERSION_2, path)
     code = (
         "from specchat.app.storage import database\n"

@@ -1,4 +1,4 @@
-"""What a person says to a model is readable by nobody else: modes under the umask that most systems have."""
+"""What a user says to a model is readable only by that user: file modes under the umask that most systems have."""
 
 import os
 import stat

@@ -21,7 +21,7 @@ DRAFTERS = ("combined", "head", "suffix")
 
 
 class Opened:
-    """The view over a chat with one reply; readings end when the test says so."""
+    """The view over a chat with one reply; readings end when the test ends them."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

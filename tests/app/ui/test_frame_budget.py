@@ -1,4 +1,4 @@
-"""How often the screen is drawn while a reply runs: by what frames cost, on a clock of our own."""
+"""How often the screen is drawn while a reply runs: by what frames cost, on a simulated clock."""
 
 import pytest
 

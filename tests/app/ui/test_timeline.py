@@ -1,4 +1,4 @@
-"""The same time stands at the same column in every lane."""
+"""The same time is in the same column in every lane."""
 
 from dataclasses import replace
 

@@ -44,14 +44,14 @@ _VARIANTS: tuple[dict[str, object], ...] = (
     {}, {"num_key_value_heads": 1}, {"num_key_value_heads": 4}, {"num_experts_per_tok": 1},
     {"head_dim": None, "num_key_value_heads": 4},
 )  # fmt: skip
-"""What is tried beside; None leaves a value to the kind. Some kinds allow one key head or one expert only."""
+"""Changes to `_SMALL`, tried in turn; None leaves a value to the kind. Some kinds allow only one key head or expert."""
 _NO_WINDOW = {"moshi": "its modelling code ignores the window that its configuration states, its whole context"}
 _MOST = 30_000_000
 """Parameters of what still counts as tiny."""
 
 
 def tiny(kind: str, folder: Path) -> TransformersBackend:
-    """A network of random weights of this kind, with a cache; the test is skipped where there is none that is small."""
+    """A network of random weights of this kind, with a cache; the test is skipped if none is small."""
     if kind in _NO_WINDOW:
         pytest.skip(_NO_WINDOW[kind])
     silence_transformers()
@@ -70,7 +70,7 @@ def tiny(kind: str, folder: Path) -> TransformersBackend:
 def network_of(kind: str, folder: Path, variant: dict[str, object]) -> Any:
     """A network of this kind with small sizes, made as a folder's would be."""
     usual = CONFIG_MAPPING[kind]()
-    assert usual.get_text_config() is usual, "it holds other networks beside its decoder"
+    assert usual.get_text_config() is usual, "it contains other networks besides its decoder"
     small = {**_SMALL, **variant}
     if "kv_lora_rank" in usual.to_dict():  # latent attention has as many key heads as query heads
         small["num_key_value_heads"] = small["num_attention_heads"]

@@ -1,4 +1,4 @@
-"""Models with two sets of rotary factors: a row's logits depend on nothing beside it."""
+"""Models with two sets of rotary factors: a row's logits do not depend on other rows."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -119,7 +119,7 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
         assert torch.equal(alone[0, -1], logits[0][token])
         assert torch.equal(states[0, -1], tapped[token])
     assert torch.equal(mine.forward(TOKENS[None, : beside + 3], [3], [0])[0, -3:], logits[1])
-    # what is kept of the tree goes on as the chain does
+    # the kept path of the tree continues as the chain does
     path = tree.path(len(tree))
     scored(mine, rows, [0, 2], [start, beside], trees)
     mine.cache.keep(torch.tensor([0]), torch.tensor([start]), torch.tensor([path]))

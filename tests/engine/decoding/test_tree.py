@@ -71,7 +71,7 @@ def test_a_batch_has_the_masks_of_its_trees_one_by_one() -> None:
     ]
     assert mask.widths == tuple(map(max, levels))
     mask.depths.zero_()
-    assert TreeMask.fresh(trees, 17, CPU).depths.any(), "tensors of its own"
+    assert TreeMask.fresh(trees, 17, CPU).depths.any(), "it has its own tensors"
 
 
 def prompted(device: torch.device = CPU) -> TransformersBackend:
@@ -107,7 +107,7 @@ def test_a_pass_over_trees_gives_what_passes_over_their_branches_give(static: bo
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(device: str) -> None:
     place = torch.device(device)
-    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))  # more of them behind one token than a drafted tree has
+    tree = Tree((0, 0, 0, 0, 0, 0, 2, 3, 3, 8))  # more children of one token than in a drafted tree
     fed = torch.randint(0, 250, (1, len(tree) + 1), generator=torch.Generator().manual_seed(4)).to(place)
     model, other = prompted(place), prompted(place)
     root = model.forward(fed[:, :1], [1], [20])[0]

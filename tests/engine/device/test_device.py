@@ -147,7 +147,7 @@ def test_memory_that_is_held_is_the_processes_own_and_that_of_mapped_weights(tmp
     paths = [tmp_path / "model.safetensors", tmp_path / "libmodel.so"]
     for path in paths:
         path.write_bytes(b"1" * 32_000_000)
-    # a process of its own: threads that earlier tests left allocate and free while this one would measure
+    # a separate process: threads that earlier tests left allocate and free while this one would measure
     program = [sys.executable, "-c", MEASURE_HELD_MEMORY, *map(str, paths)]
     report = subprocess.run(program, capture_output=True, text=True, check=True)
     own, weights, library = map(int, report.stdout.split())

@@ -18,7 +18,7 @@ def test_logits_and_cache_are_those_of_the_tokens_alone(length: int) -> None:
     logits = model.forward(tokens[:, 3 : 3 + length], range(2), [3, 3])
     expected = reference(tokens).logits[:, 3 : 3 + length]
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
-    # What padded is masked, and then overwritten: more tokens behind these are scored as if nothing had been there.
+    # Padding is masked, and then overwritten: tokens that follow are scored as if it had not been there.
     more = model.forward(tokens[:, 3 + length : 5 + length], range(2), [3 + length] * 2)
     expected = reference(tokens).logits[:, 3 + length : 5 + length]
     torch.testing.assert_close(more, expected, rtol=1e-4, atol=1e-4)

@@ -31,7 +31,7 @@ ORDERED = {"use_ordered_embeddings": True, "num_centroids": 26, "centroid_interm
 
 @pytest.fixture(autouse=True)
 def _assistants_without_layers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transformers 5.23 cannot make the assistant of its own class: its configuration wants a layer that stores."""
+    """Transformers 5.23 cannot create its own assistant class: its configuration requires a layer that stores."""
     modes = Gemma4TextConfig.kv_sharing_modes
 
     def of(self: Gemma4TextConfig) -> Any:

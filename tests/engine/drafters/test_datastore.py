@@ -21,7 +21,7 @@ STORY = list(range(100, 160))
 
 
 def matches(store: Sequence[Sequence[int]], text: Sequence[int]) -> tuple[int, set[tuple[int, int]]]:
-    """Length of the longest suffix that stands in a sequence, and behind which tokens of which sequences."""
+    """Length of the longest suffix that is in any sequence, and its places: (sequence, end)."""
     for length in range(min(len(text), DEPTH), 0, -1):
         suffix = list(text[len(text) - length :])
         found = {
@@ -82,7 +82,7 @@ def test_a_text_takes_the_place_of_one_with_its_key() -> None:
 def test_texts_left_out_draft_nothing(
     store: list[list[int]], text: list[int], without: set[int], several: bool
 ) -> None:
-    """What is left drafts as if there were nothing else, also where the same text is there twice."""
+    """The remaining texts draft as if there were no others, also where the same text is stored twice."""
     own = [[*each, *text] for each in store]
     whole, rest = Datastore(), Datastore()
     for keys in (range(len(own) // 2), range(len(own) // 2, len(own))) if several else (range(len(own)),):

@@ -28,7 +28,15 @@ from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
 from tests.engine.sampling.plainly import mixed, names, penalised
-from tests.engine.tiny import VOCABULARY, assert_the_same_in_a_batch, ids_of, rounds_of, tiny_head, tiny_model
+from tests.engine.tiny import (
+    VOCABULARY,
+    assert_the_same_in_a_batch,
+    ids_of,
+    rounds_of,
+    run_together,
+    tiny_head,
+    tiny_model,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,7 +52,7 @@ class Setup:
     target: LoadedModel | PackedModel
     parts: dict[str, object]
     p: Callable[[list[int]], Tensor]
-    """The target's own distribution behind tokens."""
+    """The target's own distribution after tokens."""
     engine: Engine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,7 +116,7 @@ def packed(folder: Path, drafter: str) -> Setup:
     head = DraftHead(HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)).eval().requires_grad_(False)
     quantize_network(head)
     known = torch.randperm(model.vocab_size)[:200].sort().values
-    return Setup(("head", "combined"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
+    return Setup(("head", "combined", "suffix"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
 
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
@@ -175,9 +183,22 @@ def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
     assert rounds_of(events)[-1].drafter == "none"
 
 
+def test_rows_of_a_batch_draft_from_their_texts_and_by_the_head_in_one_round(tmp_path: Path) -> None:
+    made = packed(tmp_path, "head")
+    with closing(made.engine):
+        requests = [made.ask(number, "combined", 4, Sampling()) for number in range(4)]
+        events = run_together(made.engine, requests)
+        plain = [ids_of(made.engine.stream(made.ask(number, "none", None, Sampling()))) for number in range(4)]
+    assert [*map(ids_of, events)] == plain
+    drafted: dict[float, set[str]] = {}
+    for record in rounds_of(event for each in events for event in each):
+        drafted.setdefault(record.at, set()).update(each.name for each in record.proposers)
+    assert {"head", "suffix"} in drafted.values()
+
+
 @pytest.mark.parametrize("drawn", [False, True], ids=["the likeliest drafts", "drawn drafts"])
 def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup, drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Greedy, sampled and filtered, beside chains: where penalties, lenience or a long γ ask for them."""
+    """Greedy, sampled and filtered rows, next to chains, which penalties, lenience or a long γ require."""
     if drawn:
         draw_drafts_of_seeds(monkeypatch)
     kinds: list[tuple[int | None, Sampling]] = [

@@ -33,7 +33,7 @@ from tests.engine.published_heads import (
 )
 
 TREE = Tree((0, 0, 1, 2, 2, 4))
-"""Two tokens, one and two behind them, one behind the last but one."""
+"""Two tokens with one and two children; the last child but one has one child."""
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 

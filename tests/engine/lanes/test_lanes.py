@@ -56,7 +56,7 @@ def test_clocks_never_differ_by_more_than_one_turn_while_both_work(name: str) ->
         seconds[lane] += cost
         left[lane] -= 1
         assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
-    # The lane that ends first ends behind the other by less than one turn: nobody was kept waiting.
+    # When the first lane ends, the clocks differ by at most one turn: no lane was kept waiting.
     assert min(left) == 0
     assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
 

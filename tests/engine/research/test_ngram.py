@@ -38,7 +38,7 @@ def test_each_token_comes_with_the_order_of_its_ngram() -> None:
         ([1, 2, 3, 4, 1, 2, 5, 6, 1, 2, 3], 2, ([4, 1], [3, 3])),
         ([1, 2, 3, 7], 4, ([], [])),
         ([1, 5, 8, 5], 4, ([], [])),  # a mark of the template
-        ([1, 5, 9, 5], 4, ([9], [1])),  # nothing behind the end
+        ([1, 5, 9, 5], 4, ([9], [1])),  # nothing after the end
     ],
 )
 def test_a_copy_goes_on_as_the_text_did_last_time(

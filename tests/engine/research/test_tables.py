@@ -34,7 +34,7 @@ def engine_with_tables(target: LoadedModel) -> AbstractContextManager[Engine]:
 
 
 def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
-    """A row's q is what it says: the counts behind the token before, standardised; 1 / V at random."""
+    """A row's q is what it states: the normalised counts after the previous token; 1 / V for random drafts."""
     counted = torch.zeros(VOCABULARY, VOCABULARY)
     for one, other in pairwise(TEXT):
         counted[one, other] += 1

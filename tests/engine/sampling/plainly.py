@@ -27,7 +27,7 @@ def penalised(logits: Tensor, sampling: Sampling, text: Sequence[int], name: Cal
 
 
 def without_top_choices(p: Tensor, threshold: float) -> Tensor:
-    """A distribution [V] after XTC: of those that reach the threshold only the least likely is left."""
+    """A distribution [V] after XTC: of the tokens that reach the threshold only the least likely is left."""
     above = [token for token in p.argsort(descending=True).tolist() if p[token] >= threshold]
     left = p.clone()
     left[above[:-1]] = 0

@@ -1,4 +1,4 @@
-"""Slots and cache blocks: who gets which, and what is read again; a prompt asked several times is read once."""
+"""Slots and cache blocks: who gets which, which tokens are read again; a prompt asked several times is read once."""
 
 from specchat.engine import Outbox, Prefilled, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool

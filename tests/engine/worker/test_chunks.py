@@ -84,7 +84,7 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, log: list[str], mon
         events = ended(box)
     waits = chunks_before_rounds(log)
     assert sum(waits) >= len(LONG) // CHUNK * (1 if drafter == "none" else 2)
-    assert max(waits[1:-1]) <= 2, "its own chunk, and the one that a round of the long row begins with"
+    assert max(waits[1:-1]) <= 2, "its own chunk, and the chunk that a round of the long row begins with"
     assert len(ids_of(events)) == 9
 
 

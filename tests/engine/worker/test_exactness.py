@@ -1,6 +1,6 @@
 """The default model on the quantised kernels: its own greedy tokens with every drafter, batch and thread count.
 
-And bit by bit on logits: a token's do not depend on what is read with it, on its place, or on threads.
+And bit by bit on logits: a token's logits do not depend on the tokens read with it, on its place, or on threads.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]
 def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
     engine: Engine, plain: list[list[int]], drafter: str
 ) -> None:
-    """Every reply stands in another chat, then every reply with one wrong token in it."""
+    """Every reply is in another chat, then every reply with one wrong token in it."""
     prompts = [engine.prompt_ids(Request("p", (Message("user", text),)))[-32:] for text in PROMPTS]
     for wrong, fewest in ((len(plain[0]) + 1, 0.9), (LENGTH // 2, 0.1)):
         texts = {
@@ -76,7 +76,7 @@ def test_every_drafter_is_tested(engine: Engine) -> None:
 
 
 def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) -> None:
-    """In a chain, alone, as a leaf of a tree, in any slot, beside other rows, with one thread or two."""
+    """In a chain, alone, as a leaf of a tree, in any slot, next to other rows, with one thread or two."""
     made = assemble(EngineConfig("smollm2-135m", default_model.parent, context=256, slots=4), lambda *_: None)
     target, before = made.target, torch.get_num_threads()
     assert isinstance(target, PackedBackend)
@@ -92,7 +92,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
                     assert torch.equal(logits.view(torch.int32), expected.view(torch.int32))
                 for slot, (tokens, expected) in enumerate(zip(texts_of_four, wanted, strict=True)):
                     tree = tree_of(2)
-                    # The text's own tokens along the first branch, others beside them.
+                    # The text's own tokens along the first branch, other tokens elsewhere.
                     start, line = len(tokens) - 3, tree.line(1)
                     fed = [tokens[start], *[7] * len(tree)]
                     for node, token in zip(line, tokens[start + 1 :], strict=True):

@@ -1,4 +1,4 @@
-"""What goes wrong in the engine: one request pays for it, the others go on, and every caller hears of it."""
+"""Errors in the engine: one request fails, the others continue, and every caller is told."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_the_last_words_are_said_whatever_else_fails() -> None:
     target = tiny_model()
     with tiny_engine(target, slots=1) as engine:
         streams = [engine.stream(ask("on and on", f"r{i}", max_tokens=200)) for i in range(3)]
-        engine.pause()  # behind its first round: it must not end before everything is broken
+        engine.pause()  # after its first round: it must not end before everything is broken
         engine.step()
         next(streams[0])
         boxes = [Outbox() for _ in streams[1:]]

@@ -1,4 +1,4 @@
-"""A reply that begins with given tokens goes on as it would have by itself, from the cache where it can."""
+"""A reply that begins with given tokens continues as if it had generated them, from the cache where possible."""
 
 from dataclasses import replace
 

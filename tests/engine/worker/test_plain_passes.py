@@ -1,4 +1,4 @@
-"""Plain passes that are timed beside rounds that draft: there are some, they are rare, and change nothing."""
+"""Plain passes that are timed between rounds with drafts: there are some, they are rare, and change nothing."""
 
 import pytest
 

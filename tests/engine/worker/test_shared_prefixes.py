@@ -38,7 +38,7 @@ def of_hybrid_draft() -> dict[str, object]:
 
 
 def of_packed(family: str, cache_type: str = "f16") -> dict[str, object]:
-    """The target on the kernels, which drafts for itself."""
+    """The target on the kernels, which is also its own draft model."""
     with TemporaryDirectory() as folder:
         model = packed_family(family, Path(folder))
     return {"target": model, "draft": model, "cache_type": cache_type}

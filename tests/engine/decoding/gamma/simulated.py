@@ -1,7 +1,7 @@
 """An engine whose drafts and timings are simulated: their truth is known, chances and noise are drawn from a seed.
 
-Costs are those recorded of a 2-core CPU with 4-bit weights (a plain pass takes 2.7 ms, and what a round takes beside it
-counts), or given. Speeds are expected tokens over true costs: what draft lengths are worth, not their luck.
+Costs are those recorded of a 2-core CPU with 4-bit weights (a plain pass takes 2.7 ms, and the rest of a round
+counts too), or given. Speeds are expected tokens over true costs: what draft lengths are worth, not their luck.
 """
 
 import random

@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def speed_of_first_reply(file: Path, seed: int) -> float:
-    """Tokens per second of the first reply of a session with a drafter that promises too much, which then goes on."""
+    """Tokens per second of the first reply of a session, which then continues; its drafter promises too much."""
     machine, experiences = Machine(1, head_step, seed), Experiences(file, "pair")
     machine.gamma = GammaController(machine.costs, experiences)
     growing(machine, sure=0.5, replies=1, truth=0.1, reply=24)

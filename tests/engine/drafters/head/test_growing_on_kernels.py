@@ -1,4 +1,4 @@
-"""Trees that grow in one call of the kernels beside the same trees step by step: the same tokens, and q bit by bit."""
+"""Trees grown in one call of the kernels, compared with trees grown step by step: the same tokens, and q bit by bit."""
 
 import random
 from collections.abc import Sequence
@@ -148,7 +148,7 @@ def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float) -> None:
-    """So large that greedy drafts have no token twice, and none has an even token, beside a row without any."""
+    """So large that greedy drafts have no token twice and none has an even token; next to a row without any."""
     chance, both = random.Random(5), Both()
     bias = tuple((token, -100.0) for token in range(0, WORDS, 2))
     penalised = Sampling(temperature, repetition_penalty=1e6, logit_bias=bias)

@@ -1,4 +1,4 @@
-"""The head on the quantised kernels beside the head in torch: the same scores, whatever is read or drafted together."""
+"""The head on the quantised kernels has the scores of the head in torch, whatever is read or drafted together."""
 
 from dataclasses import replace
 
@@ -107,7 +107,7 @@ def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when(method:
         memory, rows = pair.remembering(pair.packed)
         row = rows[i]
         whole = row.tokens
-        for length in (3, 5, len(whole)):  # as rounds go on
+        for length in (3, 5, len(whole)):  # round by round
             row.tokens = whole[:length]
             alone = drafted(pair.packed, memory, [row])
         for one, all_rows in zip(alone, together, strict=True):
