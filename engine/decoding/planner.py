@@ -161,7 +161,7 @@ class Planner:
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         least = self._controller.least_rate(len(rows)) if adaptive else 1.0
         sure = self._sure(rows, adaptive, least)
-        budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas)
+        budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas, least)
         for i in sure:  # they need no draft step, and nothing has to be tried
             gammas[i] = 0
         # Drafts that grow on the kernels have budgets, and cost little to ask for.
@@ -222,8 +222,10 @@ class Planner:
                 self._on_fault(rows[i], error)
         return sure
 
-    def _choose(self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int]) -> list[Budget | None]:
-        """Put the controller's choice into `gammas`; what growing drafts may cost, per row."""
+    def _choose(
+        self, rows: Sequence[SequenceState], adaptive: Sequence[int], gammas: list[int], least: float
+    ) -> list[Budget | None]:
+        """Put the controller's choice into `gammas`; per row, what growing drafts may cost where some can pay."""
         budgets: list[Budget | None] = [None] * len(rows)
         if not adaptive:
             return budgets
@@ -233,7 +235,7 @@ class Planner:
         chosen = self._controller.choose([acceptances[i] for i in asked], [gammas[i] for i in asked], len(rows))
         for i, gamma in zip((*asked, *free), (*chosen, *[0] * len(free)), strict=True):
             gammas[i] = gamma
-        growing = [i for i in adaptive if acceptances[i].growing]
+        growing = [i for i in adaptive if acceptances[i].growing and (gammas[i] or acceptances[i].surest > least)]
         for i in growing:
             budgets[i] = self._controller.budget(acceptances[i], len(rows), len(growing))
         return budgets
