@@ -21,7 +21,7 @@ from specchat.engine.worker.rounds import Rounds
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, started, text_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
-QUESTIONS = ("Name three colours.", "Tell me a story about a fox.", "How do I bake bread?", "What is rain?")
+QUESTIONS = ("Name three colours.", "Tell me a story about a fox.", "How do I bake bread?", "Say ha ha ha ha ha ha ha.")
 GREEDY = Sampling(seed=1)
 PENALTIES = Sampling(seed=2, repetition_penalty=1.1, dry_multiplier=0.8, dry_allowed_length=1)
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -32,6 +32,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "filtered": {"drafter": "head", "gamma": 3, "sampling": Sampling(0.8, top_k=40, top_p=0.9)},
     "penalties": {"drafter": "head", "gamma": 3, "sampling": replace(PENALTIES, temperature=0.7, seed=None)},
     "seeded": {"drafter": "head", "gamma": 4, "sampling": Sampling(1.0, seed=3)},
+    "texts": {"drafter": "suffix", "gamma": 4, "sampling": GREEDY},
+    "texts, sampled": {"drafter": "suffix", "gamma": 4, "sampling": Sampling(1.0)},
+    "texts and head": {"drafter": "combined", "gamma": 4, "sampling": PENALTIES},
+    "texts and head, sampled": {"drafter": "combined", "gamma": 4, "sampling": Sampling(1.0)},
 }
 
 
@@ -74,7 +78,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows with adaptive γ draft from their ninth round on, at fixed prices."""
 
-    def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int]) -> list[None]:
+    def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int], _least: float) -> list[None]:
         for i in adaptive:
             gammas[i] = 0 if rows[i].rounds < 9 else min(gammas[i], 4)
         return [None] * len(rows)
