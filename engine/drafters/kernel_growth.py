@@ -109,6 +109,7 @@ def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
     if rules and asked.text and (budget.line or len(budget.rates) > rules.first):
         growth.text, growth.text_count, growth.text_least = asked.text.address, asked.text.count, rules.least
         growth.text_rates = growth.passes + 8 * (len(budget.passes) + rules.first)
+        growth.text_again = growth.text_rates + 8 * len(budget.rates)
     return numbers, asked.text
 
 

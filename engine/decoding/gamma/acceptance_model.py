@@ -155,8 +155,8 @@ class AcceptanceModel:
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
         self._surest: float | None = None
-        self._rates: tuple[list[float], dict[int, float]] | None = None
-        """`rates` for unchanged beliefs, and the factors that they were computed with."""
+        self._rates: tuple[list[float], dict[int, float], dict[int, float]] | None = None
+        """`rates` and `again` for unchanged beliefs, after the factors that they were computed with."""
 
     @property
     def surest(self) -> float:
@@ -170,14 +170,24 @@ class AcceptanceModel:
     @property
     def rates(self) -> dict[int, float]:
         """By bucket, the probability that a token is accepted if its parent was."""
+        return self._with_factors()[0]
+
+    @property
+    def again(self) -> dict[int, float]:
+        """The same after a token of the same bucket: they share one unknown rate."""
+        return self._with_factors()[1]
+
+    def _with_factors(self) -> tuple[dict[int, float], dict[int, float]]:
         self._fade()
         factors = self.experience.factors
         if self._rates is None or factors != self._rates[0]:
-            rates, methods = dict[int, float](), self.experience.methods
+            rates, again = dict[int, float](), dict[int, float]()
             for bucket in sorted(self._means):
-                rates[bucket] = self._means[bucket][1] * factors[bisect_right(methods, bucket) - 1]
-            self._rates = factors, rates
-        return self._rates[1]
+                factor = factors[bisect_right(self.experience.methods, bucket) - 1]
+                once = self._mean_power(bucket, 1)
+                rates[bucket], again[bucket] = once * factor, self._mean_power(bucket, 2) / once * factor
+            self._rates = factors, rates, again
+        return self._rates[1:]
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """Probability that each token is accepted, and with it all that it follows.

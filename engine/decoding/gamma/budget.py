@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -22,8 +22,10 @@ class Budget:
     """Positions that are drafted for whatever they cost: one token each at least."""
     repeatable: bool = False
     """Whether the draft may depend on nothing but the row."""
+    again: Mapping[int, float] = field(default_factory=dict)
+    """`rates` after a token of the same bucket; empty if they are the same."""
 
     @cached_property
     def numbers(self) -> array[float]:
-        """The prices of passes, and the rates of buckets 0, 1, …, for the kernels."""
-        return array("d", (*self.passes, *self.rates.values()))
+        """The prices of passes, and the two rates of buckets 0, 1, …, for the kernels."""
+        return array("d", (*self.passes, *self.rates.values(), *(self.again or self.rates).values()))

@@ -91,7 +91,7 @@ class GammaController:
         if growing not in self._prices:
             self._prices[growing] = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
         step = costs.drafting(acceptance.drafter, 2) - costs.drafting(acceptance.drafter, 1)
-        return Budget(self._prices[growing], price * step, acceptance.rates)
+        return Budget(self._prices[growing], price * step, acceptance.rates, again=acceptance.again)
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to draft for, per row; 0 for no draft.

@@ -223,7 +223,8 @@ struct sk_growth {
     const int64_t* ids;           // [end - begin], the tokens of those columns
     int64_t* text;                // [text_count], all tokens of the row, with room for what the rounds of a call add; null:
     int64_t text_count;           // the head drafts, whether the text repeats or not
-    const double* text_rates;     // probability that a token of the text's grades is accepted
+    const double *text_rates, *text_again;  // probability that a token of the text's grades is accepted: after one of
+                                            // another grade, and after one of the same
     const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
     const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted
     double step;                  // cost of a draft step

@@ -26,13 +26,14 @@ void Growth::continue_text() {
     if (!row_.text) return;
     TextMatch match(row_.text, row_.text_count);
     double chance = 1, gained = 0, most = 0;
-    int32_t best = 0;
+    int32_t best = 0, before = -1;
     for (uint8_t mark = 0; count() < row_.room && mark != SK_ENDS;) {
         const auto [token, grade] = match.next();
         if (token < 0 || token >= all_.vocabulary || (tokens_.empty() && grade < row_.text_least)) break;
         mark = all_.marks[token];
         if (mark == SK_NEVER_DRAFTED) break;
-        if (row_.line == 0) chance *= row_.text_rates[grade];
+        if (row_.line == 0) chance *= (grade == before ? row_.text_again : row_.text_rates)[grade];
+        before = grade;
         parents_.push_back(count());
         tokens_.push_back(token);
         grades_.push_back(all_.text_grade + grade);

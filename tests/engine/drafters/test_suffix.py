@@ -86,9 +86,14 @@ def test_the_kernels_draft_the_same_from_a_text_that_repeats_very_often(text: li
     assert draft(text, 8, SuffixDrafter(vocabulary=WORDS)) == draft(text, 8)
 
 
-@pytest.mark.parametrize(("rate", "price", "drafted"), [(0.9, 0.5, 6), (0.9, 0.85, 1), (0.3, 0.5, 0)])
-def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, price: float, drafted: int) -> None:
-    budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, dict.fromkeys(range(9), rate))
+@pytest.mark.parametrize(
+    ("rate", "again", "price", "drafted"),
+    [(0.9, 0.9, 0.5, 6), (0.9, 1.0, 0.5, 16), (0.9, 1.0, 0.85, 4), (0.3, 1.0, 0.5, 0)],
+)
+def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, price: float, drafted: int) -> None:
+    """Of a match of five tokens: the first four have one bucket, and all later ones another."""
+    rates = [dict.fromkeys(range(9), each) for each in (rate, again)]
+    budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, rates[0], again=rates[1])
     drafter, row = SuffixDrafter(vocabulary=WORDS), row_of([1, 2, 3, 4, 5] * 2)
     drafter.admit(row)
     assert len(drafter.propose([row], [16], [budget]).settled().tokens[0]) == drafted
