@@ -152,7 +152,7 @@ def test_cancelling_keeps_what_was_said_and_frees_the_slot(engine: Engine) -> No
     engine.submit(ask("go on and on", max_tokens=200, name="long"), box)
     seen = ended(box)
     assert seen[-1].reason is FinishReason.CANCELLED
-    assert 4 <= len(rounds_of(seen)) <= 8, "records of short rounds come three at a time"
+    assert 4 <= len(rounds_of(seen)) <= 20, "records of short rounds come eight at a time"
     assert ids_of(engine.stream(ask("next", max_tokens=3)))
 
 
