@@ -82,6 +82,8 @@ class Planner:
         self._acceptances: dict[str, AcceptanceModel] = {}
         self._profiles: dict[str, RowProfile] = {}
         self._lessons: list[_Lesson] = []
+        self._tries = False
+        """Whether the drafts of this round are a trial."""
         self._empty: dict[int, Proposal] = {}
         """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
 
@@ -201,7 +203,7 @@ class Planner:
         """Rounds that may be run together: none of them needs a drafter's work on the host, or a first token."""
         drafter, same = self.drafters.of(rows[0]), len({row.drafter for row in rows}) == 1
         plain = not any(proposal.lengths) and (drafter.name == NO_DRAFTER or drafter.kernel_head is not None)
-        if not (same and (plain or proposal.growing)) or not all(row.rounds for row in rows) or self._controller.tries:
+        if not (same and (plain or proposal.growing)) or not all(row.rounds for row in rows) or self._tries:
             return 1
         proposal.head = drafter.kernel_head
         fitting = int(_TOGETHER_S / self._costs.of_batch(len(rows)).plain_s)
@@ -227,12 +229,14 @@ class Planner:
     ) -> list[Budget | None]:
         """Put the controller's choice into `gammas`; per row, what growing drafts may cost where some can pay."""
         budgets: list[Budget | None] = [None] * len(rows)
+        self._tries = False
         if not adaptive:
             return budgets
         acceptances = {i: self._acceptances[rows[i].request.request_id] for i in adaptive}
         free = [i for i in adaptive if self._profiles[rows[i].request.request_id].free]
         asked = [i for i in adaptive if i not in free]
         chosen = self._controller.choose([acceptances[i] for i in asked], [gammas[i] for i in asked], len(rows))
+        self._tries = self._controller.tries
         for i, gamma in zip((*asked, *free), (*chosen, *[0] * len(free)), strict=True):
             gammas[i] = gamma
         growing = [i for i in adaptive if acceptances[i].growing and (gammas[i] or acceptances[i].surest > least)]

@@ -42,8 +42,10 @@ class Knowing(Drafter):
         return replace(Draft.of_chains([[5, 6] for _ in rows], [[0, 0] for _ in rows]), steps=0)
 
 
-def planner_of(drafter: Knowing, experiences: Experiences | None = None) -> tuple[Planner, SequenceState]:
-    target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities())
+def planner_of(
+    drafter: Knowing, experiences: Experiences | None = None, rounds: int = 1
+) -> tuple[Planner, SequenceState]:
+    target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities(rounds=rounds))
     planner = Planner({"knowing": drafter}, target, lambda *_: None, experiences)  # type: ignore[arg-type]
     row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]
     planner.admit(row)
@@ -80,6 +82,28 @@ def test_a_sure_draft_has_to_pay_with_the_rate_of_its_own_bucket(bucket: int, mo
     planner, row = planner_of(drafter)
     planner.plan([row], torch.device("cpu"))
     assert drafter.requested == [[3], [0]][bucket]
+
+
+def test_a_trial_is_a_single_round_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows with a fixed γ after it run several rounds together again."""
+
+    def choose(self: GammaController, rows: Sequence[object], *_: object) -> list[int]:
+        self.tries = True
+        return [3] * len(rows)
+
+    monkeypatch.setattr(GammaController, "choose", choose)
+    planner, row = planner_of(Knowing(sure=False), rounds=4)
+    planner.learn_costs([(1, 0.001)], {})
+    planner.drafters.of(row).kernel_head = 1
+    monkeypatch.setattr(
+        Knowing, "propose", lambda _self, rows, *_: Draft.of_chains([[] for _ in rows], [[] for _ in rows])
+    )
+    row.rounds = 1
+    asked = []
+    for gamma in (None, 4):
+        row.request = replace(row.request, gamma=gamma)
+        asked.append(planner.plan([row], torch.device("cpu"), lambda: True).proposal.rounds)
+    assert asked == [1, 4]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])
