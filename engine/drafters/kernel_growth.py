@@ -92,7 +92,7 @@ def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
     Args:
         growth: set.
         asked: what the draft may be.
-        rules: of drafts from texts; None if there are none.
+        rules: of drafts from texts; None without texts.
 
     Raises:
         KernelError: its budget has prices or rates for other drafts.

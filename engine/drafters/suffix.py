@@ -45,8 +45,8 @@ _EXPECTED = {0: 0.15, 1: 0.25, 2: 0.4, 3: 0.55, 4: 0.7, 5: 0.85, 6: 0.65, 7: 0.8
 OTHER_CHATS = "other chats"
 """What a draft from them is called."""
 _COMPARED, _LONGEST, _OCCURRENCES = 1024, 32, 64
-"""Earlier occurrences of the last token that are looked at, the latest ones; tokens of a match at most; matches whose
-continuations are counted."""
+"""The latest occurrences of the last token that are compared; most tokens of a match; matches whose continuations are
+counted."""
 _CONTESTED = 0.5
 """Share at which the most frequent continuation is no surer than all others."""
 

@@ -246,7 +246,7 @@ class HeadDrafter(Drafter):
         texts: Sequence[TextMemory] = (),
         rules: TextRules | None = None,
     ) -> Draft:
-        """`propose`, but first from the texts of the rows, all of which grow, if there are any."""
+        """`propose`, but first from the texts of the rows, if given; then all rows grow."""
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
         nothing = [None] * len(rows)

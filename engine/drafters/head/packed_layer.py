@@ -165,7 +165,7 @@ class PackedLayer(HeadLayer):
             begins: [B], the first place to read of each.
             support: the V' tokens that can be drafted.
             on_read: called with a slot, and up to which place it has been read.
-            rules: of drafts from texts; None if there are none.
+            rules: of drafts from texts; None without texts.
         """
         drawn = [each.row.draws for each in asked]
         q = self._q_of(len(asked), support) if any(drawn) else None

@@ -79,7 +79,7 @@ def test_the_kernels_draft_the_same(text: list[int], ends: set[int], never: set[
     "text",
     [
         pytest.param([1, 2, 3, 1, 2, 4] * 300, id="more matches than are counted"),
-        pytest.param([5, 6, 1, 9, *[1, 2] * 1200, 5, 6, 1], id="a match before those that are looked at"),
+        pytest.param([5, 6, 1, 9, *[1, 2] * 1200, 5, 6, 1], id="a match too long ago"),
     ],
 )
 def test_the_kernels_draft_the_same_from_a_text_that_repeats_very_often(text: list[int]) -> None:
