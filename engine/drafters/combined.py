@@ -39,7 +39,8 @@ class CombinedDrafter(Drafter):
         of_head, of_suffix = head.profile, suffix.profile
         self._first = len(of_head.buckets)
         """The first bucket of the suffix drafter, after those of the head."""
-        self._rules = suffix.rules and suffix.rules._replace(first=self._first, least=SURE, otherwise=head.name)
+        names = (suffix.name, head.name)
+        self._rules = suffix.rules and suffix.rules._replace(first=self._first, least=SURE, names=names)
         self.kernel_head = head.kernel_head
         rates = {self._first + bucket: rate for bucket, rate in of_suffix.expected_rates.items()}
         self.profile = replace(

@@ -12,7 +12,7 @@ from torch import Tensor
 from specchat.engine.backends.packed_acceptance import PenaltiesOfRows
 from specchat.engine.decoding.proposal import Draft, Growing, Source, Support
 from specchat.engine.decoding.tree import BRANCHES, tree_from
-from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked
+from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
 from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.sampling import c_settings
@@ -32,10 +32,8 @@ class TextRules(NamedTuple):
     """Bucket of grade 0."""
     least: int
     """Grade of the first token of a draft, at least."""
-    name: str
-    """What such drafts are called."""
-    otherwise: str = ""
-    """What those of the head are called."""
+    names: tuple[str, str] | None = None
+    """What drafts from texts are called in records, and those of the head; None without names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +66,15 @@ class KernelGrowth(Growing):
         """The draft of trees that have grown."""
         for row in self.trees.rows:
             self.on_read(row.slot, row.begin)
-        first = self.rules.first if self.rules else 0
-        free = [self.rules is not None and bool(tree.buckets) and tree.buckets[0] >= first for tree in found]
-        drawn = [is_drawn and not is_free for is_drawn, is_free in zip(self.drawn, free, strict=True)]
-        if self.q is not None and not all(self.drawn):  # an empty mask would wake torch's threads next to the kernels'
-            self.q[[not each for each in self.drawn]] = 0
-        return Draft(
-            [tree.tokens for tree in found],
-            [tree_from(tuple(tree.parents)) for tree in found],
-            self.q,
-            self.support,
-            None if self.q is None else drawn,
-            [tree.buckets for tree in found],
-            steps,
-            self.rules and [(Source(self.rules.name if each else self.rules.otherwise),) for each in free],
-            free=free,
-        )
+        trees = [(tree.tokens, tree.buckets, tree_from(tuple(tree.parents))) for tree in found]
+        draft = draft_of(trees, self.drawn, self.q, self.support, steps)
+        if self.rules:
+            first, names = self.rules.first, self.rules.names
+            draft.free = [bool(tree.buckets) and tree.buckets[0] >= first for tree in found]
+            if draft.drawn:
+                draft.drawn = [drawn and not free for drawn, free in zip(draft.drawn, draft.free, strict=True)]
+            draft.sources = names and [(Source(names[0] if free else names[1]),) for free in draft.free]
+        return draft
 
 
 def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
@@ -106,6 +97,7 @@ def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
     growth.passes = numbers.buffer_info()[0]
     growth.begin, growth.end, growth.number = 0, 0, row.rounds
     growth.text, growth.sampling, growth.q = None, None, None
+    # Fixed prices have no rates of texts, which a draft of fixed length does not need.
     if rules and asked.text and (budget.line or len(budget.rates) > rules.first):
         growth.text, growth.text_count, growth.text_least = asked.text.address, asked.text.count, rules.least
         growth.text_rates = growth.passes + 8 * (len(budget.passes) + rules.first)

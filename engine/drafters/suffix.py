@@ -1,11 +1,11 @@
 """Suffix drafter: continues the longest suffix of the text that occurred before, as it most often continued.
 
-After SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975, section 4), with a search of the text instead of their tree:
-that keeps no state, and takes microseconds. Its match may be of any length, where the n-gram drafter's ends at three
-tokens. Where texts of other chats have a longer one, it continues theirs. A draft is certain (one-hot q).
+After SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975, section 4), with a search of the text instead of their tree,
+which keeps no state. A match may have many tokens, where the n-gram drafter's ends at three. Where texts of other chats
+have a longer one, it continues theirs. A draft is certain (one-hot q).
 
-For targets on the kernels the search is part of their round (`text_match.h`); this is the reference, and what other
-targets use.
+The kernels search in microseconds (`text_match.h`), for targets on the kernels at the beginning of their round. Without
+the kernels NumPy does the same, more slowly.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from ctypes import c_int64
 from dataclasses import replace
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.drafters.tree_growth import Asked, repeatable
 from specchat.engine.kernels.growing_trees import GrowingTrees, Mark
+from specchat.engine.kernels.library import library, missing
 from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
@@ -65,15 +67,35 @@ class RepeatedText:
     @property
     def matched(self) -> int:
         """Tokens of the longest suffix that occurred before, `_LONGEST` at most."""
-        return self._longest_match(())[0]
+        return self._search((), 0)[0] if missing() is None else self._longest_match(())[0]
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens to the text."""
         self.memory.append([*tokens])
 
     def predict(self, behind: Iterable[int] = ()) -> Iterator[tuple[int, int]]:
-        """The tokens that are likely after the text and `behind`, each with its bucket."""
-        added = [*behind]
+        """Up to `MAX_GAMMA` tokens that are likely after the text and `behind`, each with its bucket."""
+        if missing() is not None:
+            yield from islice(self._predict_slowly([*behind]), MAX_GAMMA)
+            return
+        found = self._search([*behind], MAX_GAMMA)
+        for token, bucket in zip(found[1 : MAX_GAMMA + 1], found[MAX_GAMMA + 1 :], strict=True):
+            if token < 0:
+                break
+            yield token, bucket
+
+    def _search(self, behind: Sequence[int], most: int) -> list[int]:
+        """`sk_continue_text` of the text and `behind`, which takes the room after the text for the moment."""
+        if not self.tokens:
+            return [0, *[-1] * (2 * most)]
+        found = (c_int64 * (1 + 2 * most))()
+        count = self.tokens + len(behind)
+        self.memory.ids[self.tokens : count] = array("q", behind)
+        library().c.sk_continue_text(self.memory.address, count, most, found)
+        return found[:]
+
+    def _predict_slowly(self, added: list[int]) -> Iterator[tuple[int, int]]:
+        """Without the kernels, the tokens that are likely after the text and those added, each with its bucket."""
         length, places = self._longest_match(added)
 
         def at(place: int) -> int:
@@ -120,7 +142,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
     """Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats."""
     predictor = RepeatedText
     chunk = 1 << 20
-    """Some 20 ms."""
+    """Some 60 ms."""
 
     def __init__(
         self,
@@ -141,7 +163,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
                 for token in tokens:
                     if token < vocabulary:
                         marks[token] = mark
-            self.rules = TextRules(marks, 0, 0, self.name)
+            self.rules = TextRules(marks, 0, 0)
             self.profile = replace(self.profile, proposes_at_zero=True)
         self._trees: dict[int, GrowingTrees] = {}
         """Memory of the kernels, by number of rows."""
@@ -157,7 +179,8 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
     ) -> Draft:
         """The continuation of each row's longest match."""
         if self.rules and not any(map(self.of_other_chats, rows)):
-            return self.grow(rows, gammas, budgets, self.rules)
+            names = (self.name, "") if self._datastore else None
+            return self.grow(rows, gammas, budgets, self.rules._replace(names=names))
         return self.continuations(rows, [row.room for row in rows] if self.rules else gammas)
 
     def grow(
@@ -193,10 +216,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
 
     def long_match(self, row: SequenceState) -> int | None:
         """Bucket of its draft's first token, if that continues a match that is nearly always right."""
-        stored = self.of_other_chats(row)
-        if not stored and self.text(row).matched < _LENGTHS[SURE - 2]:
-            return None
-        buckets = self._draft(stored or self.text(row).predict(), 1)[1]
+        buckets = self._draft(self.of_other_chats(row) or self.text(row).predict(), 1)[1]
         return buckets[0] if buckets and buckets[0] >= SURE else None
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:

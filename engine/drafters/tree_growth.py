@@ -329,7 +329,7 @@ def draft_of(
     trees: Sequence[tuple[list[int], list[int], Tree]],
     drawn: list[bool],
     q: Tensor | None,
-    support: Support,
+    support: Support | None,
     steps: int,
 ) -> Draft:
     """The draft of B rows: tokens, buckets and tree of each, and what the tokens of drawn rows were drawn from."""

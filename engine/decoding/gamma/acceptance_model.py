@@ -154,18 +154,14 @@ class AcceptanceModel:
         """By bucket, E[αⁿ] as far as asked for, at least up to n = 1."""
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
-        self._surest: float | None = None
         self._rates: tuple[list[float], dict[int, float], dict[int, float]] | None = None
         """`rates` and `again` for unchanged beliefs, after the factors that they were computed with."""
 
     @property
     def surest(self) -> float:
         """The highest of the rates of the last method."""
-        self._fade()
-        if self._surest is None:
-            first = self.experience.methods[-1]
-            self._surest = max(rate for bucket, rate in self.rates.items() if bucket >= first)
-        return self._surest
+        first = self.experience.methods[-1]
+        return max(rate for bucket, rate in self.rates.items() if bucket >= first)
 
     @property
     def rates(self) -> dict[int, float]:
@@ -246,7 +242,7 @@ class AcceptanceModel:
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
         self._offered.clear()
-        self._surest = self._rates = None
+        self._rates = None
 
     def _mean_power(self, bucket: int, n: int) -> float:
         means = self._means[bucket]

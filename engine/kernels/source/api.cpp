@@ -11,6 +11,7 @@
 #include "quantizing.h"
 #include "rounds.h"
 #include "sampling.h"
+#include "text_match.h"
 #include "thread_pool.h"
 #include "variants.h"
 
@@ -229,6 +230,20 @@ int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
 
 int32_t sk_head_grow(sk_head* head, sk_growing* growing) {
     return guarded([&] { return sk::grow(head ? &head->head : nullptr, *growing); });
+}
+
+int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64_t* found) {
+    return guarded([&]() -> std::string {
+        sk::TextMatch match(text, count);
+        found[0] = match.length();
+        for (int64_t i = 1; i <= most; i++) {
+            const auto [token, grade] = match.next();
+            found[i] = token;
+            found[most + i] = grade;
+            if (token < 0) break;
+        }
+        return "";
+    });
 }
 
 int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {

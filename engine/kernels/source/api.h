@@ -213,7 +213,7 @@ struct sk_penalties {
 // A row's draft: what its text continues with where that repeats, or else by a head a tree that grows step by step as
 // `engine.drafters.tree_growth` says. Node 0 is the row's last token, node i the i-th drafted one.
 struct sk_growth {
-    int32_t slot, begin, end;     // the head reads the columns `begin` to `end` - 1, at least one; then `begin` is `end`
+    int32_t slot, begin, end;     // columns `begin` to `end` - 1, at least one, are read by the head if it drafts: then `begin` is `end`
     int32_t depth;                // maximum depth of a tree of the head; 0 for none
     int32_t line;                 // depth that is drafted regardless of cost
     int32_t repeatable;           // whether its growth must not depend on other rows
@@ -356,5 +356,8 @@ SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* re
 SK_EXPORT int32_t sk_head_absorb_round(sk_head* head, const sk_round* round);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
 SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
+// What a text continues with where it repeats, [1 + 2 * most]: tokens of the match, then up to `most` tokens, -1 after the
+// last, and their grades.
+SK_EXPORT int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64_t* found);
 SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
 SK_EXPORT int32_t sk_judge(sk_rows* rows);  // rows that are not held, by logits that are given

@@ -13,6 +13,9 @@ class TextMatch {
    public:
     TextMatch(const int64_t* text, int64_t count);
 
+    // Tokens of the suffix and of what has followed it since.
+    int64_t length() const { return length_; }
+
     // The token that follows most often, and its grade; the match then continues with it. -1 where nothing follows.
     std::pair<int64_t, int32_t> next();
 

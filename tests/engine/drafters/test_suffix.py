@@ -1,7 +1,7 @@
-"""The suffix drafter against a search of the whole text, and the kernels' search against its own."""
+"""The suffix drafter against a search of the whole text, with and without the kernels, and the kernels' drafts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,14 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.drafters import suffix
 from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.sequence import SequenceState
 
+pytestmark = pytest.mark.usefixtures("kernels")
 texts = st.lists(st.integers(0, 3), max_size=60)
 WORDS = 16
+
+
+@pytest.fixture(autouse=True, scope="module", params=["kernels", "numpy"])
+def search(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What searches the text."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(suffix, "missing", lambda: "no compiler")
+        yield
 
 
 def text_of(tokens: Sequence[int]) -> RepeatedText:
