@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.drafters import suffix
+from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.outbox import Outbox
@@ -95,6 +96,16 @@ def test_the_kernels_draft_the_same(text: list[int], ends: set[int], never: set[
 )
 def test_the_kernels_draft_the_same_from_a_text_that_repeats_very_often(text: list[int]) -> None:
     assert draft(text, 8, SuffixDrafter(vocabulary=WORDS)) == draft(text, 8)
+
+
+def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> None:
+    store = Datastore()
+    store.update({1: [*range(12)]})
+    for datastore, named in ((Datastore(), None), (store, "suffix")):
+        drafter, row = SuffixDrafter(datastore=datastore, vocabulary=WORDS), row_of([1, 2, 1])
+        drafter.admit(row)
+        sources = drafter.propose([row], [4]).settled().sources
+        assert (sources and sources[0][0].name) == named
 
 
 @pytest.mark.parametrize(
