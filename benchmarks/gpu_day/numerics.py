@@ -3,6 +3,7 @@ ratios, columns, trees."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
@@ -52,6 +53,7 @@ def rows() -> Iterator[Row]:
 @torch.inference_mode()
 def _compare(kind: str, ratio: int) -> Row:
     device = pick_device("auto")
+    torch.set_num_threads(max((os.cpu_count() or 1) // _PROCESSES, 1))
     torch._dynamo.reset()  # all networks together exceed the limit of compilations in a process
     if kind.startswith("q"):
         check_kernel(device)

@@ -6,13 +6,13 @@ row as the longest one has.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from specchat.engine.device.gpu import processors
 
 COUNTERS = 1 << 14
 """Numbers that the kernel counts in: one per row, key head and tile of queries."""
@@ -27,11 +27,6 @@ class CacheRows(NamedTuple):
     """[B], int64, the column of its first token."""
     counters: Tensor
     """[`COUNTERS`], int32, zeros, which the kernel restores."""
-
-
-def has_kernel(device: torch.device) -> bool:
-    """Whether there is a kernel for the device."""
-    return device.type == "cuda" and find_spec("triton") is not None
 
 
 @torch.library.custom_op("specchat::attend", mutates_args=())
@@ -79,9 +74,4 @@ def _(query: Tensor, keys: Tensor, values: Tensor, *_: object) -> Tensor:  # noq
 def _(query: Tensor, *others: Any) -> Tensor:
     from specchat.engine.backends.cache_attention_kernel import launch
 
-    return launch(query, *others, processors=_processors(query.device))
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return launch(query, *others, processors=processors(query.device))

@@ -37,9 +37,6 @@ _RECOMPILATIONS = 64
 _OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "combo_kernels": True}
 """Options of torch's compiler. It rounds where the modelling code rounds, so that results differ only by the order of
 sums, and puts kernels side by side into one launch."""
-_TUNED = _OPTIONS | {"coordinate_descent_tuning": True}
-"""For one token: the compiler makes its products by itself, fused with what is before and after them, and tries
-variants of every kernel. On an H100, 8B in bfloat16 is 3 to 6 % faster than with cuBLAS's."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -77,9 +74,7 @@ def _indices(layer: nn.Module) -> set[int]:
 def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     """Forward pass of a layer, compiled if its cache view asks for it."""
     plain = type(layer).forward
-    usual, tuned = (
-        torch.compile(plain, fullgraph=True, dynamic=True, options=options) for options in (_OPTIONS, _TUNED)
-    )
+    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options=_OPTIONS)
     held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +84,6 @@ def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
         if view is None or not view.compiled:
             return plain(layer, *args, **kwargs)
         # The layer gets its own view, so that the compiled code does not depend on the layer's index.
-        compiled = tuned if view.positions.numel() == 1 else usual
         with _no_hooks_within(layer):
             return compiled(layer, *args, **{**kwargs, name: view.layer(index)})
 

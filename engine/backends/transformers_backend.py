@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from specchat.engine.backends import attention, cache_attention
+from specchat.engine.backends import attention, token_product
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.longrope import fix_longrope
@@ -26,6 +26,7 @@ from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.device import gpu
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
@@ -82,11 +83,13 @@ class TransformersBackend(TensorBackend):
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
         on_gpu = self.device.type == "cuda"
+        self._other_products: str | None = None
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
             torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, 0.4 s each time
             fingerprint(model)  # of the weights by the names that they have now
             join_layers(model)
+            self._other_products = token_product.use_kernel(model)
         self.context = context
         self.short_context = fix_longrope(model, context, self)
         folds = _use_slot_attention(model, self.config)
@@ -98,7 +101,7 @@ class TransformersBackend(TensorBackend):
         self._gathers = not probe.attention_alone_reads
         """Whether attention takes keys and values by row."""
         plain = folds and not (exact or self.states or self._gathers)
-        self.in_place = plain and cache_attention.has_kernel(self.device)
+        self.in_place = plain and gpu.has_triton(self.device)
         """Whether passes of fixed shape attend by `engine.backends.cache_attention`."""
         self._not_in_place: str | None = None
         # The last column never holds a token: padding rows of a CUDA graph write there.
@@ -122,6 +125,7 @@ class TransformersBackend(TensorBackend):
         reasons = {
             "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
             "its attention kernel cannot be used": self._not_in_place,
+            "its kernel for products of one token cannot be used": self._other_products,
             "its layers cannot be compiled": passes and passes.not_compiled,
             "its passes are not captured as CUDA graphs": self.device.type == "cuda"
             and self.states

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from specchat.engine.backends import cache_attention
 from specchat.engine.backends import transformers_backend as cached_model
 from specchat.engine.device.graph_pool import NEEDED, GraphPool
 from specchat.engine.device.graphs import Graphs
@@ -246,7 +245,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
     monkeypatch.setattr(gpu_layers, "_compiled", lambda: gpu_layers._dequantized)
-    monkeypatch.setattr(cache_attention, "has_kernel", lambda _: False)
+    monkeypatch.setattr("specchat.engine.device.gpu.has_triton", lambda _: False)
     if not capture:
         plan = Graphs.plan
         monkeypatch.setattr(Graphs, "plan", lambda graphs, *what: plan(graphs, *what) if what[0] == NEEDED else None)

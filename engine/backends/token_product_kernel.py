@@ -1,0 +1,47 @@
+"""The Triton kernel of `engine.backends.token_product.multiply`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 8192
+"""Weights that a thread block reads at once; on an H200 its shape for 8B and 1B was the fastest or within 6 % of it."""
+_LONGEST, _SHORTEST = 2048, 256
+"""Inputs of a step. A step that does not divide the input reads less at its end."""
+
+
+def launch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x Wᵀ + b [..., N] of x [..., K] with one token, W [N, K] and b [N], all of one dtype; sums in float32."""
+    size_out, size_in = weight.shape
+    token, weight = x.reshape(-1).contiguous(), weight.contiguous()
+    out = x.new_empty(*x.shape[:-1], size_out)
+    step = max(min(size_in & -size_in, _LONGEST), _SHORTEST)
+    lines = _BLOCK // step
+    _multiply[(triton.cdiv(size_out, lines),)](
+        token, weight, weight if bias is None else bias, out, size_in, size_out,
+        lines, step, bias is not None, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _multiply(  # type: ignore[no-untyped-def]
+    token, weight, bias, out, size_in, size_out,
+    lines: tl.constexpr, step: tl.constexpr, biased: tl.constexpr,
+):  # fmt: skip
+    """Outputs [lines] of one token; grid [N / lines]."""
+    line, column = tl.program_id(0) * lines + tl.arange(0, lines), tl.arange(0, step)
+    exists = line < size_out
+    here = weight + line.to(tl.int64)[:, None] * size_in + column[None]
+    sums = tl.zeros([lines, step], tl.float32)
+    for at in range(0, size_in, step):
+        inside = at + column < size_in
+        part = tl.load(here + at, mask=exists[:, None] & inside[None], other=0.0, eviction_policy="evict_first")
+        read = tl.load(token + at + column, mask=inside, other=0.0)
+        sums += part.to(tl.float32) * read.to(tl.float32)[None]
+    found = tl.sum(sums, 1)
+    if biased:
+        found += tl.load(bias + line, mask=exists, other=0.0).to(tl.float32)
+    tl.store(out + line, found.to(out.dtype.element_ty), mask=exists)
