@@ -122,13 +122,7 @@ class Planner:
         self._profiles[row.request.request_id] = about
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
-                drafter.name,
-                drafter.profile.buckets,
-                drafter.profile.expected_rates,
-                about.offers,
-                methods=drafter.profile.methods,
-                growing=about.grows,
-                sampling=row.sampling,
+                drafter.name, drafter.profile, about, row.sampling
             )
 
     def release(self, row: SequenceState) -> None:

@@ -13,7 +13,7 @@ from math import inf
 from operator import mul
 from typing import Any, Final
 
-from specchat.engine.decoding.proposal import Offers
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.request import MAX_GAMMA
 
@@ -59,18 +59,16 @@ class Experience:
     """What earlier requests have shown about one drafter: priors of its buckets, calibration and gain.
 
     Args:
-        buckets: confidence buckets; all tokens are in bucket 0 if the drafter gives none.
-        expected: expected acceptance rates, by bucket.
-        methods: the first bucket of each method of drafting; each has its own calibration.
+        profile: of the drafter; all tokens are in bucket 0 if it gives none. Each method has its own calibration.
     """
 
-    def __init__(self, buckets: Sequence[int], expected: Mapping[int, float], methods: Sequence[int] = (0,)) -> None:
-        self._first = {bucket: _around(expected.get(bucket)) for bucket in buckets or (0,)}
+    def __init__(self, profile: DrafterProfile) -> None:
+        self._first = {bucket: _around(profile.expected_rates.get(bucket)) for bucket in profile.buckets or (0,)}
         self.priors = dict(self._first)
         self._tests = dict.fromkeys(self.priors, 0)
-        self._calibrated = bool(expected)
-        self.methods = methods
-        self._counts = [(_TRUST, _TRUST)] * len(methods)
+        self._calibrated = bool(profile.expected_rates)
+        self.methods = profile.methods
+        self._counts = [(_TRUST, _TRUST)] * len(self.methods)
         """Accepted and expected tokens, by method."""
         self.gain: dict[int, float] = {}
         """Of growing drafts, by batch size: average of the tokens expected to be accepted minus the price of the draft.
@@ -137,16 +135,13 @@ class AcceptanceModel:
     Args:
         drafter: its name.
         experience: with this drafter and kind of sampling.
-        offers: what the drafter will offer, if known before it drafts.
-        growing: whether the drafter decides on the size of a draft while it drafts, within a `Budget`.
+        about: the drafter for this request.
     """
 
-    def __init__(
-        self, drafter: str, experience: Experience, offers: Offers | None = None, *, growing: bool = False
-    ) -> None:
-        self.drafter, self.experience, self.growing = drafter, experience, growing
-        self.longest = LONGEST if offers else MAX_GAMMA
-        self._offers = offers
+    def __init__(self, drafter: str, experience: Experience, about: RowProfile) -> None:
+        self.drafter, self.experience, self.growing = drafter, experience, about.grows
+        self.longest = LONGEST if about.offers else MAX_GAMMA
+        self._offers = about.offers
         self._beliefs = dict(experience.priors)
         self._round = 0
         """Rounds since `_fade`."""

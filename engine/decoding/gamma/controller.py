@@ -11,16 +11,15 @@ The unit of time is the plain round (γ = 0) of the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, zip_longest
-from types import MappingProxyType
 from typing import NamedTuple
 
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.cost_model import CostModel, RoundCosts
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.decoding.proposal import Offers
 from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.request import MAX_GAMMA
 
@@ -64,19 +63,10 @@ class GammaController:
         """Whether the last choice is a trial, for one round."""
 
     def acceptance(
-        self,
-        drafter: str,
-        buckets: Sequence[int] = (),
-        expected: Mapping[int, float] = MappingProxyType({}),
-        offers: Offers | None = None,
-        *,
-        methods: Sequence[int] = (0,),
-        growing: bool = False,
-        sampling: str = "greedy",
+        self, drafter: str, profile: DrafterProfile, about: RowProfile, sampling: str = "greedy"
     ) -> AcceptanceModel:
         """Acceptance model of a new row; the arguments describe its drafter and kind of sampling."""
-        experience = self._experiences.of(drafter, sampling, buckets, expected, methods)
-        return AcceptanceModel(drafter, experience, offers, growing=growing)
+        return AcceptanceModel(drafter, self._experiences.of(drafter, sampling, profile), about)
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
         """Prices for a row's growing draft, in tokens, where `growing` rows of the batch grow one."""

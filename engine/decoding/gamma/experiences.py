@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.decoding.gamma.acceptance_model import Experience
 from specchat.engine.files import make_folder, replacing
 
@@ -30,18 +30,11 @@ class Experiences:
         self._known: dict[str, Experience] = {}
         self._stored = self._read().get(models, {})
 
-    def of(
-        self,
-        drafter: str,
-        sampling: str,
-        buckets: Sequence[int],
-        expected: Mapping[int, float],
-        methods: Sequence[int] = (0,),
-    ) -> Experience:
-        """The experience with a drafter and a kind of sampling; the other arguments are those of `DrafterProfile`."""
+    def of(self, drafter: str, sampling: str, profile: DrafterProfile) -> Experience:
+        """The experience with a drafter and a kind of sampling."""
         name = f"{drafter}, {sampling}"
         if name not in self._known:
-            experience = self._known[name] = Experience(buckets, expected, methods)
+            experience = self._known[name] = Experience(profile)
             with suppress(KeyError, TypeError, ValueError):
                 experience.restore(self._stored[name])
         return self._known[name]

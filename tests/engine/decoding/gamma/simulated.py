@@ -12,6 +12,7 @@ from operator import mul
 
 import numpy as np
 
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
@@ -158,7 +159,8 @@ def chains(
     """The rounds of replies of a drafter of chains, of the first bucket or of what `draft` gives for γ."""
     before = len(machine.played)
     for _ in range(replies):
-        models = [machine.gamma.acceptance("drafter", buckets) for _ in range(machine.rows)]
+        profile, about = DrafterProfile(buckets), RowProfile()
+        models = [machine.gamma.acceptance("drafter", profile, about) for _ in range(machine.rows)]
         places = [0] * machine.rows
         while max(places) < reply:
             asked = machine.gamma.choose(models, [min(MAX_GAMMA, reply - place - 1) for place in places], machine.rows)
@@ -194,7 +196,8 @@ def tree_tokens(rates: Sequence[float], tree: Tree) -> float:
 def tree_rounds(machine: Machine, rates: Sequence[float], rounds: int) -> list[Played]:
     """Rounds of a drafter that offers trees; the rank of the token that is accepted is drawn with these rates."""
     expected = {bucket: 0.06 for bucket in range(8) if bucket % 4}
-    acceptance, rows = machine.gamma.acceptance("drafter", range(8), expected, offers), machine.rows
+    acceptance = machine.gamma.acceptance("drafter", DrafterProfile(range(8), expected), RowProfile(offers))
+    rows = machine.rows
     for _ in range(rounds):
         asked = machine.gamma.choose([acceptance] * rows, [MAX_GAMMA] * rows, rows)[0]
         buckets, tree = offers(asked) if asked else ([], chain(0))
@@ -217,9 +220,8 @@ def growing(machine: Machine, sure: float, replies: int, truth: float = 1.0, rep
     A token is accepted by `truth` times the chance that it seems to have.
     """
     for _ in range(replies):
-        models = [
-            machine.gamma.acceptance("drafter", tuple(EXPECTED), EXPECTED, growing=True) for _ in range(machine.rows)
-        ]
+        profile, about = DrafterProfile(tuple(EXPECTED), EXPECTED), RowProfile(grows=True)
+        models = [machine.gamma.acceptance("drafter", profile, about) for _ in range(machine.rows)]
         left = [reply] * machine.rows
         while min(left) > 0:
             asked = machine.gamma.choose(models, [MAX_GAMMA] * machine.rows, machine.rows)

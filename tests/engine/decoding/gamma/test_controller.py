@@ -9,6 +9,7 @@ from statistics import mean
 
 import pytest
 
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
@@ -127,16 +128,18 @@ def test_knowing_the_buckets_beats_every_fixed_gamma(verify: Pass) -> None:
 
 def test_experience_passes_from_one_request_to_the_next() -> None:
     machine = machine_of(gpu, 0.05, 3)
-    before = machine.gamma.acceptance("drafter").survival([0, 0])
+    of = DrafterProfile(), RowProfile()
+    before = machine.gamma.acceptance("drafter", *of).survival([0, 0])
     chains(machine, always(0.9), 3, LONG)
-    after = machine.gamma.acceptance("drafter").survival([0, 0])
+    after = machine.gamma.acceptance("drafter", *of).survival([0, 0])
     assert all(b > a for a, b in zip(before, after, strict=True))
     assert speed(chains(machine, always(0.9), 1, LONG)[:10]) > 0.9 * best_fixed(machine, 0.9)
 
 
 def certain(rate: float, controller: GammaController, rounds: int = 60) -> AcceptanceModel:
     """A row that has seen this rate."""
-    acceptance, chance = controller.acceptance(f"drafter {rate}", (2, 4)), random.Random(1)
+    acceptance = controller.acceptance(f"drafter {rate}", DrafterProfile((2, 4)), RowProfile())
+    chance = random.Random(1)
     for _ in range(rounds):
         acceptance.observe(VerifiedDraft([4, 2], 2 if chance.random() < rate else 0))
     return acceptance
@@ -193,7 +196,7 @@ def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     for name, c in (("cheap", 0.01), ("dear", 0.3)):
         latency.observe(2, 5, name, 4, 4 * c * PLAIN_S, cpu(5))
     controller = GammaController(latency)
-    rows = [controller.acceptance(name) for name in ("cheap", "dear")]
+    rows = [controller.acceptance(name, DrafterProfile(), RowProfile()) for name in ("cheap", "dear")]
     for row in rows:
         for _ in range(40):
             row.observe(VerifiedDraft([0] * 4, 3))
@@ -216,9 +219,8 @@ def test_a_tree_has_the_tokens_that_pay() -> None:
 
 def test_what_one_method_promises_in_vain_does_not_count_against_the_other() -> None:
     """The combined drafter's text matches are often wrong in sampled text, in which its head drafts well."""
-    model = GammaController(CostModel()).acceptance(
-        "combined", range(4), {0: 0.5, 1: 0.5, 2: 0.9, 3: 0.9}, methods=(0, 2)
-    )
+    profile = DrafterProfile(range(4), {0: 0.5, 1: 0.5, 2: 0.9, 3: 0.9}, methods=(0, 2))
+    model = GammaController(CostModel()).acceptance("combined", profile, RowProfile())
     for _ in range(30):
         model.observe(VerifiedDraft([2, 3], 0))
     assert model.rates[0] == pytest.approx(0.5, abs=0.05)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine import EngineConfig
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
@@ -36,13 +37,16 @@ def test_the_first_reply_of_the_next_session_is_about_as_fast_as_plain_decoding(
     assert speed_of_first_reply(file, seed=2) > 0.93 * plain
 
 
+PROFILE = DrafterProfile((1, 2), {1: 0.8, 2: 0.3})
+
+
 def learn(experiences: Experiences, accepted: int) -> float:
     """Observe drafts of four tokens; return the expected rate of acceptance."""
     controller = GammaController(Machine(1, head_step, 1).costs, experiences)
-    model = controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3})
+    model = controller.acceptance("d", PROFILE, RowProfile())
     for _ in range(20):
         controller.observe([model], [VerifiedDraft([1, 1, 2, 2], accepted)])
-    return controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}).rates[1]
+    return controller.acceptance("d", PROFILE, RowProfile()).rates[1]
 
 
 def test_models_and_kinds_of_sampling_are_kept_apart(file: Path) -> None:
@@ -53,9 +57,7 @@ def test_models_and_kinds_of_sampling_are_kept_apart(file: Path) -> None:
     rates = []
     for models in ("a", "b", "c"):
         controller = GammaController(Machine(1, head_step, 1).costs, Experiences(file, models))
-        models_of = [
-            controller.acceptance("d", (1, 2), {1: 0.8, 2: 0.3}, sampling=kind) for kind in ("greedy", "sampled")
-        ]
+        models_of = [controller.acceptance("d", PROFILE, RowProfile(), kind) for kind in ("greedy", "sampled")]
         rates += [model.rates[1] for model in models_of]
     assert rates[0] > rates[4] > rates[2]
     assert rates[1] == rates[3] == rates[4] == rates[5]

@@ -5,6 +5,7 @@ from statistics import mean
 
 import pytest
 
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.request import MAX_GAMMA
 from tests.engine.decoding.gamma.simulated import (
@@ -118,7 +119,8 @@ def test_trees_that_grow_cost_3_percent_at_most(rows: int, step_s: Callable[[int
 def test_the_row_that_copies_drafts_alone() -> None:
     """Where a pass costs what its tokens do, what one row gets is not free for the others."""
     machine = Machine(4, head_step, 0)
-    models = [machine.gamma.acceptance(name, (2, 4)) for name in ("copies", *["other"] * 3)]
+    profile, about = DrafterProfile((2, 4)), RowProfile()
+    models = [machine.gamma.acceptance(name, profile, about) for name in ("copies", *["other"] * 3)]
     for _ in range(60):
         models[0].observe(VerifiedDraft([4, 4], 2))
         for other in models[1:]:
