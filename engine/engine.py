@@ -9,13 +9,12 @@ import gc
 import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specchat.engine import commands
 from specchat.engine.clock import Clock
@@ -28,21 +27,13 @@ from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import check_conversation, encode
 
 if TYPE_CHECKING:
+    from specchat.engine.lanes.worker import LanesWorker
     from specchat.engine.worker.assembly import Assemble, Assembly
+    from specchat.engine.worker.worker import Worker
 
 _POLL_S = 0.5
 _INTERNAL = "the engine stopped on an internal error"
 _Result = TypeVar("_Result")
-
-
-class _Serves(Protocol):
-    """Worker of the engine's thread: `engine.worker.worker.Worker`, or `LanesWorker`."""
-
-    def run(self, assemble: Assemble) -> None:
-        """Load the models, then serve until closed."""
-
-    def fail(self, message: str) -> None:
-        """Finish every open request with an error."""
 
 
 class Engine:
@@ -73,7 +64,10 @@ class Engine:
         self._settled = threading.Event()
         self._death: str | None = None
         self._lock = threading.Lock()
-        self._open = _OpenRequests()  # guarded by `_lock`
+        self._open: dict[tuple[int, str], commands.Submit] = {}
+        """Requests that have not ended, by lane and id; guarded by `_lock`."""
+        self._cancelled: list[commands.Submit] = []
+        """Requests that have been cancelled and have not ended: their ids can be used again; guarded by `_lock`."""
         self._borrowed: set[Future[Any]] = set()
         """Results of other work that is running or waiting."""
         self._vocabularies: tuple[int, ...] = ()
@@ -107,23 +101,31 @@ class Engine:
         submitted.request.check_prompt()
         if self._vocabularies:
             submitted.request.check_vocabulary(self._vocabularies[submitted.lane])
+        key = submitted.lane, submitted.request.request_id
         with self._lock:
-            self._open.check(submitted)
+            if key in self._open:
+                raise EngineError(f"request {key[1]!r} has not ended yet: give each request a unique id")
             if self._death is None:
-                self._open.add(submitted)
+                self._open[key] = submitted
                 self._commands.put(submitted)
                 return
         self._refuse(submitted, self._death)
 
     def _end(self, lane: int, request_id: str) -> None:
         """Make a request's id available again, just before its `Finished` event."""
+        key = lane, request_id
         with self._lock:
-            self._open.end(lane, request_id)
+            for place, each in enumerate(self._cancelled):
+                if (each.lane, each.request.request_id) == key:
+                    del self._cancelled[place]
+                    return
+            self._open.pop(key, None)
 
     def cancel(self, request_id: str) -> None:
         """End a request within one round. Unknown ids are ignored, as the request may just have finished."""
         with self._lock:
-            self._open.cancel(request_id)
+            for key in [key for key in self._open if key[1] == request_id]:
+                self._cancelled.append(self._open.pop(key))
             self._commands.put(commands.Cancel(request_id))
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
@@ -264,7 +266,7 @@ class Engine:
                 self.cancel(request.request_id)
 
     def _main(self) -> None:
-        worker: _Serves | None = None
+        worker: Worker | LanesWorker | None = None
         try:
             self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
             with _import_of_torch():
@@ -278,7 +280,7 @@ class Engine:
         del worker
         _free_gpu_memory()
 
-    def _make_worker(self) -> _Serves:
+    def _make_worker(self) -> Worker | LanesWorker:
         from specchat.engine.worker.worker import Worker
 
         return Worker(self.config, self._commands, self.outbox, self.clock, self._on_ready, partial(self._end, 0))
@@ -292,7 +294,7 @@ class Engine:
         self.outbox.put(ready)
         self._settled.set()
 
-    def _die(self, worker: _Serves | None, error: BaseException | None) -> None:
+    def _die(self, worker: Worker | LanesWorker | None, error: BaseException | None) -> None:
         """Fail open requests, and emit `Died` after an error; the worker may be in any state."""
         message = _reason(error)
         with self._lock:
@@ -300,7 +302,7 @@ class Engine:
         with suppress(BaseException):
             if worker is not None:
                 worker.fail(message)
-        for submitted in self._open.all():
+        for submitted in (*self._cancelled, *self._open.values()):
             self._end(submitted.lane, submitted.request.request_id)
             self._refuse(submitted, message)
         for result in list(self._borrowed):
@@ -322,49 +324,6 @@ def _free_gpu_memory() -> None:
         from specchat.engine.worker.assembly import free_memory
 
         free_memory()
-
-
-class _OpenRequests:
-    """Requests that have not ended, by lane and id."""
-
-    def __init__(self) -> None:
-        self._requests: dict[tuple[int, str], deque[commands.Submit]] = {}
-        """Oldest first; all but the last of an id are cancelled."""
-        self._cancelled: set[tuple[int, str]] = set()
-        """Keys whose last request is cancelled too, so that the id can be used again."""
-
-    def check(self, submitted: commands.Submit) -> None:
-        """Check that a request's id is available.
-
-        Raises:
-            EngineError: it is not.
-        """
-        key = submitted.lane, submitted.request.request_id
-        if key in self._requests and key not in self._cancelled:
-            raise EngineError(f"request {key[1]!r} has not ended yet: give each request a unique id")
-
-    def add(self, submitted: commands.Submit) -> None:
-        """Add a request."""
-        key = submitted.lane, submitted.request.request_id
-        self._cancelled.discard(key)
-        self._requests.setdefault(key, deque()).append(submitted)
-
-    def cancel(self, request_id: str) -> None:
-        """Mark the requests of an id as cancelled, in all lanes."""
-        self._cancelled |= {key for key in self._requests if key[1] == request_id}
-
-    def end(self, lane: int, request_id: str) -> None:
-        """Remove the oldest request of an id."""
-        key = lane, request_id
-        if waiting := self._requests.get(key):
-            waiting.popleft()
-        if not waiting:
-            self._requests.pop(key, None)
-            self._cancelled.discard(key)
-
-    def all(self) -> list[commands.Submit]:
-        """All open requests."""
-        return [submitted for waiting in self._requests.values() for submitted in waiting]
 
 
 @contextmanager
