@@ -19,10 +19,8 @@ TYPES = {"f16": torch.float16, "q8": torch.int8}
 """Of keys and values; `engine.config.CACHE_TYPES`."""
 Attach = Callable[..., None]
 """Called with the tables of the pool [slots, width], keys and values, and the scales of both if they have some."""
-
-
 Move = Callable[[int, Sequence[int], int], None]
-"""Copies columns of a slot to one and the columns after it."""
+"""Copies columns of a slot, in ascending order, to one and the columns after it."""
 
 
 def _nowhere(*_: object) -> None:
@@ -56,7 +54,7 @@ class PagedCache(LayerCache):
         super().__init__(shapes, slots, columns, torch.device("cpu"), TYPES[cache_type], states, pool)
         require_memory(self._device, columns * self.column_bytes, f"a cache for a text of {columns} tokens")
         self._attach: Attach = _nowhere
-        self._move: Move = _nowhere
+        self.move: Move = _nowhere
         try:
             self.allocate(self.pool.blocks)
         except MemoryError:
@@ -64,7 +62,7 @@ class PagedCache(LayerCache):
 
     def connect(self, attach: Attach, move: Move) -> None:
         """Call `attach` now and whenever the memory changes, and `move` to copy columns."""
-        self._attach, self._move = attach, move
+        self._attach, self.move = attach, move
         attach(self.pool.tables, [keys.mT for keys in self.keys], self.values, *self._scales)
 
     @property
@@ -81,7 +79,7 @@ class PagedCache(LayerCache):
             scales, *self._scales = self._by_block(blocks, single, torch.float32)
             self._blocks += scales
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
-        self.connect(self._attach, self._move)
+        self.connect(self._attach, self.move)
 
     def clear(self, slot: int) -> None:
         """Forget a slot. Kernels read no column that a token does not see, so what is no number may stay."""
@@ -90,7 +88,8 @@ class PagedCache(LayerCache):
 
     def place(self, slot: int, start: int, count: int) -> Any:
         """Index of columns of a slot in the keys or values of a layer."""
-        return self._index(slot, range(start, start + count))
+        columns = np.arange(start, start + count)
+        return self.pool.tables[slot][columns // BLOCK], slice(None), columns % BLOCK
 
     @property
     def stored(self) -> Sequence[Tensor]:
@@ -114,11 +113,3 @@ class PagedCache(LayerCache):
         for slot, start, offsets in zip(slots.tolist(), starts.tolist(), path.tolist(), strict=True):
             sources = [min(start + offset, self.columns - 1) for offset in offsets]
             self.move(slot, sources[: self.columns - 1 - start], start + 1)
-
-    def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """Copy the columns `sources` of a slot, in ascending order, to `target` and the columns after it."""
-        self._move(slot, sources, target)
-
-    def _index(self, slot: int, columns: Sequence[int]) -> tuple[Any, slice, Any]:
-        places = np.asarray(columns)
-        return self.pool.tables[slot][places // BLOCK], slice(None), places % BLOCK

@@ -292,13 +292,15 @@ class Planner:
         """Learn from the rounds since the last time."""
         lessons, self._lessons = self._lessons, []
         for each in lessons:
-            self._costs.observe(each.rows, each.width, each.drafter, each.steps, each.draft_s, each.verify_s)
+            self._costs.observe_pass(each.rows, each.width, each.verify_s)
+            draft_s = each.draft_s if each.drafter and each.steps else 0.0
+            if each.drafter and each.steps:
+                self._costs.observe_draft(each.drafter, each.rows, each.steps, each.draft_s)
             # A row whose drafter has failed since learns nothing more.
             known = [k for k, name in enumerate(each.names) if name in self._acceptances]
             if known:
                 acceptances = [self._acceptances[each.names[k]] for k in known]
                 verified = [each.verified[k] for k in known] if each.verified else ()
-                draft_s = each.draft_s if each.drafter and each.steps else 0.0
                 self._controller.observe(acceptances, verified, each.rows, draft_s)
 
     def learn_plain(self, rows: int, seconds: float) -> None:

@@ -262,8 +262,7 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
 
 
 def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.device) -> Draft:
-    """Merge drafts as `merge` does, into one draft; each must have confidence buckets."""
-    drafts = [(mine, draft.settled()) for mine, draft in drafts]
+    """Merge drafts that have been made as `merge` does, into one draft; each must have confidence buckets."""
     whole = merge(drafts, rows, device)
     buckets: list[list[int]] = [[] for _ in range(rows)]
     sources: list[Sequence[Source]] = [()] * rows

@@ -86,10 +86,10 @@ class DraftCache:
         for row in together:
             self.update(row)
 
-    def catch_up(self, rows: Sequence[SequenceState], lead: int = LEAD) -> int:
-        """Feed what the cache lacks, all rows at once, but for the last `lead` tokens of each, fewer where a row has no
+    def catch_up(self, rows: Sequence[SequenceState]) -> int:
+        """Feed what the cache lacks, all rows at once, but for the last `LEAD` tokens of each, fewer where a row has no
         more; how many those are."""
-        lead = min(lead, *(len(row.tokens) for row in rows))
+        lead = min(LEAD, *(len(row.tokens) for row in rows))
         while behind := [row for row in rows if self._behind(row, lead) > 0]:
             self._feed(behind, lead)
         return lead

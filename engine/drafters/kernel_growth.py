@@ -14,7 +14,6 @@ from specchat.engine.decoding.proposal import Draft, Growing, Source, Support
 from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.drafters.tree_growth import EDGES, GRADES, HOPE, LEAST, Asked, draft_of
 from specchat.engine.kernels.growing_trees import GrowingTrees, GrownTree, GrowthRules
-from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CGrowth
 from specchat.engine.request import MAX_GAMMA
@@ -84,13 +83,8 @@ def fill(growth: CGrowth, asked: Asked, rules: TextRules | None) -> object:
         growth: set.
         asked: what the draft may be.
         rules: of drafts from texts; None without texts.
-
-    Raises:
-        KernelError: its budget has prices or rates for other drafts.
     """
     row, budget = asked.row, asked.settled
-    if len(budget.passes) != MAX_GAMMA + 1:
-        raise KernelError(f"a draft needs {MAX_GAMMA + 1} costs")
     numbers = budget.numbers
     growth.slot, growth.depth, growth.room = row.slot, asked.depth, min(row.room, MAX_GAMMA)
     growth.line, growth.repeatable, growth.step = budget.line, budget.repeatable, budget.step
@@ -114,14 +108,9 @@ def fill_for_head(growth: CGrowth, asked: Asked, begin: int, q: int, penalties: 
         begin: first place that the head has to read.
         q: address of the distributions of each node's children, if they are drawn.
         penalties: of all rows.
-
-    Raises:
-        KernelError: its budget has rates for other trees.
     """
     row = asked.row
     growth.first_grade = GRADES if row.draws else 0
-    if len(asked.settled.rates) < growth.first_grade + GRADES:
-        raise KernelError(f"a tree needs {GRADES} rates")
     # The last place is scored even where it has been read.
     begin = min(begin, len(row.tokens) - 2)
     ids = array("q", row.tokens[begin + 1 :])

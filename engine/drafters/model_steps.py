@@ -53,13 +53,12 @@ class ModelSteps:
             steps: at least 1.
             u: [B, steps], uniforms.
         """
-        fed = to_device([row.tokens[-lead:] for row in rows], self._device)
-        slots, starts = [row.slot for row in rows], [len(row.tokens) - lead for row in rows]
 
         def logits_after(step: int, tokens: Tensor) -> Tensor:
             if not step:
-                return self.fit(self._forward(fed, slots, starts)[:, -1:])
-            return self.fit(self._forward(tokens[:, -1:], slots, [start + lead + step - 1 for start in starts]))
+                return self.after_last(rows, lead)[:, None]
+            starts = [len(row.tokens) + step - 1 for row in rows]
+            return self.fit(self._forward(tokens[:, -1:], [row.slot for row in rows], starts))
 
         return self.chain(rows, logits_after, steps, u)
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.growing_trees import GrowingTrees, GrowthRules, TargetStates, c_reads
-from specchat.engine.kernels.library import KernelError, library, require
+from specchat.engine.kernels.growing_trees import TargetStates, c_reads
+from specchat.engine.kernels.library import library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows
 from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
@@ -48,18 +48,13 @@ class PackedHead:
         taps: number of the target's hidden states that are fused.
 
     Raises:
-        KernelError: the kernels are not available, or sizes do not match.
+        KernelError: the kernels are not available.
     """
 
     def __init__(
         self, layer: DecoderWeights, fuse: PackedMatrix, again: PackedMatrix, token: PackedMatrix, taps: int
     ) -> None:
-        hidden, self.width = layer.shape.hidden, taps * layer.shape.hidden
-        if len(layer.layers) != 1:
-            raise KernelError(f"a draft head has one layer, and not {len(layer.layers)}")
-        for name, matrix, columns in (("fuse", fuse, self.width), ("again", again, hidden), ("token", token, hidden)):
-            if matrix.shape != (hidden, columns):
-                raise KernelError(f"{name} is {matrix.rows} x {matrix.columns} and not {hidden} x {columns}")
+        self.width = taps * layer.shape.hidden
         self._layer, self._matrices = layer, (fuse, again, token)
         self._kernels = library().c
         model = CHeadModel(layer=layer.c, fuse=fuse.c, again=again.c, token=token.c, tap_count=taps)
@@ -103,22 +98,6 @@ class PackedHead:
         """
         self._kernels.sk_head_absorb_round(self.address, rows.c)
 
-    def trees(self, count: int, support: tuple[Tensor, Tensor], rules: GrowthRules) -> GrowingTrees:
-        """Memory for so many draft trees (`engine.drafters.tree_growth`).
-
-        Args:
-            count: B.
-            support: draft vocabulary, int64, contiguous: its V' token ids, and the index of each of the V tokens in it.
-            rules: for all trees.
-
-        Raises:
-            KernelError: the vocabulary does not fit.
-        """
-        sizes = self._layer.shape.vocabulary, self._layer.embedding.rows
-        for part, size in zip(support, sizes, strict=True):
-            require(part, torch.int64, (size,), "a draft vocabulary")
-        return GrowingTrees(self.address, count, support, rules, self._layer.embedding.rows)
-
     def run(
         self,
         tokens: Sequence[int],
@@ -149,8 +128,6 @@ class PackedHead:
         batch.c.logits = logits.data_ptr()
         batch.c.best, batch.c.shares = likeliest.ctypes.data, shares.ctypes.data
         batch.c.best_count = likeliest.shape[1]
-        if len(sources) != len(tokens):
-            raise KernelError(f"sources does not fit a step over {len(tokens)} tokens")
         c_sources = array("i", sources)
         self._kernels.sk_head_run(self.address, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
         return Scores(logits, likeliest, shares)

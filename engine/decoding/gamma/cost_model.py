@@ -123,23 +123,8 @@ class CostModel:
         """Latest times of the rest of rounds with drafts (True) or without, by batch size."""
         self._costs: tuple[int, RoundCosts] | None = None
 
-    def observe(self, rows: int, width: int, drafter: str | None, steps: int, draft_s: float, verify_s: float) -> None:
-        """Learn from one round.
-
-        Args:
-            rows: requests in the batch.
-            width: of the verification pass.
-            drafter: None if several drafted, and `draft_s` cannot be attributed.
-            steps: draft steps.
-            draft_s: time of all draft steps.
-            verify_s: time of the pass and of the acceptance.
-        """
-        self.observe_pass(rows, width, verify_s)
-        if drafter is not None and steps:
-            self.observe_draft(drafter, rows, steps, draft_s)
-
     def observe_pass(self, rows: int, width: int, seconds: float) -> None:
-        """Learn from one pass."""
+        """Learn from one pass over so many rows, acceptance included."""
         self._measurements += 1
         self._passes[rows] += 1
         self._plain[rows] += width == self.plain_width(rows)
@@ -148,7 +133,7 @@ class CostModel:
             self._update_curves()
 
     def observe_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
-        """Learn from a draft."""
+        """Learn from a draft for so many rows: the time of all its steps."""
         self._measurements += 1
         self._drafts[drafter][rows][steps].append(seconds)
 

@@ -171,7 +171,7 @@ class PackedLayer(HeadLayer):
         q = self._q_of(len(asked), support) if any(drawn) else None
         address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
         if len(asked) not in self._trees:
-            self._trees[len(asked)] = self._head.trees(len(asked), support, RULES)
+            self._trees[len(asked)] = GrowingTrees(self.address, len(asked), support, RULES, len(support.places))
         trees = self._trees[len(asked)]
         kept = [
             (fill(row, each, rules), fill_for_head(row, each, begin, address + stride * i, self._penalties))

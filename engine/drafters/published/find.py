@@ -6,7 +6,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, hub_folder
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, hub_file, hub_files
@@ -72,7 +71,8 @@ def _holds_head(config: dict[str, Any], files: Collection[str]) -> bool:
 def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None:
     progress("fetch", f"Looking up {hub_id} on the hub", None)
     files = hub_files(hub_id)
-    if CONFIG not in files or not any(name in files for name in WEIGHTS):
+    weights = next((name for name in WEIGHTS if name in files), None)
+    if CONFIG not in files or weights is None:
         return None
     if not _holds_head(read_json(hub_file(hub_id, CONFIG)), files):
         return None
@@ -81,13 +81,5 @@ def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None
         if (ready := store.find(name)) is not None:
             return ready
         fetched = work / "model"
-        fetch_from_hub(hub_id, fetched, progress, _needed)
+        fetch_from_hub(hub_id, fetched, progress, lambda *_: [CONFIG, weights])
         return store.complete(name, fetched, hub_id)
-
-
-def _needed(hub_id: str, names: list[str]) -> list[str]:
-    """Its configuration and the weights that are preferred."""
-    weights = next((name for name in WEIGHTS if name in names), None)
-    if weights is None:
-        raise EngineError(f"{hub_id} has no weights that a draft head has ({' or '.join(WEIGHTS)}): choose another")
-    return [CONFIG, weights]

@@ -97,7 +97,8 @@ def test_an_id_may_be_used_again_once_it_is_cancelled(engine: Engine) -> None:
     for box in boxes:
         assert ended(box)[-1].reason is FinishReason.CANCELLED
         assert box.get(0) is None
-    assert not engine._open and not engine._cancelled
+    assert not engine._open
+    assert not engine._cancelled
 
 
 def test_what_a_tokenizer_raises_ends_the_request_alone() -> None:

@@ -138,7 +138,10 @@ class Machine:
         self.gamma.observe(models, [replace(each, steps=steps) for each in judged] if drafted else (), self.rows)
         width = self.rows + sum(kept) if self.costs.ragged else 1 + max(kept)
         draft_s, verify_s = steps * self.step_s(self.rows), self.pass_s(self.rows, sum(kept))
-        self.costs.observe(self.rows, width, "drafter", steps, self.noisy(draft_s), self.noisy(verify_s))
+        draft_s, verify_s = self.noisy(draft_s), self.noisy(verify_s)
+        self.costs.observe_pass(self.rows, width, verify_s)
+        if steps:
+            self.costs.observe_draft("drafter", self.rows, steps, draft_s)
         self.costs.observe_rest(self.rows, self.noisy(REST_S), drafted=sum(kept) > 0)
         self.played.append(Played(place, steps, kept, tokens, self.round_s(steps, kept)))
 

@@ -149,7 +149,7 @@ def measured(rows: int, verify: Pass) -> CostModel:
     latency = CostModel()
     for _ in range(50):
         for width in (1, 2, 5, 9, 17):
-            latency.observe(rows, width, None, 0, 0.0, verify(width))
+            latency.observe_pass(rows, width, verify(width))
             latency.observe_rest(rows, REST_S, drafted=width > 1)
     return latency
 
@@ -180,7 +180,7 @@ def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
     latency = CostModel(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
     for _ in range(50):
         for width in (1, 5, 9, 13, 17):
-            latency.observe(1, width, None, 0, 0.0, PLAIN_S * (1 + 0.2 * (width - 1)))
+            latency.observe_pass(1, width, PLAIN_S * (1 + 0.2 * (width - 1)))
     controller = GammaController(latency)
     row = certain(0.02, controller)
     trials = []
@@ -194,7 +194,8 @@ def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
 def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
     latency = measured(2, cpu)
     for name, c in (("cheap", 0.01), ("dear", 0.3)):
-        latency.observe(2, 5, name, 4, 4 * c * PLAIN_S, cpu(5))
+        latency.observe_pass(2, 5, cpu(5))
+        latency.observe_draft(name, 2, 4, 4 * c * PLAIN_S)
     controller = GammaController(latency)
     rows = [controller.acceptance(name, DrafterProfile(), RowProfile()) for name in ("cheap", "dear")]
     for row in rows:

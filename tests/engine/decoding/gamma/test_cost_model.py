@@ -26,7 +26,9 @@ def feed(costs: CostModel, scale: float, passes: int, chance: random.Random, row
         width = chance.choice([1, 2, 5, 9, 17])
         steps = width - 1
         draft_s, verify_s = steps * scale * 0.002 * jitter(chance), scale * cpu(width) * jitter(chance)
-        costs.observe(rows, width, "draft", steps, draft_s, verify_s)
+        costs.observe_pass(rows, width, verify_s)
+        if steps:
+            costs.observe_draft("draft", rows, steps, draft_s)
         costs.observe_rest(rows, 0.001 * jitter(chance), drafted=steps > 0)
 
 
@@ -44,9 +46,9 @@ def test_noise_averages_out(seed: int) -> None:
 def test_a_held_up_first_pass_is_forgotten() -> None:
     """The first pass of a process may take a hundred times as long as any later one."""
     costs = CostModel()
-    costs.observe(1, 1, None, 0, 0.0, 4.0)
+    costs.observe_pass(1, 1, 4.0)
     for _ in range(5):
-        costs.observe(1, 1, None, 0, 0.0, 0.036)
+        costs.observe_pass(1, 1, 0.036)
     assert costs.of_batch(1).plain_s == pytest.approx(0.036, rel=0.15)
 
 
@@ -64,7 +66,8 @@ def test_a_further_step_costs_less_than_the_first_one_of_a_draft() -> None:
     costs = CostModel()
     for _ in range(8):
         for steps in (1, 2, 3):
-            costs.observe(1, 2, "head", steps, 0.0006 + 0.0001 * (steps - 1), 0.004)
+            costs.observe_pass(1, 2, 0.004)
+            costs.observe_draft("head", 1, steps, 0.0006 + 0.0001 * (steps - 1))
     batch = costs.of_batch(1)
     assert batch.drafting("head", 1) * batch.plain_s == pytest.approx(0.0006, rel=0.2)
     assert batch.drafting("head", 4) * batch.plain_s == pytest.approx(0.0009, rel=0.2)
