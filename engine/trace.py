@@ -186,9 +186,7 @@ def _typed(hint: Any, value: Any) -> Any:
     return hint(*(_typed(each, item) for each, item in zip(_hints(hint).values(), value, strict=True)))
 
 
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+_hints = cache(get_type_hints)
 
 
 def _check(record: Round) -> None:

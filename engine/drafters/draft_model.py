@@ -16,7 +16,7 @@ from torch import Tensor
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.draft_cache import DraftCache
@@ -54,23 +54,23 @@ class Member:
 
 
 class ModelDrafter(Drafter):
-    """A draft model that drafts chains; trees if it is given a support.
+    """A draft model that drafts chains, or trees.
 
     Draft steps of chains are one forward pass for all rows; tokens and distributions stay on the device. A tree drafter
     drafts chains for rows with lenience.
 
     Args:
         draft: the draft model.
-        support: the tokens that trees are drawn from, all V; None for chains. Trees need a CPU.
+        trees: whether it drafts trees.
         branches: whether trees may have branches; else they are chains.
     """
 
-    def __init__(self, draft: Member, support: Support | None = None, *, branches: bool = True) -> None:
-        self.name = TREES if support else CHAINS
-        if support:
+    def __init__(self, draft: Member, *, trees: bool = False, branches: bool = True) -> None:
+        self.name = TREES if trees else CHAINS
+        if trees:
             self.profile = DrafterProfile(range(2 * GRADES + 2), expected_rates=EXPECTED)
         self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
-        self._support, self._branches = support, branches
+        self._offers_trees, self._branches = trees, branches
         self._draw = by_kernels if draft.model.capabilities.packed else by_torch
         self._drafted: dict[str, Growth] = {}
         """By request: the tree being verified."""
@@ -78,7 +78,7 @@ class ModelDrafter(Drafter):
     @property
     def graph_bytes(self) -> int:  # type: ignore[override]
         """Memory of distributions."""
-        return 0 if self._support else self._steps.graph_bytes
+        return 0 if self._offers_trees else self._steps.graph_bytes
 
     def warm_up(self) -> float | None:
         """Plan to capture the drawing of tokens."""
@@ -88,7 +88,7 @@ class ModelDrafter(Drafter):
     def admit(self, row: SequenceState) -> RowProfile:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         self._cache.admit(row)
-        if self._support is None:
+        if not self._offers_trees:
             return RowProfile()
         if self._branches and may_branch(row):
             return RowProfile(grows=True)
@@ -102,14 +102,13 @@ class ModelDrafter(Drafter):
         self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
     ) -> Draft:
         """Chains and trees of up to `gammas[i]` positions."""
-        support = self._support
-        if support is None:
+        if not self._offers_trees:
             return self._chains(rows, gammas)
         costs = budgets or [None] * len(rows)
 
         def draft(growing: bool, mine: Sequence[int]) -> Draft:
             if growing:
-                return self._trees([Asked(rows[i], gammas[i], costs[i]) for i in mine], support)
+                return self._trees([Asked(rows[i], gammas[i], costs[i]) for i in mine])
             lengths = [gammas[i] for i in mine]
             chains = self._chains([rows[i] for i in mine], lengths)
             return replace(chains, buckets=[_chain_buckets(length) for length in lengths])
@@ -142,12 +141,11 @@ class ModelDrafter(Drafter):
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
     @torch.inference_mode()
-    def _trees(self, asked: Sequence[Asked], support: Support) -> Draft:
+    def _trees(self, asked: Sequence[Asked]) -> Draft:
         """Trees that grow step by step, as long as that pays."""
         rows = [each.row for each in asked]
         logits = self._steps.after_last(rows, self._cache.catch_up(rows))
-        known = range(len(support.tokens))
-        draft, growths = grow(asked, _scores(logits), self._continue, known, support, self._draw)
+        draft, growths = grow(asked, _scores(logits), self._continue, range(logits.shape[-1]), self._draw)
         for row, growth in zip(rows, growths, strict=True):
             self._drafted[row.request.request_id] = growth
         return draft
@@ -191,7 +189,4 @@ def members(context: BuildContext) -> Sequence[Member]:
 
 def build(context: BuildContext, name: str) -> ModelDrafter:
     """The drafter for an engine: trees for `model-tree`, with branches if the target's passes can have some."""
-    size, support = context.target.vocabulary, None
-    if name == TREES:
-        support = Support.of(torch.arange(size, device=context.target.device), size)
-    return ModelDrafter(members(context)[0], support, branches=context.target.capabilities.trees)
+    return ModelDrafter(members(context)[0], trees=name == TREES, branches=context.target.capabilities.trees)

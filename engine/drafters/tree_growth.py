@@ -284,7 +284,7 @@ class Growth:
 
 
 def grow(
-    asked: Sequence[Asked], scores: Scores, go_on: GoOn, known: Sequence[int], support: Support, draw: Draw = by_kernels
+    asked: Sequence[Asked], scores: Scores, go_on: GoOn, known: Sequence[int], draw: Draw = by_kernels
 ) -> tuple[Draft, list[Growth]]:
     """The trees of B rows, and how each has grown.
 
@@ -293,7 +293,6 @@ def grow(
         scores: of each row's last token.
         go_on: scores what follows drafted tokens.
         known: the V' tokens that can be drafted.
-        support: the same.
         draw: draws tokens.
     """
     rows = [each.row for each in asked]
@@ -322,7 +321,7 @@ def grow(
                 sources.append(each.node.source)
         if places:
             scores = go_on(places, sources)
-    return draft_of([growth.tree() for growth in growths], drawn, q, support, steps).trimmed(), growths
+    return draft_of([growth.tree() for growth in growths], drawn, q, None, steps).trimmed(), growths
 
 
 def draft_of(

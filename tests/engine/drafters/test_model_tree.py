@@ -10,7 +10,6 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Support
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
@@ -28,8 +27,7 @@ def drafter_of(runner: Backend, vocabulary: int = VOCABULARY) -> tuple[ModelDraf
     steps = ModelSteps(
         runner.forward, runner.graphs(1), Penalties(runner.cache.slots, runner.context, runner.device), vocabulary
     )
-    support = Support.of(torch.arange(vocabulary), vocabulary)
-    return ModelDrafter(Member("draft", cache, steps, runner), support), cache
+    return ModelDrafter(Member("draft", cache, steps, runner), trees=True), cache
 
 
 def runner_of(kind: str, folder: Path) -> Backend:

@@ -63,7 +63,7 @@ class Both:
         at_once = self.layer.grow(asked, begins, self.support, self.memory.has_read).settled()
         scores_along(self.layer, self.memory, rows)
         scores, known = self.layer.scores, self.support.tokens.tolist()
-        return at_once, grow(asked, scores, self.layer.go_on, known, self.support)[0]
+        return at_once, grow(asked, scores, self.layer.go_on, known)[0]
 
 
 def assert_alike(ours: Draft, theirs: Draft) -> None:

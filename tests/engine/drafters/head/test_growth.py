@@ -55,8 +55,7 @@ def grown(text: Text, seed: int, budget: Budget) -> Draft:
         drafted.update({place.column: place.token for place in places})
         return scores([[drafted[column] for column in (*place.path, place.column)] for place in places])
 
-    support = Support.of(torch.arange(WORDS), WORDS)
-    return grow([Asked(row, 3, budget)], scores([[]]), go_on, range(WORDS), support)[0]
+    return grow([Asked(row, 3, budget)], scores([[]]), go_on, range(WORDS))[0]
 
 
 def test_what_comes_out_has_the_targets_distribution() -> None:
