@@ -87,14 +87,15 @@ def accept(logits: Tensor, drafted: Drafted, settings: SamplingRows, u: Tensor, 
         return _accept_greedy(logits, drafted, settings)
     index = torch.arange(len(logits), device=logits.device)
     near = near_best(logits, drafted.tokens, settings)
-    certain = _certain(drafted, settings)
+    one_hot = torch.ones_like(settings.greedy) if drafted.drawn is None else settings.greedy | ~drafted.drawn
+    certain = one_hot if settings.lenience is None else one_hot & (settings.lenience >= 1)
     end, active = torch.zeros_like(index), torch.ones_like(index, dtype=torch.bool)
     p = _target(logits, end, settings)
     accepted, own = torch.zeros_like(end), draw(p, u_own[:, 0])
     columns: list[tuple[Tensor, ...]] = []
     for depth, width in enumerate(drafted.tree_mask.widths):
         nodes = drafted.tree_mask.candidates[index, end, :width]
-        position = _Position(p, drafted, drafted.tree_mask.sources[index, end, :width], settings)
+        position = _Position(p, drafted, drafted.tree_mask.sources[index, end, :width], settings.lenience, one_hot)
         chosen = torch.zeros_like(end)
         for rank in range(width):
             place = (nodes[:, rank : rank + 1] - 1).clamp(min=0)
@@ -133,15 +134,6 @@ def _accept_greedy(logits: Tensor, drafted: Drafted, settings: SamplingRows) -> 
     return Verdict(end, path, best.gather(1, end[:, None]).squeeze(1), None, p_x, q_x, beta)
 
 
-def _certain(drafted: Drafted, settings: SamplingRows) -> Tensor:
-    """Rows [B], bool, whose drafted tokens are accepted where they are the target's own; not lenient ones."""
-    if drafted.q is None or drafted.drawn is None:
-        certain = torch.full_like(settings.greedy, drafted.q is None)
-    else:
-        certain = settings.greedy | ~drafted.drawn
-    return certain if settings.lenience is None else certain & (settings.lenience >= 1)
-
-
 def near_best(logits: Tensor, tokens: Tensor, settings: SamplingRows) -> Tensor | None:
     """Drafted tokens of chains that a lenient greedy row accepts although another token is most likely.
 
@@ -172,15 +164,15 @@ class _Position:
         p: [B, V], float32, the target's distributions.
         drafted: the batch.
         sources: [B, n], int64: index into q of each candidate.
-        settings: of B rows.
+        lenience: [B], float64; None if all are 1.
+        one_hot: [B], bool: rows whose tokens were not drawn.
     """
 
-    def __init__(self, p: Tensor, drafted: Drafted, sources: Tensor, settings: SamplingRows) -> None:
+    def __init__(self, p: Tensor, drafted: Drafted, sources: Tensor, lenience: Tensor | None, one_hot: Tensor) -> None:
         self.p = p
         """[B, V]: residual after the rejections so far."""
         self._drafted, self._sources = drafted, sources
-        self._lenience = settings.lenience
-        self._certain = None if drafted.drawn is None else settings.greedy | ~drafted.drawn
+        self._lenience, self._one_hot = lenience, one_hot
         self._rank = 0
         self._q: Tensor | None = None
         self._token: Tensor | None = None
@@ -237,8 +229,8 @@ class _Position:
 
     def _source(self, token: Tensor) -> Tensor | None:
         """q [B, V] of the candidate under test; None if all rows are certain."""
-        table, certain, rank = self._drafted.q, self._certain, self._rank
-        if table is None or certain is None:
+        table, rank = self._drafted.q, self._rank
+        if table is None:
             return None
         source = self._sources[:, rank]
         index = torch.arange(len(source), device=source.device)
@@ -251,7 +243,7 @@ class _Position:
             others = torch.where(total > 0, others / total, others)
             q = torch.where((source == self._sources[:, rank - 1])[:, None], others, q)
         self._q, self._token = q, token
-        return torch.where(certain[:, None], torch.zeros_like(q).scatter_(1, token, 1.0), q)
+        return torch.where(self._one_hot[:, None], torch.zeros_like(q).scatter_(1, token, 1.0), q)
 
 
 def _target(logits: Tensor, nodes: Tensor, settings: SamplingRows) -> Tensor:

@@ -256,36 +256,34 @@ class Faults:
             if is_device_error(error):
                 message = f"the GPU has failed ({first_line(error)}): start again, or with --device cpu"
                 raise EngineError(message) from error
-            self._blame(*_one_by_one(rows, error, work))
+            self._blame(_one_by_one(rows, error, work))
 
     def passed(self) -> None:
         """A round has succeeded."""
         self._failing = False
 
-    def _blame(self, rows: Sequence[SequenceState], errors: Sequence[Exception]) -> None:
-        for row, error in zip(rows, errors, strict=True):
+    def _blame(self, failed: Sequence[tuple[SequenceState, Exception]]) -> None:
+        for row, error in failed:
             if self._failing:
                 raise error
-            self._failing = len(rows) == 1
+            self._failing = len(failed) == 1
             self._requests.finish(row, FinishReason.ERROR, sentence(error), keep=False)
 
 
 def _one_by_one(
     rows: Sequence[SequenceState], error: Exception, work: Callable[[Sequence[SequenceState]], None]
-) -> tuple[list[SequenceState], list[Exception]]:
-    """Run each row of a failed pass alone; return the rows that fail again, and their errors."""
+) -> list[tuple[SequenceState, Exception]]:
+    """Run each row of a failed pass alone; return the rows that fail again, with their errors."""
     if len(rows) == 1:
-        return list(rows), [error]
-    failed: list[SequenceState] = []
-    errors: list[Exception] = []
+        return [(rows[0], error)]
+    failed: list[tuple[SequenceState, Exception]] = []
     for row in rows:
         try:
             work([row])
         except torch.OutOfMemoryError:
             raise
         except Exception as own:
-            failed.append(row)
-            errors.append(own)
+            failed.append((row, own))
     if len(failed) == len(rows):
         raise error
-    return failed, errors
+    return failed

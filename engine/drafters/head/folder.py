@@ -175,7 +175,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         EngineError: it was made for another target, or the folder is broken.
     """
     card, head, vocabulary = read_head(folder, target)
-    size = pack_head(head, target.device, target.dtype, card.codes if isinstance(target, PackedModel) else None)
+    size = pack_head(head, target, card.codes)
     notice = ""
     if card.fingerprint != target.fingerprint:
         notice = (

@@ -21,6 +21,8 @@ from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear
 from specchat.engine.models.prepacked_linear import pack, prepacked_linear
 from specchat.engine.request import MAX_GAMMA
@@ -197,18 +199,20 @@ class LayeredHead(nn.Module):
         raise NotImplementedError
 
 
-def pack_head(head: nn.Module, device: torch.device, dtype: torch.dtype, codes: str | None) -> int:
+def pack_head(head: nn.Module, target: LoadedModel | PackedModel, codes: str = "q8") -> int:
     """Put the head on its target's device in its dtype, the linear layers in the layout that is fastest.
 
     Args:
-        codes: `q8` or `q4`, which linear layers get, made of the weights as they are stored; None for none.
+        head: with its weights.
+        target: its model.
+        codes: `q8` or `q4`, which linear layers get next to packed weights, made of the weights as they are stored.
 
     Returns:
         Bytes of all weights.
     """
-    if codes is not None:
+    if isinstance(target, PackedModel):
         quantize_network(head, codes)
-    head.to(device, dtype).eval().requires_grad_(requires_grad=False)
+    head.to(target.device, target.dtype).eval().requires_grad_(requires_grad=False)
     size = sum(weight.nbytes for weight in head.parameters())
     size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
     pack(head)

@@ -59,7 +59,7 @@ def load_assistant(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     head.model.rotary_emb = type(head.model.rotary_emb)(head.text)  # its buffers are in no file
     head.model.embed_tokens.register_buffer("embed_scale", torch.tensor(head.text.hidden_size**0.5), persistent=False)
     fill(folder, head, tensors, "model.", "model.")
-    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
+    size = pack_head(head, target)
     return LoadedHead(head, torch.arange(target.vocab_size, device=target.device), display_name(folder), size)
 
 

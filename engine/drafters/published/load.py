@@ -43,7 +43,7 @@ def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
             "LoadedHead", import_module("specchat.engine.drafters.published.assistant").load_assistant(folder, target)
         )
     head, vocabulary = read_published(folder, target)
-    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
+    size = pack_head(head, target)
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
 
 

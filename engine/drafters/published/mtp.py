@@ -51,7 +51,7 @@ def load_mtp(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
         head = MtpHead(_layer_config(folder), target.layers)
     head.rotary = type(head.rotary)(head.config)  # its buffers are in no file
     fill(folder, head, tensors, _LAYER, "block.")
-    size = pack_head(head, target.device, target.dtype, "q8" if isinstance(target, PackedModel) else None)
+    size = pack_head(head, target)
     count = min(target.vocab_size, _MOST_TOKENS)
     vocabulary = torch.tensor(sorted({*range(count), *target.eos_ids}), device=target.device)
     return LoadedHead(head, vocabulary, f"MTP layer of {target.name}", size)
