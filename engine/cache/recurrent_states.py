@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from specchat.engine.cache.kv_cache import CacheView
 from specchat.engine.request import MAX_GAMMA
 
 SNAPSHOTS = 4
@@ -121,7 +122,7 @@ class RecurrentStates:
 
     @contextmanager
     def reading(
-        self, slots: Sequence[int], starts: Sequence[int], tokens: int, attention: KeyValues
+        self, slots: Sequence[int], starts: Sequence[int], tokens: int, attention: CacheView
     ) -> Iterator[StatePass]:
         """A pass of rows in these slots over `tokens` tokens each, from these lengths on, whose states are stored.
 
@@ -142,16 +143,6 @@ class RecurrentStates:
         for row, (slot, start) in enumerate(zip(slots, starts, strict=True)):
             self._slots[slot].drop(start)
             self._slots[slot].recent |= {start + n: state for n, state in made.states_of(row)}
-
-
-class KeyValues(Protocol):
-    """View of a KV cache for one pass (`engine.cache.kv_cache.CacheView`)."""
-
-    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Write and return those of a layer."""
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens before the pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +180,7 @@ class StatePass:
     is_compileable = False
 
     def __init__(
-        self, states: RecurrentStates, befores: Sequence[State | None], tokens: int, attention: KeyValues
+        self, states: RecurrentStates, befores: Sequence[State | None], tokens: int, attention: CacheView
     ) -> None:
         self.update, self.get_seq_length = attention.update, attention.get_seq_length
         self._states, self._befores, self._tokens = states, befores, tokens

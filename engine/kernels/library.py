@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_char_p
-from enum import IntFlag
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,16 +21,6 @@ class KernelError(EngineError):
 
 class KernelMemoryError(KernelError, torch.OutOfMemoryError):
     """A call ran out of memory; its arguments are valid."""
-
-
-class Variant(IntFlag):
-    """Instruction sets that the kernels are compiled for."""
-
-    SCALAR = 1
-    AVX2 = 2
-    AVX512 = 4
-    NEON = 8
-    AMX = 16
 
 
 class Library:
@@ -59,11 +48,6 @@ class Library:
             raise KernelError(f"{path.name} is of version {self.c.sk_abi()} and not {version}: run `make setup` again")
 
     @property
-    def variants(self) -> Variant:
-        """Instruction sets that this processor can run."""
-        return Variant(self.c.sk_variants())
-
-    @property
     def variant(self) -> str:
         """Display name of the instruction set in use."""
         return str(self.c.sk_variant().decode())
@@ -72,10 +56,6 @@ class Library:
     def notice(self) -> str | None:
         """Which instructions of this processor are not used, and why; None if all are."""
         return self.c.sk_notice().decode() or None
-
-    def use(self, variant: Variant | None) -> None:
-        """Select an instruction set for the whole process; None selects the fastest. Results are bit-identical."""
-        self.c.sk_use(-1 if variant is None else int(variant))
 
     def _check(self, result: int | None, *_: object) -> int:
         """ctypes' `errcheck`: null and 0 are failures, and so is a negative size."""

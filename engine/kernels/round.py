@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.library import library
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CPenalties, CRound, CRow, CRows
 from specchat.engine.request import Sampling
@@ -125,14 +124,6 @@ class RoundRows:
             row.penalties = each.penalties
             self._drafted[first : first + count] = [*each.drafted]
             self._drafted[first + most : first + most + count] = [*each.parents]
-
-    def judge(self) -> None:
-        """Judge the rows that are not held, by logits that are given.
-
-        Raises:
-            KernelError: a token is outside the vocabulary.
-        """
-        library().c.sk_judge(self.c.rows)
 
     @property
     def nodes(self) -> list[int]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specchat.engine.kernels.library import Library, library, missing
+from tests.engine.kernels.variants import use
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def kernels() -> Iterator[Library]:
     if missing():
         pytest.skip(str(missing()))
     yield library()
-    library().use(None)
+    use(library(), None)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
+from specchat.engine.kernels.library import library
 from specchat.engine.kernels.round import RoundRows, RoundRules
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sampling.penalties import Penalties
@@ -124,7 +125,7 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) ->
     memory.fill(round_rows(rows, proposal, penalties), proposal.support, 1, 1)
     for row, scores, best in zip(memory.rows, logits, likeliest, strict=True):
         row.logits, row.best = scores.data_ptr(), best.data_ptr()
-    memory.judge()
+    library().c.sk_judge(memory.c.rows)
     return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64)).outcomes()
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from specchat.engine.kernels.library import Library, Variant, library, missing
+from specchat.engine.kernels.library import Library, library, missing
+from tests.engine.kernels.variants import Variant, variants_of
 
 
 @pytest.fixture(autouse=True)
@@ -12,4 +13,4 @@ def _compiled(kernels: Library) -> None:
 
 def variants() -> list[Variant]:
     """Instruction sets of this processor, without the scalar reference."""
-    return [] if missing() else [each for each in library().variants if each is not Variant.SCALAR]
+    return [] if missing() else [each for each in variants_of(library()) if each is not Variant.SCALAR]

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from specchat.engine.kernels.build import compile_sources, find_compiler, link
-from specchat.engine.kernels.library import KernelError, Library, Variant, library, missing
+from specchat.engine.kernels.library import KernelError, Library, library, missing
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from tests.engine.kernels.matrices import QUANTISED, random_matrix
 from tests.engine.kernels.test_linear import activations
+from tests.engine.kernels.variants import Variant, use, variants_of
 
 HERE = Path(__file__).parent
 EMULATED = ('-DSK_TILES="emulated_tiles.h"', f"-I{HERE}", "-O1")
@@ -36,7 +37,7 @@ class Emulated:
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
-    if missing() or Variant.AVX512 not in library().variants:
+    if missing() or Variant.AVX512 not in variants_of(library()):
         pytest.skip("needs AVX-512 VNNI for emulated tiles")
     return Emulated(tmp_path_factory.mktemp("amx"))
 
@@ -56,7 +57,7 @@ def test_tiles_give_the_bits_of_the_scalar_kernels(emulated: Emulated) -> None:
     kernels, plain = Library(emulated.library), ctypes.CDLL(str(emulated.library))
     products, left_loaded = plain.emulated_products, plain.emulated_threads_with_tiles
     products.restype = left_loaded.restype = c_int
-    assert Variant.AMX in kernels.variants
+    assert Variant.AMX in variants_of(kernels)
     assert (kernels.variant, kernels.notice) == (NAME, None)
     for kind in QUANTISED:
         shapes = [(5, 256), (43, 512), (33, 1280)]
@@ -66,9 +67,9 @@ def test_tiles_give_the_bits_of_the_scalar_kernels(emulated: Emulated) -> None:
             matrix, _ = random_matrix(kind, rows, columns, seed=rows)
             bias = np.random.default_rng(rows).normal(0, 1, rows).astype(np.float32)
             x = activations(40, columns)
-            kernels.use(Variant.SCALAR)
+            use(kernels, Variant.SCALAR)
             wanted = linear(kernels, matrix, x, bias)
-            kernels.use(Variant.AMX)
+            use(kernels, Variant.AMX)
             for tokens in range(1, 41):
                 before = products()
                 got = linear(kernels, matrix, x[:tokens], bias, threads=1 + tokens % 3)
@@ -92,19 +93,19 @@ def test_tiles_that_multiply_wrongly_are_found_out_and_not_used(
     monkeypatch.setenv("SPECCHAT_WRONG_TILES", "1")
     copy = shutil.copy(emulated.library, tmp_path / "wrong.so")  # loaded anew, so that it looks anew
     kernels = Library(Path(copy))
-    assert Variant.AMX not in kernels.variants
+    assert Variant.AMX not in variants_of(kernels)
     assert kernels.variant == "AVX-512 VNNI"
     assert kernels.notice.startswith("the AMX instructions of this processor gave other sums")
     with pytest.raises(KernelError, match="gave other sums"):
-        kernels.use(Variant.AMX)
+        use(kernels, Variant.AMX)
 
 
 def test_where_there_are_no_tiles_a_sentence_says_why(kernels: Library) -> None:
-    if Variant.AMX in kernels.variants:
-        kernels.use(Variant.AMX)
+    if Variant.AMX in variants_of(kernels):
+        use(kernels, Variant.AMX)
         assert kernels.variant == NAME
         return
     before = kernels.variant
     with pytest.raises(KernelError, match="AMX"):
-        kernels.use(Variant.AMX)
+        use(kernels, Variant.AMX)
     assert kernels.variant == before

@@ -12,13 +12,14 @@ from transformers import AutoConfig
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder
-from specchat.engine.kernels.library import KernelError, Library, Variant
+from specchat.engine.kernels.library import KernelError, Library
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.tiny_decoders import CONTEXT, FAMILIES, RECURRENT, RoundingCache, tiny_decoder, tiny_network
+from tests.engine.kernels.variants import Variant, use
 
 LENGTH = 150  # more than a block of keys
 PARENTS = [-1, 0, 0, 1, 1, 2, 3, 3, 5, 8]  # of each token of a tree, which the first one starts
@@ -80,9 +81,9 @@ def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
     kernels: Library, family: str, variant: Variant
 ) -> None:
     decoder = decoder_of(family)
-    kernels.use(Variant.SCALAR)
+    use(kernels, Variant.SCALAR)
     wanted = feed(decoder, text(140))
-    kernels.use(variant)
+    use(kernels, variant)
     assert np.array_equal(feed(decoder, text(140)), wanted)
 
 

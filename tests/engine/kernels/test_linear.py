@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from specchat.engine.kernels.library import KernelError, Library, Variant
+from specchat.engine.kernels.library import KernelError, Library
 from specchat.engine.kernels.packed_matrix import (
     Format,
     MatrixArrays,
@@ -17,6 +17,7 @@ from specchat.engine.kernels.packed_matrix import (
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.matrices import QUANTISED, quantised_activations, random_matrix
+from tests.engine.kernels.variants import Variant, use
 
 
 def linear(matrix: PackedMatrix, x: np.ndarray, threads: int = 1, bias: torch.Tensor | None = None) -> np.ndarray:
@@ -63,9 +64,9 @@ def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
         bias = torch.randn(rows, generator=torch.Generator().manual_seed(1))
         for tokens in (1, 2, 3, 7, 8, 9, 17, 40):
             x = activations(tokens, columns, seed=tokens)
-            kernels.use(Variant.SCALAR)
+            use(kernels, Variant.SCALAR)
             wanted = linear(matrix, x, bias=bias)
-            kernels.use(variant)
+            use(kernels, variant)
             assert np.array_equal(linear(matrix, x, bias=bias).view(np.int32), wanted.view(np.int32))
 
 
@@ -74,9 +75,9 @@ def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
 def test_a_group_that_ends_a_half_block_is_read(kernels: Library, kind: Format, variant: Variant) -> None:
     matrix, _ = random_matrix(kind, 20, 96)
     x = activations(3, 96)
-    kernels.use(Variant.SCALAR)
+    use(kernels, Variant.SCALAR)
     wanted = linear(matrix, x)
-    kernels.use(variant)
+    use(kernels, variant)
     assert np.array_equal(linear(matrix, x), wanted)
 
 

@@ -5,11 +5,12 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.kernels.library import Library, Variant
+from specchat.engine.kernels.library import Library
 from specchat.engine.models.packed.load import PackedModel
 from tests.engine.cache.copies import copy_text
 from tests.engine.drafters.models import packed_family
 from tests.engine.kernels.conftest import variants
+from tests.engine.kernels.variants import Variant, use
 from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
 TOKENS = torch.arange(3, 123) * 7 % 317 + 3
@@ -31,7 +32,7 @@ def whole(model: PackedModel) -> Tensor:
 def test_every_instruction_set_gives_the_same_bits(
     kernels: Library, variant: Variant, model: PackedModel, whole: Tensor
 ) -> None:
-    kernels.use(variant)
+    use(kernels, variant)
     assert torch.equal(PackedBackend(model, 1, 200, 17).forward(TOKENS[None], [0], [0])[0], whole)
 
 

@@ -16,6 +16,7 @@ from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
 from tests.engine.drafters.heads import scores_along
+from tests.engine.kernels.variants import use, variants_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
 SAMPLINGS = (
@@ -123,14 +124,14 @@ def test_one_call_gives_what_steps_give() -> None:
 def test_every_instruction_set_grows_the_same_trees() -> None:
     found: list[list[Draft]] = []
     try:
-        for variant in library().variants:
-            library().use(variant)
+        for variant in variants_of(library()):
+            use(library(), variant)
             chance, both = random.Random(7), Both()
             torch.manual_seed(1)
             both.support = Support.of(torch.randperm(WORDS)[:DRAFTED].sort().values, WORDS)
             found.append([both.draft(case(both, chance, 3))[0] for _ in range(8)])
     finally:
-        library().use(None)
+        use(library(), None)
     for drafts in found[1:]:
         for ours, theirs in zip(drafts, found[0], strict=True):
             assert_alike(ours, theirs)
