@@ -103,16 +103,6 @@ class Tree:
         return tuple(tuple(i for i in inner if self.depths[i] == depth) for depth in range(self.depth))
 
     @cached_property
-    def ranks(self) -> tuple[int, ...]:
-        """The candidates that may be tested, by i · `BRANCHES` + r for those of rank r at position i."""
-        found = {
-            depth * BRANCHES + rank
-            for depth, candidates in zip(self.depths, self.candidates, strict=True)
-            for rank in range(len(candidates))
-        }
-        return tuple(sorted(found))
-
-    @cached_property
     def inner(self) -> int:
         """Smallest n such that the first n nodes include all inner nodes."""
         return max(self.parents, default=-1) + 1
