@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import CacheView
+from specchat.engine.cache.static_view import StaticView
 from specchat.engine.request import MAX_GAMMA
 
 SNAPSHOTS = 4
@@ -122,7 +123,7 @@ class RecurrentStates:
 
     @contextmanager
     def reading(
-        self, slots: Sequence[int], starts: Sequence[int], tokens: int, attention: CacheView
+        self, slots: Sequence[int], starts: Sequence[int], tokens: int, attention: CacheView | StaticView
     ) -> Iterator[StatePass]:
         """A pass of rows in these slots over `tokens` tokens each, from these lengths on, whose states are stored.
 
@@ -180,7 +181,7 @@ class StatePass:
     is_compileable = False
 
     def __init__(
-        self, states: RecurrentStates, befores: Sequence[State | None], tokens: int, attention: CacheView
+        self, states: RecurrentStates, befores: Sequence[State | None], tokens: int, attention: CacheView | StaticView
     ) -> None:
         self.update, self.get_seq_length = attention.update, attention.get_seq_length
         self._states, self._befores, self._tokens = states, befores, tokens

@@ -62,9 +62,7 @@ class LaneScheduler(Scheduler):
 class LaneWorker(Worker):
     """One lane: a worker with KV cache, drafters, cost model and separate clock."""
 
-    times_plain_passes: ClassVar[bool] = False
-    overlaps: ClassVar[bool] = False
-    captures_later: ClassVar[bool] = False
+    is_lane: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -57,14 +57,10 @@ class Worker:
         on_end: called with the id of each request before it is told that it has ended.
     """
 
-    times_plain_passes: ClassVar[bool] = True
-    """Whether plain passes are timed in addition to rounds that draft; lanes are compared with each other instead."""
-
-    overlaps: ClassVar[bool] = True
-    """Whether records are made while the next round runs; those of a lane belong to its own turn."""
-
-    captures_later: ClassVar[bool] = True
-    """Whether CUDA graphs beyond those of one chat are captured while requests are served; lanes have all of them."""
+    is_lane: ClassVar[bool] = False
+    """Whether it is one of several lanes. Lanes are compared with each other: plain passes are not timed next to rounds
+    that draft. The records of a lane are made in its own turn, not while the next round runs, and all of its CUDA
+    graphs are captured at the start, not while requests are served."""
 
     config: EngineConfig
     inbox: queue.SimpleQueue[commands.Command]
@@ -175,13 +171,13 @@ class Worker:
         pool, memory = made.target.cache.pool, cache_memory(self.config, made.target.device)
         pool.manage(pool.bytes if memory is None else memory)
         self._scheduler = self._make_scheduler(made)
-        self._emission = Emission(held=made.target.device.type == "cuda" or not self.overlaps)
+        self._emission = Emission(held=made.target.device.type == "cuda" or self.is_lane)
         self._requests = OpenRequests(
             made, self._scheduler, self._planner, self._emission, self._notices, self.config, clock, self.on_end
         )
         faults = Faults(self._requests)
         self._prefill = Prefill(self.config, self._scheduler, self._planner, made.target, faults, clock, self._emission)
-        plain_passes = PlainPasses(made.target) if self.times_plain_passes else None
+        plain_passes = None if self.is_lane else PlainPasses(made.target)
         self._rounds = Rounds(
             made, self._planner, plain_passes, self._requests, self._emission, faults, self._notices, clock
         )
@@ -200,13 +196,13 @@ class Worker:
         try:
             with self._captures.measured():
                 made.warm_up()
-                while made.capture_next(LATER if self.captures_later else inf):
+                while made.capture_next(inf if self.is_lane else LATER):
                     self._go_on_loading(made.graphs[0])
         except torch.OutOfMemoryError:
             del self._captures  # it holds the memory
             return False
         for pool in made.graph_pools:
-            pool.defers = self.captures_later
+            pool.defers = not self.is_lane
         return True
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:

@@ -31,7 +31,7 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
             monkeypatch.setattr("specchat.engine.worker.plain_passes._PRICE", 0)
             monkeypatch.setattr("specchat.engine.worker.plain_passes._EARLY_PRICE", 0)
         elif name == "never":
-            monkeypatch.setattr("specchat.engine.worker.worker.Worker.times_plain_passes", False)
+            monkeypatch.setattr("specchat.engine.worker.plain_passes.PlainPasses.due", lambda *_: False)
         with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
             together = run_together(engine, requests)
         timed = sum(isinstance(e, Round) and e.plain_s > 0 for events in together for e in events)
