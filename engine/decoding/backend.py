@@ -86,8 +86,6 @@ class Backend(ABC):
     """Context of the short set of rotary factors, where the model has two and runs with the long one."""
     penalties: Penalties
     """Bias and penalties of its rows; drafters share them, so that p and q see the same context."""
-    packed_embedding: PackedMatrix | None = None
-    """The embedding as packed for the CPU kernels."""
     graph_pool: GraphPool | None = None
     """Its captured and planned CUDA graphs."""
 

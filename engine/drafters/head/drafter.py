@@ -298,9 +298,8 @@ def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[Hea
     """The layer of a head of ours, on the quantised kernels where they fit, else in torch (`LayeredHead.layer_of`)."""
     pool = target.cache.pool
     scores, size = target_output(target, vocabulary, head.fuse)
-    if target.packed_embedding is not None and isinstance(scores, QuantizedLinear) and can_be_packed(head):
-        penalties = target.penalties_of_rows if isinstance(target, PackedBackend) else None
-        return PackedLayer(head, scores.matrix, target.packed_embedding, pool, penalties), size
+    if isinstance(target, PackedBackend) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
+        return PackedLayer(head, scores.matrix, target.packed_embedding, pool, target.penalties_of_rows), size
     return TorchLayer(head, scores, target.embedding_rows, pool), size
 
 

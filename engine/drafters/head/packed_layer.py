@@ -52,7 +52,7 @@ class PackedLayer(HeadLayer):
         scores: [V', d], gives logits of the draft vocabulary.
         embedding: [V, d], the target's.
         pool: the blocks of the target's cache.
-        penalties: of its rows; None for the layer's own.
+        penalties: of its rows.
         window: places that a place sees, itself included.
 
     Raises:
@@ -65,7 +65,7 @@ class PackedLayer(HeadLayer):
         scores: PackedMatrix,
         embedding: PackedMatrix,
         pool: BlockPool,
-        penalties: PenaltiesOfRows | None = None,
+        penalties: PenaltiesOfRows,
         window: int = WINDOW,
     ) -> None:
         self._head = _packed(head, scores, embedding, pool.width * BLOCK, window)
@@ -78,7 +78,7 @@ class PackedLayer(HeadLayer):
         self._read: list[TargetStates] = []
         """What the target has read and no state was made of."""
         self._unfused = 0
-        self._penalties = penalties or PenaltiesOfRows(embedding.rows)
+        self._penalties = penalties
         self._q: dict[int, Tensor] = {}
         self._trees: dict[int, GrowingTrees] = {}
         """Memory for distributions, and for trees that grow, by number of rows."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.packed_acceptance import PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.proposal import Support
@@ -47,7 +48,8 @@ class Pair:
         self.torch = TorchLayer(
             head, scores, lambda tokens: embedding.weight[tokens], BlockPool(3, COLUMNS), window=WINDOW
         )
-        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), window=WINDOW)
+        penalties = PenaltiesOfRows(WORDS)
+        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), penalties, WINDOW)
         self.tapped = torch.randn(3, COLUMNS, SHAPE.hidden * len(SHAPE.taps))
 
     def remembering(self, layer: HeadLayer) -> tuple[HeadMemory, list[SequenceState]]:
