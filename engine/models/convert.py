@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,9 +38,6 @@ _END_NAMES = {
 """Names of further end tokens of a family, which its files do not state: from its authors' generation_config.json."""
 _COMPOSED = {"qwen2", "qwen35"}
 """Values of tokenizer.ggml.pre of vocabularies for composed characters (Unicode NFC)."""
-Bar = Callable[[list[Any]], Iterable[Any]]
-"""Shows the progress through a list."""
-
 _DESCRIBED, _READ = 0.2, 0.9
 """Ends of the first two stages of a conversion, as fractions of its time."""
 
@@ -75,8 +72,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool 
     try:
         config = _describe(header, folder)
         if weights:
-            with _instrumented(report_reading) as bar:
-                network = _read_network(header, config, bar)
+            network = _read_network(header, config, report_reading)
     except EngineError:
         raise
     except Exception as error:
@@ -167,7 +163,7 @@ def _complete(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> None:
         backend.normalizer = normalizers.NFC()
 
 
-def _read_network(header: GgufHeader, config: PreTrainedConfig, bar: Bar) -> PreTrainedModel:
+def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable[[float], None]) -> PreTrainedModel:
     """The network of transformers in bfloat16; transformers' own reader reads the families that only it knows."""
     from transformers import AutoModelForCausalLM, GgufConfig
 
@@ -175,20 +171,21 @@ def _read_network(header: GgufHeader, config: PreTrainedConfig, bar: Bar) -> Pre
     if header.architecture in ARCHITECTURES:
         source = GgufSource(header, config)
         network = source.network()
-        source.fill(network, torch.bfloat16, bar=bar)
+        source.fill(network, torch.bfloat16, bar=functools.partial(ReportingBar, report=report))
         return network
     file = header.path
     auto: Any = AutoModelForCausalLM
-    network, report = auto.from_pretrained(
-        file.parent,
-        config=config,
-        gguf_file=file.name,
-        dtype=torch.bfloat16,
-        local_files_only=True,
-        output_loading_info=True,
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    lacking = sorted(report["missing_keys"])
+    with _instrumented(report):
+        network, about = auto.from_pretrained(
+            file.parent,
+            config=config,
+            gguf_file=file.name,
+            dtype=torch.bfloat16,
+            local_files_only=True,
+            output_loading_info=True,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+    lacking = sorted(about["missing_keys"])
     if lacking:
         raise EngineError(f"{file} lacks weights ({lacking[0]}): fetch the file again")
     for name, weight in network.named_parameters():
@@ -215,7 +212,7 @@ def _strip_load_options(tokenizer_config: Path) -> None:
 
 
 @contextmanager
-def _instrumented(report: Any) -> Iterator[Bar]:
+def _instrumented(report: Callable[[float], None]) -> Iterator[None]:
     """Report the progress of transformers' GGUF reader and cache what it computes repeatedly.
 
     It uses tqdm itself, which is replaced by name. It opens the file twice, parsing every token of the vocabulary, and
@@ -236,4 +233,4 @@ def _instrumented(report: Any) -> Iterator[Bar]:
         ):
             stack.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, substitute)
-        yield bar
+        yield
