@@ -26,8 +26,8 @@ from benchmarks.make_random_gguf import BYTES, SHAPES, STEPS, Shape, random_valu
 from specchat.engine.config import models_folder
 from specchat.engine.drafters.head.folder import HeadAcceptance, HeadCard, save_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
-from specchat.engine.models import DEFAULT_PRESET, ModelStore
-from specchat.engine.models.packed.find import gguf_file, packed_folder
+from specchat.engine.models import ModelStore
+from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
 from specchat.engine.progress import ignore_progress
 
@@ -49,12 +49,10 @@ def main() -> None:
     parser.add_argument("--agreement", type=float, default=0.8)
     parser.add_argument("--shape", choices=("llama-3.2-1b", "smollm2-1.7b"), default="llama-3.2-1b")
     options = parser.parse_args()
-    source = gguf_file(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress)
-    assert source is not None  # the default model is a GGUF file
     shape = SHAPES[options.shape]
     output = ("output.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)
     pair = _Pair(options.agreement)
-    write(options.file, source, replace(shape, shared=(output,)), pair.values)
+    write(options.file, replace(shape, shared=(output,)), pair.values)
     _save(options.head, options.file, shape, pair.known)
 
 

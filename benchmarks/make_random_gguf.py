@@ -62,9 +62,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b")
     options = parser.parse_args()
-    source = gguf_file(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress)
-    assert source is not None  # the default model is a GGUF file
-    write(options.file, source, SHAPES[options.shape])
+    write(options.file, SHAPES[options.shape])
     print(f"{options.file}: {options.file.stat().st_size / 1e9:.2f} GB")
 
 
@@ -72,12 +70,11 @@ Values = Callable[[np.random.Generator, str, tuple[int, ...], Type], NDArray[Any
 """Makes a tensor of this name, with these sizes and of this type."""
 
 
-def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = None) -> None:
-    """Write random weights.
+def write(file: Path, shape: Shape, values: Values | None = None) -> None:
+    """Write random weights, with the tokenizer of the default model.
 
     Args:
         file: where to; replaced if it is there.
-        tokenizer: a GGUF file whose tokenizer is taken.
         shape: of the model.
         values: makes the weights, `random_values` if None.
     """
@@ -87,7 +84,7 @@ def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = Non
     about = {"context_length": CONTEXT, "embedding_length": shape.hidden, "block_count": shape.layers}
     for key, value in {**about, "vocab_size": shape.vocabulary, **shape.metadata}.items():
         writer.add_key_value(f"{shape.architecture}.{key}", value, _KINDS[type(value)])
-    _copy_tokenizer(GGUFReader(tokenizer), writer, shape.vocabulary)
+    _copy_tokenizer(writer, shape.vocabulary)
     embedding: Tensor = ("token_embd.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)
     norm: Tensor = ("output_norm.weight", (shape.hidden,), Type.F32)
     layers = (
@@ -103,8 +100,10 @@ def write(file: Path, tokenizer: Path, shape: Shape, values: Values | None = Non
     writer.close()
 
 
-def _copy_tokenizer(source: GGUFReader, writer: GGUFWriter, vocabulary: int) -> None:
-    for name, field in source.fields.items():
+def _copy_tokenizer(writer: GGUFWriter, vocabulary: int) -> None:
+    source = gguf_file(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress)
+    assert source is not None  # the default model is a GGUF file
+    for name, field in GGUFReader(source).fields.items():
         if not name.startswith("tokenizer."):
             continue
         value: Any = field.contents()

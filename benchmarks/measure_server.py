@@ -2,10 +2,10 @@
 
 Run from the repository, on a quiet machine: python -m benchmarks.measure_server --clients 1 --clients 64
 
-All clients send a different prompt at once, greedy and streamed; a few clients send several prompts, one after another.
-The same prompts go to the engine alone in the same order, alternating with the server, which is then idle. Printed are
-the medians of several turns: tokens per second of the server and of the engine alone, the busy time of the server's
-thread over the time of the rounds, and times to the first token (and the longest over the median).
+All clients send a different prompt at once, greedy and streamed; a few clients send several, a new one when a reply has
+ended. The same prompts go to the engine alone in the same order, alternating with the server, which is then idle.
+Printed are the medians of several turns: tokens per second of the server and of the engine alone, the busy time of the
+server's thread over the time of the rounds, and times to the first token (and the longest over the median).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import selectors
 import socket
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +24,8 @@ from statistics import median
 
 import psutil
 
-from specchat.engine import Engine, EngineConfig, Finished, Message, Outbox, Request, Round
-from specchat.engine.tools.runner import running
+from specchat.engine import Engine, EngineConfig, Message, Request
+from specchat.engine.tools.runner import reply_tokens, run_requests, running
 from tests.app.server.served import Served
 
 PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "everyday.txt"
@@ -37,9 +38,6 @@ LEAST_REPLIES = 16
 _PAUSE_S = 0.002
 """Polling interval: real clients run on other machines, so these take little processor time."""
 _TEXT = re.compile(rb'"content":"[^"]')
-
-Chains = list[list[str]]
-"""The prompts of each client, in order."""
 
 
 @dataclass(slots=True)
@@ -89,9 +87,9 @@ def main() -> None:
         for count in counts:
             alone, turns = [], []
             for turn in range(options.turns + 1):
-                chains = chains_of(count, turn)
-                speed = speed_alone(engine, chains, options.tokens)
-                found = serve(served, chains, options.tokens, speculation=options.speculation)
+                prompts = prompts_of(count, turn)
+                speed = speed_alone(engine, prompts, count, options.tokens)
+                found = serve(served, prompts, count, options.tokens, speculation=options.speculation)
                 if turn:  # the first one warms both up
                     alone.append(speed)
                     turns.append(found)
@@ -107,19 +105,18 @@ def main() -> None:
         served.stop()
 
 
-def chains_of(clients: int, turn: int) -> Chains:
+def prompts_of(clients: int, turn: int) -> list[str]:
     """Prompts of one turn; those of another begin otherwise, so that no cache holds them."""
     prompts = [f"{turn + 1}. {line}" for line in PROMPTS.read_text("utf-8").splitlines() if line]
-    replies = max(clients, LEAST_REPLIES)
-    return [prompts[client:replies:clients] for client in range(clients)]
+    return prompts[: max(clients, LEAST_REPLIES)]
 
 
-def serve(served: Served, chains: Chains, tokens: int, *, speculation: bool) -> Turn:
+def serve(served: Served, prompts: Sequence[str], clients: int, tokens: int, *, speculation: bool) -> Turn:
     """Let clients ask a server."""
     process = psutil.Process(served.process.pid)
     before = served.metrics()
     busy, began = _main_thread(process), time.perf_counter()
-    replies = ask(served.port, chains, tokens, speculation=speculation)
+    replies = ask(served.port, prompts, clients, tokens, speculation=speculation)
     took, busy = time.perf_counter() - began, _main_thread(process) - busy
     after = served.metrics()
     emitted, rounds_s = (
@@ -129,31 +126,30 @@ def serve(served: Served, chains: Chains, tokens: int, *, speculation: bool) -> 
     return Turn(emitted / took, busy / rounds_s, median(firsts), firsts[-1] / median(firsts))
 
 
-def ask(port: int, chains: Chains, tokens: int, *, speculation: bool) -> list[Reply]:
-    """Send the prompts of all clients at once."""
-    left = [list(chain) for chain in chains]
+def ask(port: int, prompts: Sequence[str], clients: int, tokens: int, *, speculation: bool) -> list[Reply]:
+    """Send the prompts by so many clients at once; a new one is sent when a reply has ended."""
+    waiting = deque(prompts)
     replies: list[Reply] = []
     with selectors.DefaultSelector() as selector:
 
-        def send_next(prompts: list[str]) -> None:
-            if prompts:
+        def send_next() -> None:
+            if waiting:
                 replies.append(Reply(time.perf_counter()))
-                connection = _post(port, prompts.pop(0), tokens, speculation=speculation)
-                selector.register(connection, selectors.EVENT_READ, (prompts, replies[-1]))
+                connection = _post(port, waiting.popleft(), tokens, speculation=speculation)
+                selector.register(connection, selectors.EVENT_READ, replies[-1])
 
-        for prompts in left:
-            send_next(prompts)
+        for _ in range(clients):
+            send_next()
         while selector.get_map():
             time.sleep(_PAUSE_S)
             for key, _ in selector.select():
-                prompts, reply = key.data
                 assert isinstance(key.fileobj, socket.socket)
                 if part := key.fileobj.recv(1 << 18):
-                    reply.add(part)
+                    key.data.add(part)
                     continue
                 selector.unregister(key.fileobj)
                 key.fileobj.close()
-                send_next(prompts)
+                send_next()
     for reply in replies:
         assert b"data: [DONE]" in reply.data, bytes(reply.data[:500])
     return replies
@@ -179,29 +175,15 @@ def _main_thread(process: psutil.Process) -> float:
     return float(next(t.user_time + t.system_time for t in process.threads() if t.id == process.pid))
 
 
-def speed_alone(engine: Engine, chains: Chains, tokens: int) -> float:
-    """Tokens per second of the engine on the same prompts, without a server."""
-    outbox, left = Outbox(), [list(chain) for chain in chains]
-
-    def send_next(client: int, prompts: Sequence[str]) -> None:
-        message = Message("user", prompts[0])
-        engine.submit(Request(f"{client}/{len(prompts)}", messages=(message,), max_tokens=tokens), outbox)
-
+def speed_alone(engine: Engine, prompts: Sequence[str], clients: int, tokens: int) -> float:
+    """Tokens per second of the engine on the same prompts, so many at once, without a server."""
+    requests = [
+        Request(f"alone-{number}", messages=(Message("user", text),), max_tokens=tokens)
+        for number, text in enumerate(prompts)
+    ]
     began = time.perf_counter()
-    for client, prompts in enumerate(left):
-        send_next(client, prompts)
-    running, emitted = len(left), 0
-    while running:
-        event = outbox.get()
-        emitted += len(event.emitted) if isinstance(event, Round) else 0
-        if isinstance(event, Finished):
-            client = int(event.request_id.split("/")[0])
-            left[client].pop(0)
-            if left[client]:
-                send_next(client, left[client])
-            else:
-                running -= 1
-    return emitted / (time.perf_counter() - began)
+    replies = run_requests(engine.submit, requests, clients)
+    return sum(len(reply_tokens(events)) for events in replies) / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,11 +38,8 @@ _END_NAMES = {
 """Names of further end tokens of a family, which its files do not state: from its authors' generation_config.json."""
 _COMPOSED = {"qwen2", "qwen35"}
 """Values of tokenizer.ggml.pre of vocabularies for composed characters (Unicode NFC)."""
-Bar = Callable[[list[Any]], Iterable[Any]]
-"""Shows the progress through a list."""
-
-_CONFIG, _WEIGHTS, _WRITE = 0.1, 0.2, 0.9
-"""Ends of the first stages of a conversion, as fractions of its time."""
+_DESCRIBED, _READ = 0.2, 0.9
+"""Ends of the first two stages of a conversion, as fractions of its time."""
 
 
 def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool = True) -> None:
@@ -59,25 +56,23 @@ def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool 
     """
     header = GgufHeader.read(file)
     _check_kind(header)
-    ours = header.architecture in ARCHITECTURES
     if weights:
         size = header.parameters * torch.bfloat16.itemsize
         require_space(folder, size, f"converting {file.name}")
         # Of other families, the tensors as read and the network exist at the same time.
-        require_memory(torch.device("cpu"), size if ours else 2 * size, f"converting {file.name}")
+        copies = 1 if header.architecture in ARCHITECTURES else 2
+        require_memory(torch.device("cpu"), copies * size, f"converting {file.name}")
     silence_transformers()
+    text = f"{'Converting' if weights else 'Reading'} {file.name}"
+    progress("convert", text, 0.0)
 
-    def report(start: float, end: float, fraction: float) -> None:
-        doing = "Converting" if weights else "Reading"
-        progress("convert", f"{doing} {file.name}", start + (end - start) * fraction)
+    def report_reading(fraction: float) -> None:
+        progress("convert", text, _DESCRIBED + (_READ - _DESCRIBED) * fraction)
 
     try:
-        config = _describe(header, folder, functools.partial(report, 0.0, _WEIGHTS if weights else 1.0))
-        if not weights:
-            return
-        read = _read_weights if ours else _read_network
-        with _instrumented(functools.partial(report, _WEIGHTS, _WRITE)) as bar:
-            network = read(header, config, bar)
+        config = _describe(header, folder)
+        if weights:
+            network = _read_network(header, config, report_reading)
     except EngineError:
         raise
     except Exception as error:
@@ -85,10 +80,11 @@ def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool 
             f"{header.path} ({header.architecture}) cannot be converted ({first_line(error)}): "
             "it may be damaged, or of a kind transformers cannot read"
         ) from error
-    report(_WRITE, 1.0, 0.0)
-    with disk_errors(folder, f"converting {file.name}"):
-        _save(network, folder)
-    report(_WRITE, 1.0, 1.0)
+    if weights:
+        progress("convert", text, _READ)
+        with disk_errors(folder, f"converting {file.name}"):
+            _save(network, folder)
+    progress("convert", text, 1.0)
 
 
 def _check_kind(header: GgufHeader) -> None:
@@ -104,14 +100,13 @@ def _check_kind(header: GgufHeader) -> None:
         raise EngineError(f"{header.path} has no tokenizer: choose a GGUF file of a whole model")
 
 
-def _describe(header: GgufHeader, folder: Path, report: Callable[[float], None]) -> PreTrainedConfig:
+def _describe(header: GgufHeader, folder: Path) -> PreTrainedConfig:
+    """Write configuration, tokenizer and multi-token-prediction layer; returns the configuration."""
     from transformers import GenerationConfig, PreTrainedTokenizerFast
 
-    report(0.0)
     file = header.path
     config = gguf_config(header) if header.architecture in ARCHITECTURES else _other_config(header)
     config.dtype = torch.bfloat16
-    report(_CONFIG)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
     _complete(tokenizer, header)
     tokenizer.model_max_length = config.get_text_config().max_position_embeddings
@@ -130,7 +125,6 @@ def _describe(header: GgufHeader, folder: Path, report: Callable[[float], None])
         _strip_load_options(folder / "tokenizer_config.json")
         if layer:
             save_file(layer, folder / MTP_FILE)
-    report(1.0)
     return config
 
 
@@ -169,36 +163,34 @@ def _complete(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> None:
         backend.normalizer = normalizers.NFC()
 
 
-def _read_weights(header: GgufHeader, config: PreTrainedConfig, bar: Bar) -> PreTrainedModel:
-    """The network of transformers in bfloat16."""
-    source = GgufSource(header, config)
-    network = source.network()
-    source.fill(network, torch.bfloat16, bar=bar)
-    return network
-
-
-def _read_network(header: GgufHeader, config: PreTrainedConfig, _: Bar) -> PreTrainedModel:
-    """The same of a family that only transformers' reader knows."""
+def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable[[float], None]) -> PreTrainedModel:
+    """The network of transformers in bfloat16; transformers' own reader reads the families that only it knows."""
     from transformers import AutoModelForCausalLM, GgufConfig
 
+    network: PreTrainedModel
+    if header.architecture in ARCHITECTURES:
+        source = GgufSource(header, config)
+        network = source.network()
+        source.fill(network, torch.bfloat16, bar=functools.partial(ReportingBar, report=report))
+        return network
     file = header.path
     auto: Any = AutoModelForCausalLM
-    model, report = auto.from_pretrained(
-        file.parent,
-        config=config,
-        gguf_file=file.name,
-        dtype=torch.bfloat16,
-        local_files_only=True,
-        output_loading_info=True,
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    lacking = sorted(report["missing_keys"])
+    with _instrumented(report):
+        network, about = auto.from_pretrained(
+            file.parent,
+            config=config,
+            gguf_file=file.name,
+            dtype=torch.bfloat16,
+            local_files_only=True,
+            output_loading_info=True,
+            quantization_config=GgufConfig(dequantize=True),
+        )
+    lacking = sorted(about["missing_keys"])
     if lacking:
         raise EngineError(f"{file} lacks weights ({lacking[0]}): fetch the file again")
-    for name, weight in model.named_parameters():
+    for name, weight in network.named_parameters():
         if not torch.isfinite(weight).all():
             raise EngineError(f"{file} is damaged ({name} holds values that are not numbers): fetch the file again")
-    network: PreTrainedModel = model
     return network
 
 
@@ -220,7 +212,7 @@ def _strip_load_options(tokenizer_config: Path) -> None:
 
 
 @contextmanager
-def _instrumented(report: Any) -> Iterator[Bar]:
+def _instrumented(report: Callable[[float], None]) -> Iterator[None]:
     """Report the progress of transformers' GGUF reader and cache what it computes repeatedly.
 
     It uses tqdm itself, which is replaced by name. It opens the file twice, parsing every token of the vocabulary, and
@@ -241,4 +233,4 @@ def _instrumented(report: Any) -> Iterator[Bar]:
         ):
             stack.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, substitute)
-        yield bar
+        yield

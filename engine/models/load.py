@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
-from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, tensor_names
+from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, read_json, tensor_names
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.prepacked_linear import pack
+from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
@@ -154,7 +155,7 @@ def load_model(
         model=model,
         tokenizer=tokenizer,
         name=name,
-        eos_ids=eos_ids(tokenizer, model.config.get_text_config(), model.generation_config),
+        eos_ids=eos_ids(folder, tokenizer, config),
         vocab_size=config.get_text_config().vocab_size,
         weight_bytes=weight_bytes(model),
         has_chat_template=bool(tokenizer.chat_template),
@@ -322,9 +323,15 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     return network
 
 
-def eos_ids(tokenizer: Any, config: Any, generation: Any) -> frozenset[int]:
-    """EOS token ids of the tokenizer, the configuration and the generation settings (or None)."""
-    stated = [part.eos_token_id for part in (tokenizer, config, generation) if part is not None]
+def eos_ids(folder: Path, tokenizer: Any, config: PreTrainedConfig) -> frozenset[int]:
+    """EOS token ids of a model's tokenizer, configuration and generation settings.
+
+    Raises:
+        EngineError: one is no token id, or the generation settings cannot be read.
+    """
+    stated = [getattr(part, "eos_token_id", None) for part in (tokenizer, config, config.get_text_config())]
+    if (folder / GENERATION).is_file():
+        stated.append(read_json(folder / GENERATION).get("eos_token_id"))
     ids: set[int] = set()
     for value in stated:
         if value is not None:

@@ -112,34 +112,29 @@ def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
 def _environment() -> Any:
     """Jinja environment for chat templates, as in transformers' `chat_template_utils`."""
     import jinja2
+    from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_tag()]
-    )
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
-    return environment
-
-
-def _generation_tag() -> Any:
-    """Extension for `{% generation %}`, which marks the assistant's turns for training and does not change the text."""
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-
     class GenerationTag(Extension):
+        """`{% generation %}`, which marks the assistant's turns for training and does not change the text."""
+
         tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
+            return jinja2.nodes.Scope(body, lineno=line)
 
-    return GenerationTag
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
+    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    return environment
 
 
 def check_vocabularies(target: Any, draft: Any, target_eos: Collection[int], draft_eos: Collection[int]) -> None:

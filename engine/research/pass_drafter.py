@@ -9,8 +9,7 @@ the target that they are for.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,23 +70,16 @@ class PassDrafter(Drafter):
         embedded = target.embedding_rows(last)
         ahead = self._embeddings[: positions - 1].to(embedded).expand(len(rows), -1, -1)
         slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-        with self._restored(slots, starts, target.width(positions)):  # padding is written too
-            logits = target.forward(torch.cat([embedded, ahead], 1), slots, starts)
-        return logits[: len(rows), :positions].float()
-
-    @contextmanager
-    def _restored(self, slots: Sequence[int], starts: Sequence[int], count: int) -> Iterator[None]:
-        """Restore the columns of the target's cache that a pass over `count` tokens writes."""
-        cache = self._target.cache
-        places = [
-            (layer, cache.place(slot, start, count))
-            for layer in cache.stored
+        written = [
+            (layer, target.cache.place(slot, start, target.width(positions)))  # padding is written too
+            for layer in target.cache.stored
             for slot, start in zip(slots, starts, strict=True)
         ]
-        kept = [layer[place].clone() for layer, place in places]
-        yield
-        for (layer, place), values in zip(places, kept, strict=True):
+        kept = [layer[place].clone() for layer, place in written]
+        logits = target.forward(torch.cat([embedded, ahead], 1), slots, starts)
+        for (layer, place), values in zip(written, kept, strict=True):
             layer[place] = values
+        return logits[: len(rows), :positions].float()
 
 
 @dataclass(frozen=True, slots=True)

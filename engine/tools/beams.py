@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,87 +133,80 @@ def check_request(request: Request, beams: int, draft: str | None) -> str:
     return CHAINS if request.drafter == AUTO else request.drafter
 
 
-@dataclass(frozen=True, slots=True)
-class BeamModels:
-    """Loaded models for beam search."""
+def _load(config: EngineConfig, drafter: str, progress: Progress) -> list[Obtained]:
+    """Load the target, and the draft model if the drafter needs it.
 
-    config: EngineConfig
-    target: Obtained
-    draft: Obtained | None
+    Raises:
+        EngineError: a model is unavailable, cannot be loaded or run, or the draft does not fit the target.
+    """
+    target = obtain_model(config.target, config, pick_device(config.device), progress)
+    require_decoder_only(target.model, "beams are searched with")
+    if drafter == NO_DRAFTER:
+        return [target]
+    if len(config.drafts) > 1:
+        raise EngineError("beams take one draft model: name one with --draft")
+    if names_part(config.drafts[0], ModelStore(config.models), progress):
+        raise EngineError(f"{config.draft} is a draft head, which cannot draft for each beam: name a draft model")
+    return [target, *obtain_drafts(config, target.model, progress)]
 
-    @classmethod
-    def load(cls, config: EngineConfig, drafter: str, progress: Progress) -> BeamModels:
-        """Load the target, and the draft model if the drafter needs it.
 
-        Raises:
-            EngineError: a model is unavailable, cannot be loaded or run, or the draft does not fit the target.
-        """
-        target = obtain_model(config.target, config, pick_device(config.device), progress)
-        require_decoder_only(target.model, "beams are searched with")
-        if drafter == NO_DRAFTER:
-            return cls(config, target, None)
-        if len(config.drafts) > 1:
-            raise EngineError("beams take one draft model: name one with --draft")
-        if names_part(config.drafts[0], ModelStore(config.models), progress):
-            raise EngineError(f"{config.draft} is a draft head, which cannot draft for each beam: name a draft model")
-        return cls(config, target, obtain_drafts(config, target.model, progress)[0])
+@torch.inference_mode()
+def _find(
+    models: Sequence[Obtained], config: EngineConfig, request: Request, beams: int, progress: Progress = ignore_progress
+) -> FoundBeams:
+    """Search for the likeliest replies to a checked request.
 
-    def find(self, request: Request, beams: int, progress: Progress = ignore_progress) -> FoundBeams:
-        """Search for the likeliest replies to a checked request; `progress` is called with each pass.
+    Args:
+        models: result of `_load`.
+        config: context and chunks.
+        request: without drafts, the draft model is not used.
+        beams: N.
+        progress: called with each pass.
 
-        Raises:
-            EngineError: the prompt does not fit, memory is short, or the target computed NaN.
-        """
-        try:
-            return self._search(request, beams, progress)
-        except torch.OutOfMemoryError as error:
-            raise EngineError(
-                "the device is out of memory: ask for fewer beams, lower --max-tokens or choose a smaller model"
-            ) from error
-
-    @torch.inference_mode()
-    def _search(self, request: Request, beams: int, progress: Progress) -> FoundBeams:
-        model = self.target.model
-        name = check_request(request, beams, self.config.draft)
-        draft = self.draft if name != NO_DRAFTER else None
-        models = [part.model for part in (self.target, draft) if part]
-        context = min(self.config.context or model.context, *(each.context for each in models))
-        prompt = fit(request, model.tokenizer, 0, context).ids
-        check_length(len(prompt), context)
-        limit = min(request.max_tokens, context - len(prompt))
-        width = SPREAD * beams if draft else 0
-        # Beams may differ from their first token to their last one.
-        spare = beams * limit + width * MAX_GAMMA + _PADDING
-        trees = [
-            TextTree(
-                make_runner(each, 1, len(prompt) + limit, spare), prompt, self.config.prefill_chunk, model.vocab_size
-            )
-            for each in models
-        ]
-        search = BeamSearch(beams, model.eos_ids, limit)
-        gamma = request.gamma if draft else 0
+    Raises:
+        EngineError: the prompt does not fit, memory is short, or the target computed NaN.
+    """
+    name = check_request(request, beams, config.draft)
+    used = models if name != NO_DRAFTER else models[:1]
+    model = used[0].model
+    context = min(config.context or model.context, *(each.model.context for each in used))
+    prompt = fit(request, model.tokenizer, 0, context).ids
+    check_length(len(prompt), context)
+    limit = min(request.max_tokens, context - len(prompt))
+    width = SPREAD * beams if len(used) > 1 else 0
+    # Beams may differ from their first token to their last one.
+    spare = beams * limit + width * MAX_GAMMA + _PADDING
+    search = BeamSearch(beams, model.eos_ids, limit)
+    gamma = request.gamma if len(used) > 1 else 0
+    try:
+        runners = [make_runner(each.model, 1, len(prompt) + limit, spare) for each in used]
+        trees = [TextTree(runner, prompt, config.prefill_chunk, model.vocab_size) for runner in runners]
         started = time.perf_counter()
         passes, tokens = run(
             search, trees, gamma, lambda: progress("search", f"step {search.steps} of at most {limit}", None)
         )
-        at_limit = FinishReason.LENGTH if limit == request.max_tokens else FinishReason.CONTEXT
-        return FoundBeams(
-            beams=tuple(_found(each, model, at_limit) for each in search.complete),
-            prompt_tokens=len(prompt),
-            steps=search.steps,
-            target_passes=passes,
-            passes_saved=search.steps - passes,
-            tokens_read=tokens,
-            drafter=name,
-            gamma=AUTO if gamma is None else gamma,
-            draft_width=width,
-            seconds=time.perf_counter() - started,
-            device=model.device.type,
-            dtype=model.format,
-            target=model.name,
-            thinking_switch=switch_of(model.tokenizer.chat_template) is not None,
-            notices=(*self.target.notices, *(draft.notices if draft else ())),
-        )
+    except torch.OutOfMemoryError as error:
+        raise EngineError(
+            "the device is out of memory: ask for fewer beams, lower --max-tokens or choose a smaller model"
+        ) from error
+    at_limit = FinishReason.LENGTH if limit == request.max_tokens else FinishReason.CONTEXT
+    return FoundBeams(
+        beams=tuple(_found(each, model, at_limit) for each in search.complete),
+        prompt_tokens=len(prompt),
+        steps=search.steps,
+        target_passes=passes,
+        passes_saved=search.steps - passes,
+        tokens_read=tokens,
+        drafter=name,
+        gamma=AUTO if gamma is None else gamma,
+        draft_width=width,
+        seconds=time.perf_counter() - started,
+        device=model.device.type,
+        dtype=model.format,
+        target=model.name,
+        thinking_switch=switch_of(model.tokenizer.chat_template) is not None,
+        notices=tuple(notice for each in used for notice in each.notices),
+    )
 
 
 def _found(complete: Complete, model: Model, at_limit: FinishReason) -> FoundBeam:
@@ -236,7 +230,8 @@ def find_beams(config: EngineConfig, request: Request, beams: int, progress: Pro
     Raises:
         EngineError: a model cannot be loaded or run, or the request cannot be answered by beam search.
     """
-    return BeamModels.load(config, check_request(request, beams, config.draft), progress).find(request, beams, progress)
+    models = _load(config, check_request(request, beams, config.draft), progress)
+    return _find(models, config, request, beams, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,22 +309,25 @@ def measure_beams(
         if name == NO_DRAFTER:
             raise EngineError("beams are drafted by a draft model: name one with --draft")
     say("loading")
-    models = BeamModels.load(config, CHAINS, ignore_progress)
-    models.find(replace(asked[0], max_tokens=2), beams)  # warm-up
-    cells = tuple(_measure(models, each, request, beams, say) for each in sets for request in asked)
-    model = models.target.model
+    models = _load(config, CHAINS, ignore_progress)
+    find = partial(_find, models, config, beams=beams)
+    find(replace(asked[0], max_tokens=2))  # warm-up
+    cells = tuple(_measure(find, each, request, say) for each in sets for request in asked)
+    model = models[0].model
     return BeamReport(model.name, model.device.type, model.format, beams, cells)
 
 
-def _measure(models: BeamModels, prompt_set: PromptSet, request: Request, beams: int, say: Say) -> dict[str, Any]:
+def _measure(
+    find: Callable[[Request], FoundBeams], prompt_set: PromptSet, request: Request, say: Say
+) -> dict[str, Any]:
     """Figures of one prompt set and draft length."""
     drafted, plain = [], []
     gamma = gamma_text(request.gamma)
     for number, prompt in enumerate(prompt_set.prompts, 1):
         say(f"{prompt_set.name}, gamma {gamma}: prompt {number} of {len(prompt_set.prompts)}")
         asked = replace(request, prompt=None, messages=prompt.messages)
-        plain.append(models.find(replace(asked, gamma=0), beams))
-        drafted.append(models.find(asked, beams))
+        plain.append(find(replace(asked, gamma=0)))
+        drafted.append(find(asked))
     steps, passes = sum(each.steps for each in plain), sum(each.target_passes for each in drafted)
     seconds, plain_seconds = (sum(each.seconds for each in found) for found in (drafted, plain))
     return {

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
 from specchat.engine.config import ASSETS
@@ -14,7 +13,7 @@ from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 
-FOLDER = ASSETS / "prompts"
+_FOLDER = ASSETS / "prompts"
 SETS = ("chat", "code", "copy", "structured")
 """Shipped prompt sets: everyday questions; programs; texts to repeat; JSON, tables and lists."""
 
@@ -58,24 +57,16 @@ class PromptSet:
         return tuple(islice(cycle(self.prompts), count))
 
 
-def load_prompts(names: Sequence[str], folder: Path = FOLDER) -> list[PromptSet]:
-    """Load prompt sets by name.
+def load_prompts(names: Sequence[str]) -> list[PromptSet]:
+    """Load shipped prompt sets by name.
 
     Raises:
-        EngineError: a set does not exist, or its file is missing or damaged.
+        EngineError: a set does not exist.
     """
     sets = []
     for name in names:
         if name not in SETS:
             raise EngineError(f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
-        path = folder / f"{name}.json"
-        try:
-            texts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
-            sets.append(PromptSet(name, tuple(map(Prompt, texts))))
-        except OSError as error:
-            raise EngineError(f"{path} cannot be read: {error.strerror or error}") from None
-        except (ValueError, KeyError, TypeError):
-            raise EngineError(f"{path} is damaged: it must hold a list of texts under the key prompts") from None
-        if not texts or not all(isinstance(text, str) and text for text in texts):
-            raise EngineError(f"{path} is damaged: every prompt must be a text")
+        texts = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))["prompts"]
+        sets.append(PromptSet(name, tuple(map(Prompt, texts))))
     return sets

@@ -108,17 +108,16 @@ class GgufHeader:
     def read(cls, path: Path) -> GgufHeader:
         """Read the header and check that the file is long enough for its tensors.
 
+        Args:
+            path: of a GGUF file (`engine.models.resolve.gguf_of`).
+
         Raises:
-            EngineError: the file is missing, not GGUF, of an unsupported version, damaged or cut short.
+            EngineError: the file cannot be read, is of an unsupported version, damaged or cut short.
         """
         try:
             size = path.stat().st_size
             with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                if content[:4] != b"GGUF":
-                    raise EngineError(f"{path} is not a GGUF file: it does not start with the letters GGUF")
                 header = cls(path, *_Reader(content, path).header())
-        except FileNotFoundError as error:
-            raise EngineError(f"there is no file {path}: check the path") from error
         except OSError as error:
             raise EngineError(f"{path} cannot be read ({error.strerror}): check the path") from error
         except (struct.error, ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:

@@ -27,7 +27,7 @@ from specchat.engine.models.tokenizer import FILE, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedConfig
+    from transformers import PreTrainedConfig
 
 _ROOM = 1.1
 _BYTES = {"q8": 1.0625, "q4": 0.65}
@@ -77,7 +77,7 @@ def _pack(
         "format": source.format,
         "decoder": asdict(described),
         "tokenizer": tokenizer_facts(tokenizer),
-        "eos_ids": sorted(eos_ids(tokenizer, config, _generation(model))),
+        "eos_ids": sorted(eos_ids(model, tokenizer, config)),
         "context": stated_context(model, config),
     }
     with disk_errors(folder, f"packing {model.name}"):
@@ -96,15 +96,6 @@ def _pack(
             shutil.copyfile(model / GENERATION, folder / GENERATION)
         (folder / INDEX).write_text(index, encoding="utf-8")
     progress("convert", f"Packed {display_name(model)}", 1.0)
-
-
-def _generation(model: Path) -> GenerationConfig | None:
-    from transformers import GenerationConfig
-
-    if not (model / GENERATION).is_file():
-        return None
-    settings: GenerationConfig = GenerationConfig.from_pretrained(model, local_files_only=True)
-    return settings
 
 
 def decoder_weights(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,23 +24,21 @@ def source_fingerprint(source: Any, config: PreTrainedConfig) -> str:
         source: of the weights, with the methods `has` and `sample` of `engine.models.packed.source.WeightSource`.
         config: of the model.
     """
-    return fingerprint_of(_samples(source, config))
-
-
-def _samples(source: Any, config: PreTrainedConfig) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Arguments for `fingerprint_of`, as `fingerprint` computes them from transformers' network."""
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"):
         state = auto.from_config(config).state_dict()
+    found = []
     for name, weight in state.items():
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
         places = np.arange(weight.numel())[sampled(weight.numel())]
         if is_experts(name) and not source.has(name):
-            yield name, tuple(weight.shape), _sample_experts(source, name, weight.shape, places, config.model_type)
+            values = _sample_experts(source, name, weight.shape, places, config.model_type)
         else:
-            yield name, tuple(weight.shape), source.sample(stored, places)
+            values = source.sample(stored, places)
+        found.append((name, tuple(weight.shape), values))
+    return fingerprint_of(found)
 
 
 def _sample_experts(source: Any, name: str, shape: torch.Size, places: NDArray[np.int64], family: str) -> Tensor:

@@ -156,7 +156,8 @@ def load_quantized_network(
 def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
     """Replace layers one at a time: each weight is freed as soon as it is packed.
 
-    On a CPU they run on our kernels, else on torch's int4 kernel, which cannot compute with every weight.
+    On a CPU they run on our kernels, else on torch's int4 kernel, which cannot compute with every weight: such layers
+    stay as they are. Tied embedding and output layer share their codes.
     """
     embedding, output = network.get_input_embeddings(), network.get_output_embeddings()
     tied = output is not None and output.weight is embedding.weight
@@ -183,7 +184,8 @@ def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
             placed = table
         else:
             weight = child.weight.detach().T if _is_transposed(child) else child.weight.detach()
-            placed = _placed(codes.of(path, weight, is_end=is_end), on_cpu=on_cpu)
+            arrays = codes.of(path, weight, is_end=is_end)
+            placed = pack(arrays) if on_cpu else arrays if fits(arrays) else None
             table = placed if is_end else table
         if placed is not None and _is_linear(child):
             bias = getattr(child, "bias", None)
@@ -191,11 +193,6 @@ def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
             setattr(module, name, made)
         elif placed is not None:
             setattr(module, name, QuantizedEmbedding(placed) if on_cpu else GpuQuantizedEmbedding(placed, device))
-
-
-def _placed(arrays: MatrixArrays, *, on_cpu: bool) -> Any:
-    """The weight of layers, which two can share; None if torch's kernel cannot compute with it."""
-    return pack(arrays) if on_cpu else arrays if fits(arrays) else None
 
 
 def _is_transposed(layer: nn.Module) -> bool:

@@ -96,23 +96,19 @@ class Suite:
         if self.engine.ready is not None and self.engine.ready.device == "cuda":
             # Each text length has its own CUDA graph: capture them all before anything is timed.
             first, brief = prompts, whole
+        sampling = Sampling(temperature=place.temperature)  # without a seed, as in a chat: with one, no draft is drawn
         self.say(f"{place}: warming up")
         for variant in variants:
-            self._measure(variant, first, place, brief)
+            measure(self.engine, variant, first, place.batch, sampling, brief)
         for peer in peers:
             peer.run(first, place.batch, place.temperature, brief)
         for number in range(self.plan.passes):
             self.say(f"{place}: {number + 1}/{self.plan.passes}")
             for variant in rotated(variants, number):
-                ours[variant].append(self._measure(variant, prompts, place, whole))
+                ours[variant].append(measure(self.engine, variant, prompts, place.batch, sampling, whole))
             for peer in peers:
                 theirs[peer].append(peer.run(prompts, place.batch, place.temperature, whole))
         return ours, theirs
-
-    def _measure(self, variant: Variant, prompts: Sequence[Prompt], place: Place, max_tokens: int) -> Tally:
-        """One pass without a seed, as in a chat: with one, drafts are not drawn."""
-        sampling = Sampling(temperature=place.temperature)
-        return measure(self.engine, variant, prompts, place.batch, sampling, max_tokens)
 
 
 def measure(

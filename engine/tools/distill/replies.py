@@ -41,16 +41,13 @@ def split(file: Path, folder: Path) -> tuple[Path, Path]:
     """Split conversations, one a line and the oldest first: those to learn from, and the newest, held out.
 
     Args:
-        file: as `specchat evaluate` reads it.
+        file: written by the app, as `specchat evaluate` reads it.
         folder: gets the two files.
 
     Raises:
-        EngineError: there are fewer than two conversations, the file cannot be read, or the disk is full.
+        EngineError: there are fewer than two conversations, or the disk is full.
     """
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise EngineError(f"{file} cannot be read ({error}): give one conversation per line") from None
+    lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
     if len(lines) < 2:
         raise EngineError("there are fewer than two chats to learn from: chat with this model first")
     held = min(max(len(lines) // _HELD_OUT, 1), _MOST_HELD_OUT)
@@ -75,7 +72,7 @@ def read_replies(
         progress: called with the stage text.
 
     Raises:
-        EngineError: the file cannot be read, or the disk is full.
+        EngineError: the disk is full.
     """
     for shard in Corpus(corpus.folder).shards:  # of an earlier call: a chat of it may have been deleted since
         shard.unlink()

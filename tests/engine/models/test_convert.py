@@ -157,12 +157,9 @@ def test_weights_that_are_not_numbers(gguf: Path, tmp_path: Path) -> None:
     _refused(damaged, tmp_path, r"damaged \(model.layers.1.mlp.up_proj.weight holds values that are not numbers")
 
 
-def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
-    (tmp_path / "x.gguf").write_text("PK and so on")
-    _refused(tmp_path / "x.gguf", tmp_path, "is not a GGUF file")
+def test_an_empty_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").write_text("")
     _refused(tmp_path / "empty.gguf", tmp_path, "cut short")
-    _refused(tmp_path / "absent.gguf", tmp_path, "there is no file")
     _refused(tmp_path, tmp_path, "cannot be read")
 
 
