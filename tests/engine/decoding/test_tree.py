@@ -5,7 +5,7 @@ import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
-from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
+from specchat.engine.decoding.tree_mask import TreeMask
 from tests.engine.scored import make_static, places
 from tests.engine.tiny import tiny_model
 
@@ -30,48 +30,6 @@ def test_levels_are_the_draft_steps() -> None:
     assert tree.children == ((1, 3), (2,), (4,), (5,), (), ())
     assert tree.first(2) == chain(2)
     assert chain(3).levels == ((0,), (1,), (2,))
-
-
-def test_a_token_sees_what_it_follows_and_all_before_the_pass() -> None:
-    tree = Tree((0, 1, 0))
-    tree_mask = TreeMask.of([tree], 5, CPU)
-    seen = (
-        tree_visibility(tree_mask.inside, tree_mask.depths, tree_mask.depths, torch.tensor([2]), torch.arange(8))[0, 0]
-        .int()
-        .tolist()
-    )
-    assert seen == [
-        [1, 1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0, 1, 0, 0],
-        [1, 1, 0, 0, 0, 0, 1, 0],
-    ]
-    near = tree_visibility(
-        tree_mask.inside, tree_mask.depths, tree_mask.depths, torch.tensor([2]), torch.arange(8), window=2
-    )[0, 0]
-    assert near.int().tolist()[2:4] == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 1, 0, 0]], (
-        "by position, not by column"
-    )
-
-
-def test_a_batch_has_the_masks_of_its_trees_one_by_one() -> None:
-    trees = [tree_of(3), chain(2), tree_of(3).first(7), chain(0), Tree((0, 1, 0)), tree_of(3)]
-    mask = TreeMask.fresh(trees, 17, CPU)
-    for row, tree in enumerate(trees):
-        assert mask.depths[row, : len(tree) + 1].tolist() == list(tree.depths)
-        for token in range(17):
-            sees = {0, *tree.path(token)} if token <= len(tree) else {token}
-            assert set(mask.inside[row, token].nonzero().flatten().tolist()) == sees
-            offered = list(tree.children[token]) if token <= len(tree) else []
-            assert mask.candidates[row, token].tolist() == offered + [0] * (BRANCHES - len(offered))
-    levels = [
-        [len(tree.children[token]) for tree in trees for token in sum(tree.levels[depth : depth + 1], ())]
-        for depth in range(3)
-    ]
-    assert mask.widths == tuple(map(max, levels))
-    mask.depths.zero_()
-    assert TreeMask.fresh(trees, 17, CPU).depths.any(), "it has its own tensors"
 
 
 def prompted(device: torch.device = CPU) -> TransformersBackend:

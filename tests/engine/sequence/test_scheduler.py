@@ -22,15 +22,6 @@ def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler:
     return Scheduler(store)
 
 
-def hold(scheduler: Scheduler, tokens: list[int]) -> None:
-    """Run a request that reads these tokens."""
-    slot, length = placed(scheduler, [*tokens, 0])
-    row = make_row(slot, [*tokens, 0], length)
-    scheduler.admit(row)
-    row.cached = len(tokens)
-    scheduler.retire(row)
-
-
 def placed(scheduler: Scheduler, prompt: list[int]) -> tuple[int, int]:
     place = scheduler.place(prompt)
     assert place is not None
@@ -134,18 +125,6 @@ def prefilled_together(*prompts: list[int], ragged: bool = True) -> list[int]:
     scheduler = scheduler_of(len(rows))
     together = scheduler.prefill_batch(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005
     return sorted(row.slot for row in together)
-
-
-def test_a_reserved_slot_is_not_assigned() -> None:
-    scheduler = scheduler_of(2)
-    hold(scheduler, [1, 2, 3])
-    assert scheduler.reserve() == 0
-    assert placed(scheduler, [1, 2, 3, 7]) == (1, 3)
-    scheduler.admit(make_row(1, [1, 2, 3, 7], 0))
-    assert scheduler.free_slot is None
-    assert scheduler.reserve() is None
-    scheduler.release(0)
-    assert placed(scheduler, [8, 9])[0] == 0
 
 
 PROMPT = tuple(range(97, 117)) * 5
