@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import Engine, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, Outbox, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
@@ -18,7 +18,7 @@ from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import packed_family, related
-from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import VOCABULARY, ids_of, tiny_engine, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -66,28 +66,6 @@ def test_a_follow_up_drafts_as_a_fresh_engine_would(drafter: str, before: str) -
         found = rounds_of(engine, follow_up)
     with tiny_engine(target, draft, head) as fresh:
         assert rounds_of(fresh, follow_up) == found
-
-
-def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> None:
-    with tiny_engine(tiny_model(sharpness=25.0), draft=related(), slots=1) as engine:
-        request = ask("hello", drafter="model-tree", gamma=4, max_tokens=60)
-        plain = ids_of(engine.stream(ask("hello", drafter="none", max_tokens=60)))
-        events = []
-        for event in engine.stream(request):
-            events.append(event)
-            if isinstance(event, Round) and event.number == 2:
-                engine.cancel("r")
-        assert events[-1].reason is FinishReason.CANCELLED
-        assert ids_of(engine.stream(request)) == plain
-        drafters = iter(["model-tree", "none", "model", "model-tree"])
-        drafter = next(drafters)
-        for event in engine.stream(request):
-            events.append(event)
-            if isinstance(event, Round) and event.drafter == drafter and (following := next(drafters, None)):
-                engine.adjust("r", drafter := following, 3)
-        names = [event.drafter for event in events if isinstance(event, Round)]
-        assert {"model", "model-tree", "none"} <= set(names)
-        assert ids_of(events)[-len(plain) :] == plain
 
 
 @torch.inference_mode()
