@@ -121,19 +121,6 @@ def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, pric
     assert len(drafter.propose([row], [16], [budget]).settled().tokens[0]) == drafted
 
 
-@pytest.mark.parametrize(
-    ("text", "count", "tokens"),
-    [
-        pytest.param([3, 9, 3, 9, 3, 9, 1, 2, 3, 4, 7, 1, 2, 3], 1, [4], id="a long match over a more frequent one"),
-        pytest.param([8, 1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3], 1, [4], id="a match beyond three tokens"),
-        pytest.param([1, 2, 3, 1, 2, 3], 8, [1, 2, 3, 1, 2, 3, 1, 2], id="beyond the end of what repeats"),
-        pytest.param([1, 2, 3], 4, [], id="nothing that is new"),
-    ],
-)
-def test_the_longest_match_goes_on(text: list[int], count: int, tokens: list[int]) -> None:
-    assert draft(text, count)[0] == tokens
-
-
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
     drafter = SuffixDrafter(ends={3}, never={4})
     assert draft([1, 2, 3, 5, 6, 4, 7, 1], 8, drafter)[0] == [2, 3]
