@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import Engine, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
@@ -16,9 +16,9 @@ from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import packed_family, related
-from tests.engine.tiny import VOCABULARY, ids_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.rows import row_of
+from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_engine, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,11 +36,6 @@ def runner_of(kind: str, folder: Path) -> Backend:
     if kind == "kernels":
         return PackedBackend(packed_family("llama", folder), 3, 64, 17)
     return TransformersBackend(related().model, 3, 64, 17)
-
-
-def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None = None) -> SequenceState:
-    request = Request(f"r{slot}", prompt_ids=tuple(tokens), sampling=sampling, gamma=gamma)
-    return SequenceState(request, Outbox(), slot, tokens, len(tokens), 0, slot, None, "model-tree")  # type: ignore[arg-type]
 
 
 def cheap() -> Budget:
@@ -75,8 +70,7 @@ def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tm
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)
     for seed in range(8):
-        row = row_of(seed % 3, [5, 6, 7 + seed], Sampling(temperature=2.0))
-        row.seed = seed
+        row = row_of([5, 6, 7 + seed], seed % 3, ask("r", sampling=Sampling(temperature=2.0)), seed=seed)
         drafter.admit(row)
         draft = drafter.propose([row], [4], [cheap()])
         assert draft.lengths[0]

@@ -13,8 +13,8 @@ from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.decoding.test_acceptance import tokens_of
+from tests.engine.rows import row_of
 from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
@@ -42,7 +42,7 @@ class Text:
 def grown(text: Text, seed: int, budget: Budget) -> Draft:
     """One tree, drawn."""
     request = Request("r", prompt_ids=(1,), sampling=Sampling(temperature=1.0))
-    row = SequenceState(request, None, 0, [1], 1, 0, seed, None, "head")  # type: ignore[arg-type]
+    row = row_of([1], request=request, seed=seed)
     drafted: dict[int, int] = {}
 
     def scores(paths: Sequence[Sequence[int]]) -> Scores:
