@@ -1,4 +1,4 @@
-"""The engine thread on tiny models: replies, limits, prefixes, cancelling, sampling."""
+"""The engine thread on tiny models: replies, limits, prefixes, sampling."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Networks that compute with the cache's keys and values outside attention are found, and get those of their rows."""
+"""Networks that compute with the cache's keys and values outside attention are found."""
 
 from collections.abc import Callable
 from typing import Any

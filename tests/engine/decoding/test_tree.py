@@ -1,4 +1,4 @@
-"""Trees of drafts: their shape, what a pass over one sees, and that it gives what passes over its branches give."""
+"""Trees of drafts: their shape, and that a pass over one gives what passes over its branches give."""
 
 import pytest
 import torch
@@ -21,15 +21,6 @@ def test_a_tree_fills_as_many_positions_as_were_asked_for(gamma: int) -> None:
     assert all(parent <= child for child, parent in enumerate(tree.parents)), "what it follows comes first"
     assert len(tree.line(0)) == gamma + 1, "the first choices go all the way"
     assert [len(tree.path(end)) for end in range(len(tree) + 1)] == list(tree.depths)
-
-
-def test_levels_are_the_draft_steps() -> None:
-    tree = Tree((0, 1, 0, 2, 3))
-    assert tree.levels == ((0,), (1, 3), (2,))
-    assert tree.inner == 4
-    assert tree.children == ((1, 3), (2,), (4,), (5,), (), ())
-    assert tree.first(2) == chain(2)
-    assert chain(3).levels == ((0,), (1,), (2,))
 
 
 def prompted(device: torch.device = CPU) -> TransformersBackend:

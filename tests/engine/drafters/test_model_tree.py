@@ -1,4 +1,4 @@
-"""Trees of a draft model: exact whatever it drafts, a cache as if the text had been fed, few tokens for many paths."""
+"""Trees of a draft model: a cache as if the text had been fed, and only tokens that the model knows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
+"""Several draft models in one prefix tree: what each drafted, and fewer tokens than their chains as a batch."""
 
 from itertools import chain
 

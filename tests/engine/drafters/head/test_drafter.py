@@ -1,4 +1,4 @@
-"""The head as a drafter: exact whatever it drafts, and the same whatever else runs and whatever went before."""
+"""What rounds of the head and of the combined drafter say about their drafts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Trees that grow: exact whatever they are grown by, cheap where tokens cost, and the same alone and in a batch."""
+"""Trees that grow: exact whatever they are grown by."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,6 @@ from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
 WORDS = 6
-
-
-def costs(token: float, step: float = 0.05) -> Budget:
-    return Budget([token * n for n in range(18)], step, EXPECTED)
 
 
 class Text:
@@ -59,7 +55,7 @@ def grown(text: Text, seed: int, budget: Budget) -> Draft:
 
 
 def test_what_comes_out_has_the_targets_distribution() -> None:
-    text, budget, trials = Text(), costs(0.1), 1200
+    text, budget, trials = Text(), Budget([0.1 * n for n in range(18)], 0.05, EXPECTED), 1200
     made = [grown(text, seed, budget) for seed in range(trials)]
     trees = [draft.trees[0] for draft in made]
     sizes = {len(tree) for tree in trees}
