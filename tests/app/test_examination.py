@@ -1,6 +1,6 @@
 """What the engine computes of a finished reply is what it would have recorded."""
 
-import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,6 +13,7 @@ from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.settings.settings import Settings
 from specchat.engine import Candidate, Detail, Engine, Fate
 from tests.engine.tiny import VOCABULARY, tiny_engine, tiny_model
+from tests.waiting import until
 
 NEAR = 2e-3
 
@@ -26,12 +27,8 @@ def answered(requests: RequestManager, prompt: str) -> tuple[Conversation, Reply
     return conversation, reply
 
 
-def wait_for(requests: RequestManager, done: object) -> None:
-    until = time.monotonic() + 60
-    while not done():  # type: ignore[operator]
-        list(requests.drain())
-        assert time.monotonic() < until
-        time.sleep(0.005)
+def wait_for(requests: RequestManager, done: Callable[[], object]) -> None:
+    until(lambda: (list(requests.drain()), done())[1])
 
 
 def manager(engine: Engine, **settings: object) -> RequestManager:

@@ -12,20 +12,14 @@ from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_part import TreePlace
 from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.request import Request
-from specchat.engine.sequence.sequence import SequenceState
-
-REQUEST = Request("scored", prompt_ids=(1,))
+from tests.engine.rows import row_of
 
 
 def scored(
     backend: Backend, fed: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
 ) -> Any:
     """`Backend.score` of rows that each feed their last token and a draft."""
-    rows = [
-        SequenceState(REQUEST, None, slot, [tokens[0]], 1, start, 0, None, "none")  # type: ignore[arg-type]
-        for tokens, slot, start in zip(fed, slots, starts, strict=True)
-    ]
+    rows = [row_of(tokens[:1], slot, cached=start) for tokens, slot, start in zip(fed, slots, starts, strict=True)]
     draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))
     return backend.score(rows, merge([(list(range(len(rows))), draft)], len(rows), backend.device))
 

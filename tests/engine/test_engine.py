@@ -1,14 +1,14 @@
-"""The engine thread on tiny models: replies, limits, prefixes, cancelling, sampling."""
+"""The engine thread on tiny models: replies, limits, prefixes, sampling."""
 
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Fate, Message, Outbox, Request, Round, Sampling
-from specchat.engine.events import Admitted, Counted, Event, Finished, FinishReason, Prefilled
+from specchat.engine import Engine, EngineError, Fate, Message, Request, Round, Sampling
+from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Prefilled
 from specchat.engine.request import DEFAULT_GAMMA
-from tests.engine.tiny import EOS, ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from tests.engine.tiny import EOS, ask, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
 from tests.stress import TRIES
 from tests.stress.requests import Stress
 
@@ -48,15 +48,6 @@ def test_a_reply_has_its_events_in_order_and_adds_up(engine: Engine, sampling: S
     assert text_of(events).encode() or ids
 
 
-def test_a_model_drafting_for_itself_is_always_accepted() -> None:
-    target = tiny_model()
-    with tiny_engine(target, draft=target) as engine:
-        for sampling in (Sampling(), Sampling(temperature=1.0)):
-            events = list(engine.stream(ask("hello", drafter="model", gamma=2, max_tokens=30, sampling=sampling)))
-            fates = [token.fate for event in events if isinstance(event, Round) for token in event.tokens()]
-            assert fates[:6] == [Fate.ACCEPTED, Fate.ACCEPTED, Fate.BONUS] * 2
-
-
 def test_the_engines_seed_makes_replies_without_one_repeat() -> None:
     asked = [ask("abcabc", name=name, max_tokens=20, gamma=3, sampling=Sampling(temperature=1.0)) for name in "ab"]
     runs = []
@@ -88,15 +79,6 @@ def test_a_follow_up_prefills_only_what_is_new(engine: Engine) -> None:
     # The cache must give what a fresh engine gives.
     with tiny_engine() as fresh:
         assert ids_of(fresh.stream(Request("two", prompt_ids=more, max_tokens=4))) == ids_of(follow)
-
-
-def test_stop_strings_end_the_reply_before_themselves_even_across_rounds(engine: Engine) -> None:
-    whole = text_of(list(engine.stream(ask("stop here", max_tokens=40))))
-    for start, end in ((3, 4), (5, 9), (10, 18)):
-        stop = whole[start:end]
-        events = list(engine.stream(ask("stop here", max_tokens=40, stop=(stop, "never to be found"))))
-        assert text_of(events) == whole[: whole.index(stop)]
-        assert events[-1].reason is FinishReason.STOP
 
 
 def test_the_token_limit_is_exact_with_drafts(engine: Engine) -> None:
@@ -132,28 +114,6 @@ def test_eos_inside_an_accepted_run_drops_what_follows() -> None:
             assert last_round.last is None
             assert last_round.drafted[-1] == end
             assert last_round.tested == last_round.accepted == len(last_round.drafted)
-
-
-class Cancelling(Outbox):
-    """Cancels its request at the fourth round."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__()
-        self._engine = engine
-
-    def put(self, event: Event) -> None:
-        super().put(event)
-        if isinstance(event, Round) and event.number == 3:
-            self._engine.cancel(event.request_id)
-
-
-def test_cancelling_keeps_what_was_said_and_frees_the_slot(engine: Engine) -> None:
-    box = Cancelling(engine)
-    engine.submit(ask("go on and on", max_tokens=200, name="long"), box)
-    seen = ended(box)
-    assert seen[-1].reason is FinishReason.CANCELLED
-    assert 4 <= len(rounds_of(seen)) <= 20, "records of short rounds come eight at a time"
-    assert ids_of(engine.stream(ask("next", max_tokens=3)))
 
 
 def test_hundreds_of_queued_requests_drain_in_order_without_loss() -> None:

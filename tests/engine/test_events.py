@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from specchat.engine import Fate, Round
+from specchat.engine import Round
 from tests.engine.records import EVERY_RECORD, make_round
 
 
@@ -42,16 +42,6 @@ def test_the_text_is_that_of_the_emitted_tokens_only() -> None:
     )
     assert record.text == " the right"
     assert [token.text for token in record.tokens()] == [" the", " wrong", " one", " right"]
-
-
-def test_every_fate_is_drawn_by_some_round() -> None:
-    rounds = [
-        make_round(drafted=4, accepted=1, rejected=True),
-        make_round(drafted=1, accepted=1),
-        make_round(drafted=0),
-        replace(make_round(drafted=0), judged=0, last_fate=Fate.UNKNOWN),
-    ]
-    assert {fate for record in rounds for fate in fates(record)} == {fate.value for fate in Fate}
 
 
 @pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record: type(record).__name__)

@@ -80,11 +80,6 @@ def test_a_round_that_contradicts_itself_is_refused(changes: dict[str, Any]) -> 
         from_json(json.dumps(values | changes))
 
 
-def test_very_deep_json_is_refused() -> None:
-    with pytest.raises(ValueError, match="not a record"):
-        from_json("[" * 100_000)
-
-
 def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     with TraceWriter(path) as writer:
@@ -107,19 +102,6 @@ def test_every_cut_leaves_the_whole_lines(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         lines = whole[:length].count(b"\n") - 1
         assert list(read_trace(path)) == [record] * lines
-
-
-def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("mine")
-    with pytest.raises(EngineError, match="exists already: name another file"):
-        TraceWriter(path)
-    assert path.read_text() == "mine"
-
-
-def test_a_missing_folder_is_said_in_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"no/trace.jsonl cannot be written: No such file"):
-        TraceWriter(tmp_path / "no" / "trace.jsonl")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
@@ -148,7 +130,9 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
         list(read_trace(path))
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"\xff\xfe", b"null", b'{"record": "round"}', b'{"record": "dance"}'])
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"\xff\xfe", b"null", b'{"record": "round"}', b'{"record": "dance"}', b"[" * 100_000]
+)
 def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(HEADER.encode() + to_json(EVERY_RECORD[0]).encode() + b"\n" + line + b"\n")

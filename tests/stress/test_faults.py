@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from specchat.app.settings.settings_file import load_settings
 from tests.stress.numbered import word
 from tests.stress.session import ask, draw_for, lost, shown_round, start, stored_messages
 from tests.terminal import Terminal
+from tests.waiting import until
 
 PROMPT = "Question-0"
 ROUNDS = 60
@@ -221,11 +222,3 @@ def mounted(folder: Path, options: str) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
-
-
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not after {seconds:g} s"
-        time.sleep(0.02)

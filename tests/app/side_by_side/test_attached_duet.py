@@ -2,7 +2,6 @@
 
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
 from tests.terminal import Terminal
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 60
 LONG = 200
 """Tokens of a reply that is still running when it is stopped."""
 
@@ -46,14 +45,15 @@ def duet_of(model: Path) -> Iterator[Callable[..., Duet]]:
 
 def wait(duet: Duet, reached: Callable[[], bool]) -> None:
     """Drain as the screen does until something is reached."""
-    end = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < end
+
+    def drained() -> bool:
         for record in duet.drain():
             assert not isinstance(record, Died), record
             if isinstance(record, Ready):
                 duet.ready()
-        time.sleep(0.01)
+        return reached()
+
+    until(drained)
 
 
 def ask(duet: Duet, prompt: str = "the quick brown fox") -> tuple[Reply, Reply]:

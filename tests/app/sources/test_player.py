@@ -7,7 +7,7 @@ import pytest
 
 from specchat.app.sources.player import IDLE_S, Player
 from specchat.app.sources.source import Part, Stepper
-from specchat.engine import Admitted, CacheUse, Counted, EngineError, Finished, Message, Record, Request, Round
+from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round
 from tests.app.recorded import Clock, trace
 
 
@@ -95,22 +95,6 @@ def test_stepping_through_everything_gives_every_record_once_and_in_order(name: 
     assert given == trace(name)
 
 
-def test_parts_come_one_after_the_other() -> None:
-    stepper, _player, _clock = stepper_of("detail")
-    stepper.step()
-    first = stepper.drain()
-    assert any(isinstance(record, Admitted) for record in first)
-    assert not any(isinstance(record, Round) for record in first)
-    ((record, part),) = stepper.shown
-    assert (record.number, part) == (0, Part.DRAFTED)
-    stepper.step()
-    assert stepper.drain() == []
-    assert stepper.shown == [(record, Part.JUDGED)]
-    stepper.step()
-    assert stepper.drain() == [record]
-    assert stepper.shown == []
-
-
 def test_answers_about_prompts_and_the_cache_pass_a_held_round() -> None:
     stepper, player, _clock = stepper_of("detail")
     answers = [CacheUse(32, 1, 64, (), 0.0), Counted(3, 0.0)]
@@ -133,17 +117,3 @@ def test_held_records_are_released_at_the_end_of_the_pause(end: Callable[[Steppe
     given += stepper.drain()
     assert record in given
     assert given == trace("detail")[: len(given)]
-
-
-def test_jumping_passes_everything_up_to_there() -> None:
-    stepper, player, _clock = stepper_of("detail")
-    player.seek(player.duration)
-    stepper.jump(back=False)
-    records = stepper.drain()
-    assert records == trace("detail")
-    assert isinstance(records[-1], Finished)
-    assert player.seek(0.0)
-    stepper.jump(back=True)
-    player.step()
-    assert stepper.paused
-    assert [r for r in stepper.drain() if isinstance(r, Round)] == [r for r in records if isinstance(r, Round)][:1]

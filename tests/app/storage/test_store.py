@@ -17,22 +17,6 @@ from tests.app.storage.helpers import Clock, clean
 anything = st.text(st.characters())
 
 
-def test_a_reply_is_stored_as_it_streams(store: Store) -> None:
-    chat = store.create_chat("Lisbon")
-    prompt = store.add_message(chat.id, "user", "What to see?")
-    reply = store.add_message(chat.id, "assistant", "")
-    store.append_rounds(reply, "The ", ['{"record": "round"}'])
-    store.append_rounds(reply, "Alfama", ["b", "c"])
-    store.append_rounds(reply, "", [])
-    first, second = store.messages(chat.id)
-    assert (first.id, first.role, first.content, first.events) == (prompt, "user", "What to see?", ())
-    assert (second.id, second.role, second.content) == (reply, "assistant", "The Alfama")
-    assert second.events == ('{"record": "round"}', "b", "c")
-    assert second.finish_reason is None
-    store.finish_message(reply, "eos")
-    assert store.messages(chat.id)[1].finish_reason == "eos"
-
-
 def test_unknown_chats_and_messages_are_refused_by_name(store: Store) -> None:
     assert store.messages(7) == []
     for action in (

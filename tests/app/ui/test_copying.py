@@ -8,7 +8,6 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.paths import state_folder
-from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import Fate, Finished, FinishReason, Round
 from tests.app.recorded import replied
@@ -51,14 +50,15 @@ async def test_a_selection_leaves_out_what_was_rejected(stage: Stage) -> None:
 
 async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: Stage) -> None:
     words = " ".join(f"word{number}" for number in range(40))
+    text = f"{words} {'antidisestablishmentarianism' * 5} {'東京は日本の首都です' * 6}\n\n  and  more\nsecond line"
     async with stage.started((80, 24)) as pilot:
-        say(stage, plain(words + "\nsecond line"))
+        say(stage, plain(text))
         await stage.settle(pilot)
         x, y = place_of(stage, "word0")
         _, last = place_of(stage, "second line")
         assert last > y + 2
         await drag(stage, pilot, (x, y), (70, last))
-        assert stage.app.screen.get_selected_text() == words + "\nsecond line"
+        assert stage.app.screen.get_selected_text() == text
 
 
 async def test_wide_characters_are_selected_by_what_is_seen(stage: Stage) -> None:
@@ -79,15 +79,6 @@ async def test_lines_are_selected_by_key(stage: Stage) -> None:
         assert stage.app.screen.get_selected_text() == "numbers\n\none\ntwo"
         await stage.press(pilot, "shift+up", "ctrl+c")
         assert stage.app.clipboard == "numbers\n\none"
-
-
-@pytest.mark.parametrize("width", [7, 10, 16, 23])
-def test_wrapping_can_be_undone(width: int) -> None:
-    text = "The quick brown fox, antidisestablishmentarianism 東京は日本の首都です\n\n  and  more"
-    lines = TokenLines(width)
-    lines.append([(text, Fate.PLAIN)], 0)
-    parts = [lines.plain(y, 0, 999) for y in range(len(lines.lines))]
-    assert "".join(part + joint for part, joint in parts).removesuffix("\n") == text
 
 
 async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage, lines_of
-from tests.app.views import NARROW, WIDE, reply_of, screen_of
+from tests.app.views import NARROW, WIDE, screen_of
 
 TIP = BETTER_MODELS.format("^\\")
 
@@ -85,15 +85,6 @@ async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path
         assert not transcript.by_round
         assert not stage.engine.paused
         assert screen.query_one(Composer).text == "slt"
-
-
-async def test_a_line_below_the_reply_has_the_panel_s_figures(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, view="chat")
-    async with stage.started(WIDE, events=None):
-        figures = reply_of(screen_of(stage)).figures
-        gain = figures.gain
-        line = f"{gain.measured:.1f}× faster · {figures.metrics.acceptance or 0:.0%} accepted · ".replace("%", " %")
-        assert any(line in shown for shown in lines_of(stage))
 
 
 async def test_the_way_to_better_models_is_told_once_ever(tmp_path: Path) -> None:

@@ -133,17 +133,6 @@ async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> N
         assert again.token <= first.token < again.token + 40  # its line begins with the words before it
 
 
-async def test_a_new_width_wraps_again(stage: Stage) -> None:
-    async with stage.started() as pilot:
-        transcript, _reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
-        for width in (30, 60, 100, 200, 20, 90):
-            await pilot.resize_terminal(width, 30)
-            await stage.settle(pilot)
-            if transcript.size:
-                longest = max(transcript.render_line(y).cell_length for y in range(transcript.size.height))
-                assert longest <= transcript.size.width
-
-
 async def test_a_place_is_kept_that_was_scrolled_to_before_the_first_layout(stage: Stage) -> None:
     turns = [Turn(f"What is {number}?") for number in range(60)]
     transcript = Transcript(Conversation(turns=turns))

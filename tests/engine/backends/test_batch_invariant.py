@@ -12,8 +12,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import assemble, put_together
 from specchat.engine.worker.notices import INEXACT
-from tests.engine.lanes.test_lanes import both, lane_engine, pair
-from tests.engine.tiny import ids_of, tiny_model
+from tests.engine.tiny import tiny_model
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -39,14 +38,6 @@ def test_a_device_that_cannot_give_it_is_found_and_named(monkeypatch: pytest.Mon
     made = put_together(EngineConfig("tiny", Path(), slots=1, context=300, exact=True), tiny_model(), None)
     assert not made.exact.equal
     assert INEXACT in made.notices
-
-
-def test_texts_are_equal_in_lanes_that_run_exact() -> None:
-    with lane_engine(exact=True) as engine:
-        assert [lane.exact for lane in engine.lanes] == [True, True]
-        for turn in ("ababab " * 6, "one two one two " * 9):
-            lanes, _ = both(engine, *pair(turn))
-            assert ids_of(lanes[0]) == ids_of(lanes[1])
 
 
 def test_equal_models_are_loaded_once(tiny_model: Callable[..., Path], tmp_path: Path) -> None:

@@ -1,12 +1,6 @@
-"""The Triton kernel for attention over the cache by slot: on a GPU, or in Triton's interpreter.
+"""The Triton kernel for attention over the cache by slot."""
 
-The latter needs no GPU, but Triton, which comes with torch for CUDA:
-TRITON_INTERPRET=1 python -m scripts.test_torch 2.11 -- tests/engine/backends/test_cache_attention.py
-"""
-
-import os
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,12 +8,8 @@ import torch
 from specchat.engine.backends.cache_attention import COUNTERS, CacheRows, attend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from tests.engine.backends.triton_kernels import CAPABILITIES, DEVICES, DTYPES, NEEDS_COMPILER, shared_memory
 
-INTERPRETED = bool(find_spec("triton")) and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
 SLOTS, COLUMNS = 5, 600
 CASES = {
     "one row, one token": ([2], [500], chain(0), 128, 128, 0),
@@ -53,25 +43,18 @@ def test_it_computes_with_sixteen_bits(dtype: torch.dtype, device: str) -> None:
         compare(case, 4, torch.device(device), dtype, 2e-3 if dtype is torch.float16 else 2e-2)
 
 
-@pytest.mark.skipif(find_spec("triton") is None or INTERPRETED, reason="needs Triton's compiler")
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("capability", [75, 80, 90, 120])
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_kernel_compiles_without_a_gpu(dtype: str, capability: int) -> None:
-    """For a Turing card and later ones, and without numbers that do not fit into registers."""
-    from triton import compile as translated
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from specchat.engine.backends.cache_attention_kernel import _attend
 
     fixed = {"length": 5, "folded": 4, "size": 128, "size_out": 128, "padded": 128, "padded_out": 128, "tile": 16}
     fixed |= {"step": 32, "tiles": 2}
     kinds = {**dict.fromkeys(("query", "keys", "values", "out"), f"*{dtype}"), "visible": "*u8", "sums": "*fp32"}
     kinds |= {"slots": "*i64", "starts": "*i64", "counters": "*i32", "scale": "fp32"}
-    signature = {name: "constexpr" if name in fixed else kinds.get(name, "i32") for name in _attend.arg_names}
-    source = ASTSource(_attend, signature, {(_attend.arg_names.index(name),): fixed[name] for name in fixed})
-    made = translated(source, GPUTarget("cuda", capability, 32), {"num_warps": 4, "num_stages": 2})
-    assert made.metadata.shared < (99 if capability > 75 else 64) * 1024
+    shared = shared_memory(_attend, kinds, fixed, capability, num_warps=4, num_stages=2)
+    assert shared < (99 if capability > 75 else 64) * 1024
 
 
 def compare(

@@ -76,16 +76,6 @@ def test_a_context_has_one_set_of_longrope_factors(context: int, tmp_path: Path)
     torch.testing.assert_close(ours[1], sines[0, :, :pairs])
 
 
-def test_rows_of_a_ragged_pass_have_the_bits_of_one_alone(qwen: PackedModel) -> None:
-    mine, whole = runner(qwen), runner(qwen).forward(TOKENS[None], [0], [0])[0]
-    mine.prefill(TOKENS[None, :20].repeat(2, 1), [0, 3], [0, 0])
-    mine.prefill(TOKENS[None, :10], [1], [0])
-    rows = [TOKENS[20:25].tolist(), TOKENS[10:12].tolist(), TOKENS[20:23].tolist()]
-    logits = scored(mine, rows, [3, 1, 0], [20, 10, 20], [chain(4), chain(1), chain(2)]).logits
-    for found, wanted in zip(logits, (whole[20:25], whole[10:12], whole[20:23]), strict=True):
-        assert torch.equal(found, wanted)
-
-
 def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) -> None:
     mine, start = runner(qwen), 20
     mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])

@@ -1,11 +1,5 @@
-"""The Triton kernel for products of one token: on a GPU, in Triton's interpreter, or compiled only.
+"""The Triton kernel for products of one token, and when it is used."""
 
-The interpreter needs no GPU, but Triton, which comes with torch for CUDA:
-TRITON_INTERPRET=1 python -m scripts.test_torch 2.11 -- tests/engine/backends/test_token_product.py
-"""
-
-import os
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -16,13 +10,9 @@ from specchat.engine.backends import token_product
 from specchat.engine.backends.token_product import TokenLinear, multiply, use_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device import gpu
+from tests.engine.backends.triton_kernels import CAPABILITIES, DEVICES, DTYPES, NEEDS_COMPILER, shared_memory
 from tests.engine.tiny import tiny_model
 
-INTERPRETED = bool(find_spec("triton")) and os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(not INTERPRETED, reason="needs Triton's interpreter")),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
 SHAPES = [(40, 600), (3072, 2048), (100, 14336), (7, 48), (33, 8000)]
 """Outputs and inputs; some fill no block."""
 
@@ -45,22 +35,15 @@ def test_the_kernel_computes_what_torch_computes(shape: tuple[int, int], device:
         assert gap < {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}[dtype]
 
 
-@pytest.mark.skipif(find_spec("triton") is None or INTERPRETED, reason="needs Triton's compiler")
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("capability", [75, 80, 90, 120])
+@NEEDS_COMPILER
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("capability", CAPABILITIES)
 def test_the_kernel_compiles_without_a_gpu(dtype: str, capability: int) -> None:
-    from triton import compile as translated
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from specchat.engine.backends.token_product_kernel import _multiply
 
     fixed = {"lines": 4, "step": 2048, "biased": True}
     kinds = dict.fromkeys(("token", "weight", "bias", "out"), f"*{dtype}")
-    signature = {name: "constexpr" if name in fixed else kinds.get(name, "i32") for name in _multiply.arg_names}
-    source = ASTSource(_multiply, signature, {(_multiply.arg_names.index(name),): fixed[name] for name in fixed})
-    made = translated(source, GPUTarget("cuda", capability, 32), {"num_warps": 4})
-    assert made.metadata.shared < 48 * 1024
+    assert shared_memory(_multiply, kinds, fixed, capability, num_warps=4) < 48 * 1024
 
 
 @pytest.fixture

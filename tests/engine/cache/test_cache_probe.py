@@ -1,7 +1,6 @@
-"""Networks that compute with the cache's keys and values outside attention are found, and get those of their rows."""
+"""Networks that compute with the cache's keys and values outside attention are found."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.cache_probe import CacheProbe
-from tests.engine.backends.test_architectures import tiny
 
 LOOKS: dict[str, tuple[Callable[[Tensor], Any], bool]] = {
     "shape": (lambda keys: (keys.shape, keys.dtype, keys.device, keys.size(-1), keys.dim()), False),
@@ -32,17 +30,3 @@ def test_who_computes_with_what_a_cache_hands_out_is_seen(look: Callable[[Tensor
         assert torch.equal(found, expected)
     assert keys.looked_at is counts  # type: ignore[attr-defined]
     assert values.looked_at is False  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["llama", "doge", "deepseek_v3"])
-def test_rows_in_slots_that_are_no_neighbours_give_what_each_gives_alone(kind: str, tmp_path: Path) -> None:
-    runner = tiny(kind, tmp_path)
-    texts = torch.randint(3, 128, (3, 30), generator=torch.Generator().manual_seed(1))
-    lengths, slots = (20, 9, 14), (3, 0, 2)
-    for text, length, slot in zip(texts, lengths, slots, strict=True):
-        runner.prefill(text[None, :length], [slot], [0])
-    new = torch.stack([text[length : length + 5] for text, length in zip(texts, lengths, strict=True)])
-    together = runner.forward(new, slots, lengths)
-    alone = [runner.forward(new[i : i + 1], [slots[i]], [lengths[i]])[0] for i in range(3)]
-    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-5)

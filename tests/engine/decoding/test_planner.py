@@ -18,6 +18,7 @@ from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.request import Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.rows import row_of
 
 
 class Knowing(Drafter):
@@ -47,7 +48,7 @@ def planner_of(
 ) -> tuple[Planner, SequenceState]:
     target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities(rounds=rounds))
     planner = Planner({"knowing": drafter}, target, lambda *_: None, experiences)  # type: ignore[arg-type]
-    row = SequenceState(Request("r", prompt_ids=(1, 2), drafter="knowing"), None, 0, [1, 2], 1, 1, 0, None, "knowing")  # type: ignore[arg-type]
+    row = row_of([1, 2], request=Request("r", prompt_ids=(1, 2), drafter="knowing"), cached=1)
     planner.admit(row)
     return planner, row
 

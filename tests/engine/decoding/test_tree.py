@@ -1,11 +1,11 @@
-"""Trees of drafts: their shape, what a pass over one sees, and that it gives what passes over its branches give."""
+"""Trees of drafts: their shape, and that a pass over one gives what passes over its branches give."""
 
 import pytest
 import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
-from specchat.engine.decoding.tree_mask import TreeMask, tree_visibility
+from specchat.engine.decoding.tree_mask import TreeMask
 from tests.engine.scored import make_static, places
 from tests.engine.tiny import tiny_model
 
@@ -21,57 +21,6 @@ def test_a_tree_fills_as_many_positions_as_were_asked_for(gamma: int) -> None:
     assert all(parent <= child for child, parent in enumerate(tree.parents)), "what it follows comes first"
     assert len(tree.line(0)) == gamma + 1, "the first choices go all the way"
     assert [len(tree.path(end)) for end in range(len(tree) + 1)] == list(tree.depths)
-
-
-def test_levels_are_the_draft_steps() -> None:
-    tree = Tree((0, 1, 0, 2, 3))
-    assert tree.levels == ((0,), (1, 3), (2,))
-    assert tree.inner == 4
-    assert tree.children == ((1, 3), (2,), (4,), (5,), (), ())
-    assert tree.first(2) == chain(2)
-    assert chain(3).levels == ((0,), (1,), (2,))
-
-
-def test_a_token_sees_what_it_follows_and_all_before_the_pass() -> None:
-    tree = Tree((0, 1, 0))
-    tree_mask = TreeMask.of([tree], 5, CPU)
-    seen = (
-        tree_visibility(tree_mask.inside, tree_mask.depths, tree_mask.depths, torch.tensor([2]), torch.arange(8))[0, 0]
-        .int()
-        .tolist()
-    )
-    assert seen == [
-        [1, 1, 1, 0, 0, 0, 0, 0],
-        [1, 1, 1, 1, 0, 0, 0, 0],
-        [1, 1, 1, 1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0, 1, 0, 0],
-        [1, 1, 0, 0, 0, 0, 1, 0],
-    ]
-    near = tree_visibility(
-        tree_mask.inside, tree_mask.depths, tree_mask.depths, torch.tensor([2]), torch.arange(8), window=2
-    )[0, 0]
-    assert near.int().tolist()[2:4] == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 1, 0, 0, 1, 0, 0]], (
-        "by position, not by column"
-    )
-
-
-def test_a_batch_has_the_masks_of_its_trees_one_by_one() -> None:
-    trees = [tree_of(3), chain(2), tree_of(3).first(7), chain(0), Tree((0, 1, 0)), tree_of(3)]
-    mask = TreeMask.fresh(trees, 17, CPU)
-    for row, tree in enumerate(trees):
-        assert mask.depths[row, : len(tree) + 1].tolist() == list(tree.depths)
-        for token in range(17):
-            sees = {0, *tree.path(token)} if token <= len(tree) else {token}
-            assert set(mask.inside[row, token].nonzero().flatten().tolist()) == sees
-            offered = list(tree.children[token]) if token <= len(tree) else []
-            assert mask.candidates[row, token].tolist() == offered + [0] * (BRANCHES - len(offered))
-    levels = [
-        [len(tree.children[token]) for tree in trees for token in sum(tree.levels[depth : depth + 1], ())]
-        for depth in range(3)
-    ]
-    assert mask.widths == tuple(map(max, levels))
-    mask.depths.zero_()
-    assert TreeMask.fresh(trees, 17, CPU).depths.any(), "it has its own tensors"
 
 
 def prompted(device: torch.device = CPU) -> TransformersBackend:

@@ -12,15 +12,10 @@ from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.drafters.head.steps import HeadSteps
-from specchat.engine.request import Request
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.rows import row_of
 
 CPU = torch.device("cpu")
-
-
-def row_in(slot: int, tokens: list[int]) -> SequenceState:
-    """A row without a request."""
-    return SequenceState(Request("r", prompt_ids=(1,)), None, slot, tokens, 1, 0, 0, None, "head")  # type: ignore[arg-type]
 
 
 @torch.inference_mode()
@@ -46,7 +41,7 @@ def scores_along(
 
 def reading(backend: Backend, layer: HeadLayer, text: list[int]) -> Iterator[tuple[HeadMemory, SequenceState]]:
     """A row of slot 1 that has read a text up to two places: at once, and after a first draft."""
-    row, memory = row_in(1, text[:21]), HeadMemory(layer, 2)
+    row, memory = row_of(text[:21], 1), HeadMemory(layer, 2)
     memory.admit(row)
     for end in (20, 39):
         row.tokens = text[: end + 1]

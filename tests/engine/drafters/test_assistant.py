@@ -18,8 +18,9 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
-from tests.engine.drafters.heads import reading, row_in, scores_along
+from tests.engine.drafters.heads import reading, scores_along
 from tests.engine.drafters.models import pack
+from tests.engine.rows import row_of
 from tests.engine.tiny import SIZES, VOCABULARY, assert_drafters_agree, in_memory, tiny_engine, tiny_tokenizer
 
 _SIZES = SIZES | {
@@ -115,7 +116,7 @@ def test_next_to_packed_weights_it_scores_as_next_to_plain_ones(tmp_path: Path) 
         loaded = load_published(folder, target)
         backend = import_module(target.backend).build(target, 2, 128, 17, loaded.taps, **options)
         layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
-        row, memory = row_in(1, text[:]), HeadMemory(layer, 2)
+        row, memory = row_of(text, 1), HeadMemory(layer, 2)
         memory.admit(row)
         tapped = backend.prefill(torch.tensor([text[:-1]]), [1], [0])
         memory.absorb([row], tapped)

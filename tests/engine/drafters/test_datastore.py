@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from specchat.engine.drafters import datastore as module
 from specchat.engine.drafters.datastore import DEPTH, Datastore, SuffixArray
 from specchat.engine.drafters.suffix import OTHER_CHATS, SURE, SuffixDrafter
-from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request, Sampling
+from specchat.engine.request import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.rows import row_of
+from tests.engine.tiny import ask
 
 tokens = st.lists(st.integers(0, 2), max_size=50)
 texts = st.lists(tokens, max_size=5)
@@ -128,11 +129,6 @@ def drafted(row: SequenceState, drafter: SuffixDrafter) -> tuple[list[int], list
     return made.tokens[0], made.buckets[0], "".join(names)
 
 
-def row_of(text: Sequence[int], sampling: Sampling | None = None) -> SequenceState:
-    request = Request("r", prompt_ids=(1,), sampling=sampling or Sampling())
-    return SequenceState(request, Outbox(), 0, list(text), 1, 0, 0, None, "suffix")  # type: ignore[arg-type]
-
-
 def filled(texts: Mapping[int, Sequence[int]]) -> Datastore:
     store = Datastore()
     store.update(texts)
@@ -169,6 +165,6 @@ def test_a_reply_is_not_drafted_from_itself() -> None:
 def test_a_reply_whose_passes_must_repeat_does_not_depend_on_other_chats() -> None:
     drafter = SuffixDrafter(datastore=filled({1: STORY}))
     for steady in (True, False):
-        row = row_of(STORY[:20], Sampling(temperature=1.0, seed=3))
+        row = row_of(STORY[:20], request=ask("r", sampling=Sampling(temperature=1.0, seed=3)))
         row.steady = steady
         assert bool(drafted(row, drafter)[0]) is not steady

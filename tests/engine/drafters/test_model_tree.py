@@ -1,11 +1,11 @@
-"""Trees of a draft model: exact whatever it drafts, a cache as if the text had been fed, few tokens for many paths."""
+"""Trees of a draft model: a cache as if the text had been fed, and only tokens that the model knows."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from specchat.engine import Engine, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
@@ -15,8 +15,8 @@ from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.models import packed_family, related
+from tests.engine.rows import row_of
 from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_engine, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -34,11 +34,6 @@ def runner_of(kind: str, folder: Path) -> Backend:
     if kind == "kernels":
         return PackedBackend(packed_family("llama", folder), 3, 64, 17)
     return TransformersBackend(related().model, 3, 64, 17)
-
-
-def row_of(slot: int, tokens: list[int], sampling: Sampling, gamma: int | None = None) -> SequenceState:
-    request = Request(f"r{slot}", prompt_ids=tuple(tokens), sampling=sampling, gamma=gamma)
-    return SequenceState(request, Outbox(), slot, tokens, len(tokens), 0, slot, None, "model-tree")  # type: ignore[arg-type]
 
 
 def cheap() -> Budget:
@@ -66,28 +61,6 @@ def test_a_follow_up_drafts_as_a_fresh_engine_would(drafter: str, before: str) -
         assert rounds_of(fresh, follow_up) == found
 
 
-def test_a_reply_that_is_stopped_or_changed_leaves_a_cache_that_goes_on() -> None:
-    with tiny_engine(tiny_model(sharpness=25.0), draft=related(), slots=1) as engine:
-        request = ask("hello", drafter="model-tree", gamma=4, max_tokens=60)
-        plain = ids_of(engine.stream(ask("hello", drafter="none", max_tokens=60)))
-        events = []
-        for event in engine.stream(request):
-            events.append(event)
-            if isinstance(event, Round) and event.number == 2:
-                engine.cancel("r")
-        assert events[-1].reason is FinishReason.CANCELLED
-        assert ids_of(engine.stream(request)) == plain
-        drafters = iter(["model-tree", "none", "model", "model-tree"])
-        drafter = next(drafters)
-        for event in engine.stream(request):
-            events.append(event)
-            if isinstance(event, Round) and event.drafter == drafter and (following := next(drafters, None)):
-                engine.adjust("r", drafter := following, 3)
-        names = [event.drafter for event in events if isinstance(event, Round)]
-        assert {"model", "model-tree", "none"} <= set(names)
-        assert ids_of(events)[-len(plain) :] == plain
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", ["modelling code", "kernels"])
 def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tmp_path: Path) -> None:
@@ -95,8 +68,7 @@ def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tm
     known = runner.vocabulary
     drafter, _ = drafter_of(runner, known + 64)
     for seed in range(8):
-        row = row_of(seed % 3, [5, 6, 7 + seed], Sampling(temperature=2.0))
-        row.seed = seed
+        row = row_of([5, 6, 7 + seed], seed % 3, ask("r", sampling=Sampling(temperature=2.0)), seed=seed)
         drafter.admit(row)
         draft = drafter.propose([row], [4], [cheap()])
         assert draft.lengths[0]

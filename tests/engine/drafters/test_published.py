@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, BinaryIO
+from typing import Any
 
-import huggingface_hub
 import pytest
 import torch
 
@@ -31,6 +30,7 @@ from tests.engine.published_heads import (
     speculators,
     write,
 )
+from tests.hub import Hub, serving, use
 
 TREE = Tree((0, 0, 1, 2, 2, 4))
 """Two tokens with one and two children; the last child but one has one child."""
@@ -124,23 +124,11 @@ def test_a_file_that_holds_more_than_weights_is_refused_and_runs_no_code(tmp_pat
 def test_a_head_on_the_hub_lands_in_the_store_as_far_as_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = write(tmp_path / "there", *eagle_3(), "pytorch_model.bin")
     (there / "README.md").write_text("a head")
-    asked: list[str] = []
-
-    def info(*_: object, **__: object) -> SimpleNamespace:
-        files = [SimpleNamespace(rfilename=file.name, size=file.stat().st_size, lfs=None) for file in there.iterdir()]
-        return SimpleNamespace(siblings=files, sha="1" * 40)
-
-    def get(url: str, file: BinaryIO, **_: object) -> None:
-        asked.append(url.rpartition("/")[2])
-        file.write((there / asked[-1]).read_bytes())
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", info)
-    monkeypatch.setattr("huggingface_hub.file_download.http_get", get)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda _, name: str(there / name))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "no-hub-cache"))
     store = ModelStore(tmp_path / "models")
-    for _ in range(2):
-        folder = find_published("someone/head-1", store, ignore_progress)
-        assert folder == store.path("someone--head-1")
-    assert sorted(asked) == ["config.json", "pytorch_model.bin"]
+    with serving(Hub(**{"someone/head-1": there})) as hub:
+        use(hub, monkeypatch, tmp_path / "no-hub-cache")
+        for _ in range(2):
+            folder = find_published("someone/head-1", store, ignore_progress)
+            assert folder == store.path("someone--head-1")
+    assert {name for name, _ in hub.asked} == {"config.json", "pytorch_model.bin"}
     assert load_published(folder, llama()).name == "head-1"

@@ -13,9 +13,8 @@ from specchat.engine.drafters import suffix
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
 from specchat.engine.drafters.text_drafter import TextDrafter
-from specchat.engine.outbox import Outbox
-from specchat.engine.request import MAX_GAMMA, Request
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.request import MAX_GAMMA
+from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
 texts = st.lists(st.integers(0, 3), max_size=60)
@@ -121,30 +120,10 @@ def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, pric
     assert len(drafter.propose([row], [16], [budget]).settled().tokens[0]) == drafted
 
 
-@pytest.mark.parametrize(
-    ("text", "count", "tokens"),
-    [
-        pytest.param([3, 9, 3, 9, 3, 9, 1, 2, 3, 4, 7, 1, 2, 3], 1, [4], id="a long match over a more frequent one"),
-        pytest.param([8, 1, 2, 3, 4, 9, 1, 2, 3, 5, 8, 1, 2, 3], 1, [4], id="a match beyond three tokens"),
-        pytest.param([1, 2, 3, 1, 2, 3], 8, [1, 2, 3, 1, 2, 3, 1, 2], id="beyond the end of what repeats"),
-        pytest.param([1, 2, 3], 4, [], id="nothing that is new"),
-    ],
-)
-def test_the_longest_match_goes_on(text: list[int], count: int, tokens: list[int]) -> None:
-    assert draft(text, count)[0] == tokens
-
-
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
     drafter = SuffixDrafter(ends={3}, never={4})
     assert draft([1, 2, 3, 5, 6, 4, 7, 1], 8, drafter)[0] == [2, 3]
     assert draft([1, 2, 3, 5, 6, 4, 7, 5], 8, drafter)[0] == [6]
-
-
-def row_of(text: list[int]) -> SequenceState:
-    request = Request("r", prompt_ids=tuple(text))
-    row = SequenceState(request, Outbox(), 0, list(text), len(text), 0, 0, None, "suffix")  # type: ignore[arg-type]
-    row.room = MAX_GAMMA
-    return row
 
 
 def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) -> tuple[list[int], list[int]]:

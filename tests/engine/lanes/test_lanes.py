@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Admitted, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round, read_trace
-from specchat.engine.clock import Clock
+from specchat.engine import Admitted, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.lanes.order import Order, next_lane
@@ -17,69 +16,13 @@ from specchat.engine.worker.assembly import put_together
 from specchat.engine.worker.records import Commit, Times
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
 
-TRACES = Path(__file__).parents[3] / "assets" / "traces"
 PROMPT = "ababababab " * 8
 
 
-def recorded_costs(name: str) -> tuple[list[float], list[float]]:
-    """What the turns of two lanes cost, from a trace: plain rounds (one for each token), and the rounds as they were.
-
-    The work of a prompt's chunks begins both.
-    """
-    records = list(read_trace(TRACES / f"{name}.jsonl"))
-    rounds = rounds_of(records)
-    chunks = [record.seconds for record in records if isinstance(record, Prefilled)]
-    plain = [record.verify_s + record.rest_s for record in rounds for _ in record.emitted]
-    return [*chunks, *plain], [*chunks, *(record.seconds for record in rounds)]
-
-
-def schedule(order: Order, costs: tuple[list[float], list[float]]) -> list[tuple[int, float]]:
-    """The lane and the cost of every turn, in the order that they are given."""
-    seconds, turns, left = [0.0, 0.0], [], [list(lane) for lane in costs]
-    while any(left):
-        lane = next_lane(order, [i for i in (0, 1) if left[i]], seconds)
-        cost = left[lane].pop(0)
-        seconds[lane] += cost
-        turns.append((lane, cost))
-    return turns
-
-
-@pytest.mark.parametrize("name", ["chat", "code", "sampled"])
-def test_clocks_never_differ_by_more_than_one_turn_while_both_work(name: str) -> None:
-    costs = recorded_costs(name)
-    turns = schedule(Order.INTERLEAVED, costs)
-    left = [len(lane) for lane in costs]
-    seconds = [0.0, 0.0]
-    for lane, cost in turns:
-        if not all(left):
-            break
-        seconds[lane] += cost
-        left[lane] -= 1
-        assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
-    # When the first lane ends, the clocks differ by at most one turn: no lane was kept waiting.
-    assert min(left) == 0
-    assert abs(seconds[0] - seconds[1]) <= max(max(lane) for lane in costs)
-
-
-def test_a_clock_runs_only_while_its_lane_works() -> None:
-    now = 0.0
-    clock = Clock(runs=False, now=lambda: now)
-    now = 5.0
-    assert clock() == 0
-    with clock.running():
-        now = 6.0
-        assert clock() == 1
-    now = 9.0
-    with clock.running():
-        now = 9.5
-    now = 20.0
-    assert clock() == 1.5
-
-
 @contextmanager
-def lane_engine(order: Order = Order.INTERLEAVED, *, exact: bool = False) -> Iterator[LaneEngine]:
+def lane_engine(order: Order = Order.INTERLEAVED) -> Iterator[LaneEngine]:
     model = tiny_model()
-    config = EngineConfig("tiny", Path(), slots=1, context=384, prefill_chunk=32, exact=exact)
+    config = EngineConfig("tiny", Path(), slots=1, context=384, prefill_chunk=32)
     engine = LaneEngine((config, config), order, lambda config, _: put_together(config, model))
     engine.start()
     engine.wait_ready(60)

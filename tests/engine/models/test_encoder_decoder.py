@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, EngineError, Request
+from specchat.engine import EngineConfig, EngineError
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype, shared_model
 from specchat.engine.progress import ignore_progress
-from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import assemble
 from specchat.engine.worker.obtain import make_runner
+from tests.engine.rows import row_of
 from tests.engine.tiny_t5 import CONTEXT, PAD, tiny_t5_network, write_tiny_t5
 
 CPU = torch.device("cpu")
@@ -44,7 +44,7 @@ def test_a_loaded_folder_computes_what_transformers_does(tmp_path: Path, gated: 
     with torch.inference_mode():
         expected = network(input_ids=source, decoder_input_ids=reply).logits
     runner = make_runner(model, slots=2, context=CONTEXT, overhang=17)
-    row = SequenceState(Request("r", prompt="x"), None, 1, source[0].tolist(), 40, 0, 0, None, "none")  # type: ignore[arg-type]
+    row = row_of(source[0].tolist(), 1)
     runner.admit(row)
     tolerance = 1e-4 if dtype is torch.float32 else 0.1 * expected.abs().max().item()
     torch.testing.assert_close(runner.forward(reply, [1], [39]), expected, atol=tolerance, rtol=0)

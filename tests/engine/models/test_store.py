@@ -21,37 +21,10 @@ def build(store: ModelStore, name: str, content: str = "{}") -> Path:
         return store.complete(name, model, f"made for {name}")
 
 
-def test_an_absent_folder_is_an_empty_store(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path / "nowhere")
-    assert store.models() == []
-    assert store.find("x") is None
-    assert not store.folder.exists()
-
-
-def test_a_built_model_is_found_and_listed(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path / "models")
-    folder = build(store, "one")
-    assert folder == store.path("one") == store.find("one")
-    (listed,) = store.models()
-    assert (listed.name, listed.folder, listed.origin) == ("one", folder, "made for one")
-    assert listed.bytes > 0
-    assert list((store.folder / ".unfinished").iterdir()) == []
-
-
 def test_a_folder_put_there_by_hand_is_listed_without_origin(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")
     assert [(model.name, model.origin) for model in ModelStore(tmp_path).models()] == [("mine", "")]
-
-
-def test_a_failed_build_leaves_its_work_and_no_model(tmp_path: Path) -> None:
-    store = ModelStore(tmp_path)
-    with suppress(ZeroDivisionError), store.building("one") as work:
-        (work / "half").write_text("x")
-        raise ZeroDivisionError
-    assert store.find("one") is None
-    with store.building("one") as work:
-        assert (work / "half").read_text() == "x"
 
 
 def test_a_folder_without_config_is_replaced(tmp_path: Path) -> None:

@@ -1,20 +1,17 @@
-"""Several draft models in one prefix tree: exact whatever they draft, fewer tokens than their chains as a batch."""
+"""Several draft models in one prefix tree: what each drafted, and fewer tokens than their chains as a batch."""
 
 from itertools import chain
 
 import pytest
 
-from specchat.engine import MAX_GAMMA, Sampling
+from specchat.engine import MAX_GAMMA
 from specchat.engine.drafters.registry import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.merged import PrefixTree, shares
 from tests.engine.drafters.models import related
-from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import ask, rounds_of, run_together, tiny_engine, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-PROMPT = (104, 105, 33, 10, 7)
 
 
 def others(count: int = 1, sharpness: float = 25.0) -> list[LoadedModel]:
@@ -33,27 +30,6 @@ def test_rounds_name_the_models_that_drafted_each_token() -> None:
     assert () not in named
     assert set().union(*named) <= {"tiny (1)", "tiny (2)", "tiny (3)"}
     assert any(record.refused and record.accepted for record in rounds), "another draft must be right"
-
-
-@pytest.mark.parametrize(
-    ("count", "models", "sampling"),
-    [
-        (500, 2, Sampling(temperature=1.3, top_k=6)),
-        pytest.param(1200, 4, Sampling(temperature=1.0), marks=pytest.mark.slow),
-    ],
-    ids=["filtered", "four models"],
-)
-def test_sampled_output_has_the_targets_distribution(count: int, models: int, sampling: Sampling) -> None:
-    """At two positions and more, with drafts that are surer than they should be and often bring the same token."""
-    target, plain = (tiny_model(sharpness=30.0) for _ in range(2))  # a runner changes its attention
-    draft = related(0.5, 60.0)
-    with tiny_engine(target, draft, more=others(models - 1, 45.0), slots=16, queue=count) as engine:
-        events = sampled(engine, "merged", PROMPT, count, sampling=sampling)
-    rounds = rounds_of(chain(*events))
-    assert 0 < sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
-    ends = [(r.drafted[r.accepted], r.refused[r.accepted]) for r in rounds if r.accepted < r.tested]
-    assert any(token in [other.id for other in beside] for token, beside in ends), "one that two brought, refused twice"
-    assert check_distribution(events, PROMPT, says(plain, sampling)) >= 2
 
 
 @pytest.mark.parametrize("place", [0, 1])

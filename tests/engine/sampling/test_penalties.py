@@ -59,15 +59,10 @@ def one_by_one(logits: Tensor, sampling: Sampling, prompt: list[int], reply: lis
 
 
 def adjust(
-    penalties: Penalties,
-    rows: list[SequenceState],
-    logits: Tensor,
-    drafted: Tensor,
-    first: int = 0,
-    inside: Tensor | None = None,
+    penalties: Penalties, rows: list[SequenceState], logits: Tensor, drafted: Tensor, inside: Tensor | None = None
 ) -> Tensor:
     adjustment = penalties.of(rows)
-    return adjustment.apply(logits, drafted, inside, first=first)
+    return adjustment.apply(logits, drafted, inside)
 
 
 @pytest.mark.parametrize("tree", [chain(0), chain(4), TREE], ids=["nothing", "chain", "tree"])
@@ -102,32 +97,6 @@ def test_long_repetitions_leave_logits_finite() -> None:
     logits = adjust(Penalties(1, 1024, CPU), [row], torch.zeros(1, 1, 4), nothing, inside=inside)
     assert logits.isfinite().all()
     assert logits[0, 0].argmin() == 1
-
-
-def test_draft_steps_see_what_the_target_sees() -> None:
-    torch.manual_seed(1)
-    rows = [make_row(sampling, [1, 2, 3 + i], 3, slot=i) for i, sampling in enumerate(EVERY_KIND)]
-    penalties = Penalties(slots=9, columns=64, device=CPU)
-    drafted, logits = torch.randint(12, (len(rows), 4)), torch.randn(len(rows), 5, 12)
-    whole = adjust(penalties, rows, logits, drafted)
-    for step in range(5):
-        one = adjust(penalties, rows, logits[:, step : step + 1], drafted[:, :step], step)
-        assert torch.equal(one[:, 0], whole[:, step])
-
-
-def test_a_row_is_adjusted_as_it_is_alone() -> None:
-    torch.manual_seed(2)
-    rows = [make_row(s, list(range(i % 5, 12)), 3 + i % 5, slot=i) for i, s in enumerate(EVERY_KIND)]
-    drafted, logits = torch.randint(12, (len(rows), 2)), torch.randn(len(rows), 3, 12)
-    together = adjust(Penalties(9, 64, CPU), rows, logits, drafted)
-    for b, row in enumerate(rows):
-        adjustment = Penalties(9, 64, CPU).of([row])
-        alone = logits[b : b + 1] if adjustment is None else adjustment.apply(logits[b : b + 1], drafted[b : b + 1])
-        assert torch.equal(together[b], alone[0])
-
-
-def test_nothing_asked_is_nothing_done() -> None:
-    assert Penalties(2, 8, CPU).of([make_row(Sampling(temperature=0.8, top_p=0.9), [1], 1)]) is None
 
 
 def test_the_next_row_of_a_slot_starts_afresh() -> None:

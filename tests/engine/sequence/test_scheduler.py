@@ -1,17 +1,13 @@
 """Slots and cache blocks: who gets which, which tokens are read again; a prompt asked several times is read once."""
 
-from specchat.engine import Outbox, Prefilled, Request, Sampling
+from specchat.engine import Prefilled, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.cache.token_store import TokenStore
+from tests.engine.rows import row_of
 from tests.engine.tiny import run_together, tiny_engine
-
-
-def make_row(slot: int, tokens: list[int], cached: int) -> SequenceState:
-    request = Request(f"r{slot}", prompt_ids=tuple(tokens))
-    return SequenceState(request, Outbox(), slot, tokens, len(tokens), cached, 0, None, "none")  # type: ignore[arg-type]
 
 
 def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler:
@@ -20,15 +16,6 @@ def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler:
     store = TokenStore(pool)
     pool.manage(blocks * BLOCK)
     return Scheduler(store)
-
-
-def hold(scheduler: Scheduler, tokens: list[int]) -> None:
-    """Run a request that reads these tokens."""
-    slot, length = placed(scheduler, [*tokens, 0])
-    row = make_row(slot, [*tokens, 0], length)
-    scheduler.admit(row)
-    row.cached = len(tokens)
-    scheduler.retire(row)
 
 
 def placed(scheduler: Scheduler, prompt: list[int]) -> tuple[int, int]:
@@ -40,7 +27,7 @@ def placed(scheduler: Scheduler, prompt: list[int]) -> tuple[int, int]:
 def test_blocks_that_a_round_did_not_need_are_free_after_it() -> None:
     scheduler = scheduler_of(2, blocks=6)
     slot, _ = placed(scheduler, list(range(60)))
-    row = make_row(slot, list(range(60)), 59)
+    row = row_of(range(60), slot, cached=59)
     scheduler.admit(row)
     assert len(scheduler.pool.held(slot)) == 3
     scheduler.trim()
@@ -72,7 +59,7 @@ def test_what_the_target_reads_of_a_text_that_others_know_is_stored() -> None:
 
     def begin() -> SequenceState:
         slot, length = placed(scheduler, [*text, 0])
-        row = make_row(slot, [*text, 0], length)
+        row = row_of([*text, 0], slot, cached=length)
         scheduler.admit(row)
         scheduler.attach(row)
         store.rows[slot] = row.tokens
@@ -99,7 +86,7 @@ def test_what_the_target_reads_of_a_text_that_others_know_is_stored() -> None:
 def test_a_text_that_is_not_to_be_trusted_is_forgotten() -> None:
     scheduler = scheduler_of(1)
     slot, length = placed(scheduler, [1, 2, 3])
-    row = make_row(slot, [1, 2, 3], length)
+    row = row_of([1, 2, 3], slot, cached=length)
     scheduler.admit(row)
     assert scheduler.free_slot is None
     scheduler.retire(row, keep=False)
@@ -113,7 +100,7 @@ def test_rows_wait_for_a_shared_prefix_if_that_saves_a_pass() -> None:
 
 
 def test_a_prompt_that_is_the_same_as_one_that_has_been_read_waits_for_nothing() -> None:
-    rows = [make_row(slot, list(range(70)), cached=0) for slot in range(70)]
+    rows = [row_of(range(70), slot) for slot in range(70)]
 
     def reuse(row: SequenceState) -> None:
         row.cached = len(row.tokens) - 1
@@ -130,22 +117,10 @@ def test_a_ragged_pass_counts_tokens_and_a_padded_one_its_padding() -> None:
 
 def prefilled_together(*prompts: list[int], ragged: bool = True) -> list[int]:
     """Which of these prompts one pass of 64 tokens reads."""
-    rows = [make_row(slot, prompt, 0) for slot, prompt in enumerate(prompts)]
+    rows = [row_of(prompt, slot) for slot, prompt in enumerate(prompts)]
     scheduler = scheduler_of(len(rows))
     together = scheduler.prefill_batch(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005
     return sorted(row.slot for row in together)
-
-
-def test_a_reserved_slot_is_not_assigned() -> None:
-    scheduler = scheduler_of(2)
-    hold(scheduler, [1, 2, 3])
-    assert scheduler.reserve() == 0
-    assert placed(scheduler, [1, 2, 3, 7]) == (1, 3)
-    scheduler.admit(make_row(1, [1, 2, 3, 7], 0))
-    assert scheduler.free_slot is None
-    assert scheduler.reserve() is None
-    scheduler.release(0)
-    assert placed(scheduler, [8, 9])[0] == 0
 
 
 PROMPT = tuple(range(97, 117)) * 5

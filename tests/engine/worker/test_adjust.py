@@ -6,9 +6,12 @@ from itertools import cycle
 import pytest
 
 from specchat.engine import Engine, EngineError, Event, FinishReason, Outbox, Request, Round, Sampling
-from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_head, tiny_model
 
-WAYS = (("ngram", 3), ("model", 2), ("none", 0), ("model", None), ("ngram", None), ("model", 5), ("ngram", 0))
+WAYS = (
+    ("ngram", 3), ("model", 2), ("none", 0), ("head", 3), ("model-tree", 3), ("model", None), ("ngram", None),
+    ("head", 2), ("model", 5), ("ngram", 0),
+)  # fmt: skip
 
 
 class Adjusting(Outbox):
@@ -37,13 +40,14 @@ def adjusted(engine: Engine, request: Request) -> list[Event]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_greedy_reply_stays_the_same(seed: int) -> None:
-    with tiny_engine(tiny_model(seed), tiny_model(seed, layers=1)) as engine:
+    target = tiny_model(seed)
+    with tiny_engine(target, tiny_model(seed, layers=1), tiny_head(target)) as engine:
         text = "one two one two one two three"
         plain = list(engine.stream(ask(text, max_tokens=120, gamma=0)))
         events = adjusted(engine, ask(text, "again", max_tokens=120, gamma=4))
     assert ids_of(events) == ids_of(plain)
     rounds = rounds_of(events)
-    assert {r.drafter for r in rounds} == {"ngram", "model", "none"}
+    assert {r.drafter for r in rounds} == {drafter for drafter, _ in WAYS}
     assert [(r.drafter, r.gamma) for r in rounds[1:4]] == [("ngram", 3), ("model", 2), ("none", 0)]
     assert any(r.accepted for r in rounds)
 
@@ -51,7 +55,7 @@ def test_a_greedy_reply_stays_the_same(seed: int) -> None:
 def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> None:
     """With the target as its own draft, a cache that went wrong at a change would show as a rejection."""
     model = tiny_model()
-    with tiny_engine(model, model) as engine:
+    with tiny_engine(model, model, tiny_head(model)) as engine:
         events = adjusted(engine, ask("abc", max_tokens=100, gamma=3, drafter="model"))
     rounds = [event for event in events if isinstance(event, Round) and event.drafter == "model"]
     assert len(rounds) > 5
@@ -59,7 +63,8 @@ def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> N
 
 
 def test_a_sampled_reply_goes_on_with_its_seed() -> None:
-    with tiny_engine(tiny_model(), tiny_model(layers=1)) as engine:
+    target = tiny_model()
+    with tiny_engine(target, tiny_model(layers=1), tiny_head(target)) as engine:
         sampling = Sampling(temperature=1.0, seed=3)
         first, second = (adjusted(engine, ask("abc", n, max_tokens=60, sampling=sampling, gamma=2)) for n in "ab")
     assert ids_of(first) == ids_of(second)

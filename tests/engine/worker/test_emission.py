@@ -166,7 +166,11 @@ def test_a_stop_string_ends_the_reply_before_another_round(engine: Engine, monke
     stop, passes = whole[8:11], []
     monkeypatch.setattr(PlainPasses, "due", lambda _self, _rows: False)
     with around(TransformersBackend, "score", passes.append, monkeypatch):
-        events = list(engine.stream(ask("hello", "again", max_tokens=60, gamma=3, drafter="model", stop=(stop,))))
+        events = list(
+            engine.stream(
+                ask("hello", "again", max_tokens=60, gamma=3, drafter="model", stop=(stop, "never to be found"))
+            )
+        )
     assert text_of(events) == whole[: whole.index(stop)]
     assert events[-1].reason is FinishReason.STOP  # type: ignore[union-attr]
     assert rounds_of(events)[-1].number + 1 == len(rounds_of(events)) == len(passes)

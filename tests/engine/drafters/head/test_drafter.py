@@ -1,9 +1,9 @@
-"""The head as a drafter: exact whatever it drafts, and the same whatever else runs and whatever went before."""
+"""What rounds of the head and of the combined drafter say about their drafts."""
 
 import pytest
 
-from specchat.engine import Request, Round, Sampling
-from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_head, tiny_model
+from specchat.engine import Sampling
+from tests.engine.tiny import ask, rounds_of, tiny_engine, tiny_head, tiny_model
 
 
 def test_the_combined_drafter_names_the_one_that_drafted() -> None:
@@ -53,30 +53,3 @@ def test_a_round_says_what_became_of_every_token_of_its_tree(sampling: Sampling)
             residual = [candidate.id for candidate in record.detail[-1].residual]
             assert record.last in residual or len(residual) == 5
             assert record.last not in refused or record.last in residual
-
-
-def test_a_drafter_changed_to_in_the_middle_reads_what_it_has_missed() -> None:
-    target = tiny_model()
-    with tiny_engine(target, head=tiny_head(target)) as engine:
-        plain = ids_of(engine.stream(ask("hello", drafter="none", max_tokens=60)))
-        events = []
-        for event in engine.stream(ask("hello", drafter="none", max_tokens=60)):
-            events.append(event)
-            if isinstance(event, Round) and event.number == 5:
-                engine.adjust("r", "head", 3)
-        assert ids_of(events) == plain
-        assert {record.drafter for record in rounds_of(events)} == {"none", "head"}
-
-
-def test_requests_that_run_together_share_what_the_head_has_read() -> None:
-    target = tiny_model()
-    prompt = tuple(range(97, 117)) * 5
-    sampling = [Sampling(temperature=1.0, seed=i) for i in range(4)]
-    with tiny_engine(target, head=tiny_head(target), chunk=16) as engine:
-        requests = [
-            Request(f"r{i}", prompt_ids=prompt, drafter="head", max_tokens=12, sampling=s)
-            for i, s in enumerate(sampling)
-        ]
-        together = [ids_of(events) for events in run_together(engine, requests)]
-    with tiny_engine(target, head=tiny_head(target), slots=1) as engine:
-        assert [ids_of(engine.stream(request)) for request in requests] == together

@@ -17,6 +17,7 @@ from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
 from tests.engine.drafters.heads import scores_along
 from tests.engine.kernels.variants import use, variants_of
+from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
 SAMPLINGS = (
@@ -42,7 +43,7 @@ class Both:
         self.rows = []
         for slot, (length, request) in enumerate(zip(lengths, requests, strict=True)):
             tokens, seed = chance.choices(range(WORDS), k=length), chance.getrandbits(64)
-            row = SequenceState(request, None, slot, tokens, 1, 0, seed, None, "head")  # type: ignore[arg-type]
+            row = row_of(tokens, slot, request, seed=seed)
             row.rounds = chance.randrange(1000)
             self.memory.admit(row)
             self.memory.absorb([row], self.tapped[slot : slot + 1, : length - 1])

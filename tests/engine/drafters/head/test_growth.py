@@ -1,4 +1,4 @@
-"""Trees that grow: exact whatever they are grown by, cheap where tokens cost, and the same alone and in a batch."""
+"""Trees that grow: exact whatever they are grown by."""
 
 from collections.abc import Sequence
 
@@ -8,22 +8,17 @@ from specchat.engine import Request, Sampling
 from specchat.engine.decoding.acceptance import Drafted, accept
 from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.proposal import Draft, Support
-from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.decoding.tree_part import TreePlace
-from specchat.engine.drafters.tree_growth import EXPECTED, Asked, Growth, Node, grow, repeatable
+from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.decoding.test_acceptance import tokens_of
+from tests.engine.rows import row_of
 from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")
 WORDS = 6
-
-
-def costs(token: float, step: float = 0.05) -> Budget:
-    return Budget([token * n for n in range(18)], step, EXPECTED)
 
 
 class Text:
@@ -43,7 +38,7 @@ class Text:
 def grown(text: Text, seed: int, budget: Budget) -> Draft:
     """One tree, drawn."""
     request = Request("r", prompt_ids=(1,), sampling=Sampling(temperature=1.0))
-    row = SequenceState(request, None, 0, [1], 1, 0, seed, None, "head")  # type: ignore[arg-type]
+    row = row_of([1], request=request, seed=seed)
     drafted: dict[int, int] = {}
 
     def scores(paths: Sequence[Sequence[int]]) -> Scores:
@@ -59,7 +54,7 @@ def grown(text: Text, seed: int, budget: Budget) -> Draft:
 
 
 def test_what_comes_out_has_the_targets_distribution() -> None:
-    text, budget, trials = Text(), costs(0.1), 1200
+    text, budget, trials = Text(), Budget([0.1 * n for n in range(18)], 0.05, EXPECTED), 1200
     made = [grown(text, seed, budget) for seed in range(trials)]
     trees = [draft.trees[0] for draft in made]
     sizes = {len(tree) for tree in trees}
@@ -90,34 +85,3 @@ def test_what_comes_out_has_the_targets_distribution() -> None:
         behind = emitted[(emitted[:, 0] == word) & (emitted[:, 1] >= 0), 1]
         if len(behind) > 100:
             assert abs(z_score(behind, text.p[1][word])) < 4
-
-
-def shares_of(*peaks: float) -> list[list[float]]:
-    return [[peak, *[(1 - peak) * 0.02] * 3] for peak in peaks]
-
-
-def test_a_tree_is_as_large_as_tokens_are_cheap_and_the_head_is_sure() -> None:
-    def size(peak: float, token: float) -> int:
-        growth, nodes = Growth(costs(token), 8, drawn=False), [Node(0, 1.0, 0)]
-        while nodes:
-            offers = growth.offers(nodes, shares_of(peak) * len(nodes))
-            for offer in offers:
-                growth.add(offer, 0)
-            promises, gain = growth.promising(offers)
-            nodes = [Node(place, each.chance, 0) for place, each in promises if gain > growth.budget.step]
-        return len(growth.tree()[0])
-
-    assert size(0.99, 0.1) > size(0.6, 0.1) > size(0.06, 0.1) == 0
-    assert size(0.6, 0.01) > size(0.6, 0.1) > size(0.6, 0.6) == 0
-
-
-def test_a_stated_length_is_drafted_whatever_it_costs() -> None:
-    growth, nodes = Growth(repeatable(line=3), 3, drawn=False), [Node(0, 1.0, 0)]
-    for _ in range(3):
-        for offer in (offers := growth.offers(nodes, shares_of(0.05))):
-            growth.add(offer, 0)
-        promises, gain = growth.promising(offers)
-        assert gain >= growth.budget.step or not promises
-        nodes = [Node(place, each.chance, 0) for place, each in promises]
-    assert growth.tree()[2] == Tree((0, 1, 2))
-    assert not nodes

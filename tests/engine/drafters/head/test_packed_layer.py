@@ -21,7 +21,8 @@ from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.models.packed.quantize import quantize_network, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.drafters.heads import CPU, row_in, scores_along
+from tests.engine.drafters.heads import CPU, scores_along
+from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
 SHAPE = HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)
@@ -54,7 +55,7 @@ class Pair:
 
     def remembering(self, layer: HeadLayer) -> tuple[HeadMemory, list[SequenceState]]:
         memory = HeadMemory(layer, 3)
-        rows = [row_in(slot, [(7 * i + n) % WORDS for i in range(n)]) for slot, n in enumerate(LENGTHS)]
+        rows = [row_of([(7 * i + n) % WORDS for i in range(n)], slot) for slot, n in enumerate(LENGTHS)]
         for row in rows:
             memory.admit(row)
             read = len(row.tokens) - 1
@@ -144,7 +145,7 @@ class Reader:
 
     def read(self, slot: int, text: list[int], *, by: int, reuses: bool = True) -> tuple[int, Tensor]:
         """Read a text in steps of `by` tokens: the first place that was read, and what a draft is scored with then."""
-        row = row_in(slot, text[: 0 if reuses else 2])
+        row = row_of(text[: 0 if reuses else 2], slot)
         row.cached = self.pool.admit(slot, text[:-1]) if reuses else 0
         assert self.pool.reserve(slot, len(text) + STEPS)
         row.tokens = text

@@ -72,21 +72,14 @@ def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
     assert packed.fingerprint == rounded.fingerprint
 
 
-def test_it_is_built_once_and_then_found(gguf: Path, store: ModelStore) -> None:
-    first = packed_folder(str(gguf), "auto", store, ignore_progress)
-    assert packed_folder(str(gguf), "auto", store, untouched) == first
-    described = resolve(str(gguf), store, untouched, weights=False)
-    assert packed_folder(described.name, "auto", store, untouched) == first
-    assert [each.name for each in store.models()] == [described.name]
-
-
 def test_the_weights_are_on_disk_once_until_they_are_needed_unquantised(gguf: Path, store: ModelStore) -> None:
     folder = packed_folder(str(gguf), "auto", store, ignore_progress)
     name = resolve(str(gguf), store, untouched, weights=False).name
     assert not list(store.folder.rglob("*.safetensors"))
     assert store.models()[0].bytes < 1.6 * gguf.stat().st_size  # with the tokenizer of so small a model
     assert has_weights(resolve(name, store, ignore_progress))
-    assert packed_folder(name, "auto", store, untouched) == folder
+    assert packed_folder(name, "auto", store, untouched) == packed_folder(str(gguf), "auto", store, untouched) == folder
+    assert [each.name for each in store.models()] == [name]
 
 
 def test_what_was_packed_outlives_its_file(gguf: Path, store: ModelStore) -> None:

@@ -30,7 +30,8 @@ from specchat.engine.tools.distill.trainer import (
     round_to_four_bits,
     rounded,
 )
-from tests.engine.drafters.heads import row_in, scores_along
+from tests.engine.drafters.heads import scores_along
+from tests.engine.rows import row_of
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
 
 SMALL = EngineConfig("tiny", Path(), slots=1, context=128)
@@ -133,7 +134,7 @@ def test_every_step_of_a_head_scores_what_the_drafter_would() -> None:
     seen = [drafted[0] for drafted, _ in steps]
     for anchor in (0, 5, 15):
         # The drafter stands where the target has read up to the anchor and has given one token more.
-        row = row_in(0, tokens[0, : anchor + 2].tolist())
+        row = row_of(tokens[0, : anchor + 2].tolist())
         layer = TorchLayer(head, torch.nn.Identity(), embeddings, BlockPool(1, 32), window=64)
         memory = HeadMemory(layer, 1)
         memory.admit(row)
