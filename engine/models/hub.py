@@ -8,14 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specchat.engine.errors import EngineError
 from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
+from specchat.engine.models.wheel import growth_reported
 from specchat.engine.progress import Progress, silence, size_text
 
 if TYPE_CHECKING:
@@ -114,23 +114,19 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed
     arrived = sum(file.stat().st_size for file in existing if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
     progress("fetch", f"Fetching {hub_id}: {size_text(total)}", None)
-
-    def report(count: int) -> None:
-        nonlocal arrived
-        arrived += count
-        progress("fetch", f"Fetching {hub_id}: {size_text(arrived)} of {size_text(total)}", min(arrived / total, 1.0))
-
-    with _hub_errors(hub_id, folder), disk_errors(folder, f"fetching {hub_id}"):
+    with (
+        _hub_errors(hub_id, folder),
+        disk_errors(folder, f"fetching {hub_id}"),
+        growth_reported(folder, total, f"Fetching {hub_id}", progress),
+    ):
         for file in info.siblings or ():
             if (name := file.rfilename) in sizes:
                 sha256 = file.lfs.sha256 if file.lfs else None
-                _download(hub_id, str(info.sha), name, sizes[name], sha256, folder, report)
+                _download(hub_id, str(info.sha), name, sizes[name], sha256, folder)
     shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
 
 
-def _download(
-    hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path, report: Callable[[int], None]
-) -> None:
+def _download(hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path) -> None:
     """Download one file of a revision into `folder`, continuing after the bytes of an earlier attempt.
 
     huggingface_hub's own downloads would start again.
@@ -138,7 +134,6 @@ def _download(
     Args:
         size: bytes of the whole file.
         sha256: of the whole file; None if the hub does not state it.
-        report: called with the number of bytes of each part that has arrived.
 
     Raises:
         EngineError: the content is wrong; the file has been deleted.
@@ -159,8 +154,7 @@ def _download(
     with part.open("r+b") as file:  # not in append mode: a server without range requests starts from 0
         if (arrived := file.seek(0, os.SEEK_END)) < size:
             url = hf_hub_url(hub_id, name, revision=revision)
-            bar: Any = SimpleNamespace(update=report)
-            http_get(url, file, resume_size=arrived, headers=build_hf_headers(), expected_size=size, _tqdm_bar=bar)
+            http_get(url, file, resume_size=arrived, headers=build_hf_headers(), expected_size=size)
     if sha256 is not None and sha256_of(part) != sha256:
         part.unlink()
         raise EngineError(f"{name} of {hub_id} was damaged on the way and has been deleted: try again")

@@ -87,17 +87,7 @@ def test_a_download_that_is_cut_off_is_resumed(hub: Hub, tmp_path: Path, spec: s
     hub.whole.set()
     hub.asked.clear()
     said: list[str] = []
-    fractions: list[float] = []
-
-    def progress(stage: str, text: str, done: float | None) -> None:
-        said.append(text)
-        if stage == "fetch" and done is not None:
-            fractions.append(done)
-
-    assert pull(spec, store, progress).is_dir()
-    assert fractions == sorted(fractions)
-    assert fractions[0] > 0
-    assert fractions[-1] == 1.0
+    assert pull(spec, store, lambda _stage, text, _done: said.append(text)).is_dir()
     assert size(spec, store) == 0
     large = "model.safetensors" if spec == NAME else "tiny.gguf"
     ((_, asked),) = [each for each in hub.asked if each[0] == large]
