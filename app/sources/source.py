@@ -19,26 +19,28 @@ NO_CACHE = "only specchat's own engine shows what its cache holds"
 class Source(Protocol):
     """Takes commands and returns records. No method waits for a model. `specchat.engine.Engine` is a source.
 
-    A class that inherits from this one ignores the commands that it does not define.
+    A class that inherits from this one refuses requests and ignores other commands, unless it defines them.
     """
 
     def start(self) -> None:
         """Begin: `drain` then returns `Loading` records, and `Ready` at the end."""
         return
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request) -> None:  # noqa: ARG002
         """Generate a reply.
 
         Raises:
             EngineError: the request cannot be served.
         """
+        raise EngineError(NOTHING)
 
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
         """Compute the distribution after these tokens of a reply to the request.
 
         Raises:
             EngineError: the request cannot be served.
         """
+        raise EngineError(NOTHING)
 
     def cancel(self, request_id: str) -> None:  # noqa: ARG002
         """End a reply within one round."""
@@ -86,6 +88,7 @@ class Source(Protocol):
 
     def drain(self) -> Sequence[Record]:
         """All records since the last call. Only a trace returns `Request` records."""
+        return ()
 
     def close(self) -> None:
         """End everything."""
@@ -94,26 +97,6 @@ class Source(Protocol):
 
 class NoSource(Source):
     """Source while no model is loaded: it refuses every request."""
-
-    def submit(self, request: Request) -> None:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError(NOTHING)
-
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError(NOTHING)
-
-    def drain(self) -> Sequence[Record]:
-        """No records."""
-        return ()
 
 
 class Part(IntEnum):
