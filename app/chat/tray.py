@@ -177,13 +177,9 @@ class UnsentTexts:
         self._stored = {chat: (stored.get(chat, ""), attachments.get(chat, ())) for chat in {*stored, *attachments}}
         self._texts = self._stored | {chat: unsent for chat, unsent in self._texts.items() if unsent[0]}
 
-    def of(self, conversation: Conversation) -> str:
-        """The text of a conversation."""
-        return self._texts.get(_chat(conversation), _NOTHING)[0]
-
-    def attachments_of(self, conversation: Conversation) -> Attachments:
-        """The attachments of its text."""
-        return self._texts.get(_chat(conversation), _NOTHING)[1]
+    def of(self, conversation: Conversation) -> Unsent:
+        """The text of a conversation, with its attachments."""
+        return self._texts.get(_chat(conversation), _NOTHING)
 
     def keep(self, conversation: Conversation, text: str, attachments: Attachments = ()) -> None:
         """Set the text of a conversation; it moves along when the conversation gets a chat with its first prompt."""

@@ -84,9 +84,7 @@ class MessageActions(ActionGroup):
     def stop(self) -> None:
         """Stop the reply, and move waiting prompts back into the composer."""
         screen, conversation = self._scope.screen, self._scope.conversation
-        screen.writing.take_back(conversation.waiting)
-        unsent = screen.writing.unsent
-        self._scope.requests.stop(conversation, (unsent.of(conversation), unsent.attachments_of(conversation)))
+        self._scope.requests.stop(conversation, screen.writing.take_back(conversation.waiting))
         screen.widgets.show_frame()
         screen.update()
 

@@ -10,7 +10,7 @@ from textual.timer import Timer
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.context_meter import ContextMeter, Usage
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.tray import UnsentTexts, mention, mentions
+from specchat.app.chat.tray import Unsent, UnsentTexts, mention, mentions
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
@@ -78,17 +78,17 @@ class Writing:
             say(self._screen.app, sentence, "error")
         return bool(sentence)
 
-    def take_back(self, waiting: list[Turn]) -> None:
-        """Put the prompts of waiting turns in front of the composer's text."""
+    def take_back(self, waiting: list[Turn]) -> Unsent:
+        """Put the prompts of waiting turns in front of the composer's text; return what is unsent then."""
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
             self._composer.tray.hold([*self._composer.attached, *attachments])
             self._composer.take_back([turn.prompt for turn in waiting])
+        return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
         """Restore the unsent text of an earlier run."""
-        unsent = self.unsent
-        unsent.fill(texts, attachments)
+        self.unsent.fill(texts, attachments)
         if not self._composer.text:
             self._put_unsent(self._screen.conversation)
 
@@ -135,8 +135,9 @@ class Writing:
         return turn
 
     def _put_unsent(self, conversation: Conversation) -> None:
-        self._composer.tray.hold(self._unsent.attachments_of(conversation))
-        self._composer.put(self._unsent.of(conversation))
+        text, attachments = self._unsent.of(conversation)
+        self._composer.tray.hold(attachments)
+        self._composer.put(text)
 
     def _remember(self) -> None:
         for turn in self._screen.conversation.turns:
