@@ -42,7 +42,7 @@ class AlignmentScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
     BINDINGS = named(
         "alignment",
-        Binding("escape,q", "leave", "back", key_display="esc"),
+        Binding("escape,q", "dismiss", "back", key_display="esc"),
         Binding("1", "choose(0)", "drafter A"),
         Binding("2", "choose(1)", "drafter B"),
         Binding("x", "swap", "swap"),
@@ -87,10 +87,6 @@ class AlignmentScreen(Screen[None]):
     def on_aligned_tokens_moved(self, event: AlignedTokens.Moved) -> None:
         """Another token is selected."""
         self._card.show(self.aligned, event.place)
-
-    def action_leave(self) -> None:
-        """Back to the chat."""
-        self.dismiss(None)
 
     @work(group="asking")
     async def action_choose(self, which: int) -> None:
