@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +38,7 @@ def pull(
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
     store = ModelStore(models_folder())
-    with pull_progress(sys.stderr, as_json=as_json) as progress:
+    with pull_progress(as_json=as_json) as progress:
         folder = pull_model(name, store, progress)
     if not as_json:
         print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
