@@ -77,12 +77,11 @@ class TokenLines:
         """Where in the last line its last word begins: number of pieces before it."""
         self._word_column = 0
 
-    def append(self, tokens: Iterable[tuple[str, str]], first: int, *, alone: bool = False) -> int:
-        """Add tokens, numbered from `first`. Returns the number of the first line that changed.
+    def append(self, tokens: Iterable[tuple[str, str]], first: int, *, alone: bool = False) -> None:
+        """Add tokens, numbered from `first`.
 
         With `alone` they begin a line of their own, and no line ends between them but for want of room.
         """
-        dirty = len(self.lines) - 1
         if alone and self.lines[-1]:
             self._break(len(self.lines[-1]))
         for number, (text, fate) in enumerate(tokens, first):
@@ -94,7 +93,6 @@ class TokenLines:
                     self._add(chunk, fate, number)
             elif begins and self._rejected == FOLD:
                 self._add(FOLD_MARK, FOLDED, number)
-        return dirty
 
     def title(self, text: str) -> None:
         """Write a line above all others, which is no part of the text; an empty reply gets one with its first token."""
