@@ -105,7 +105,8 @@ class Actions(ActionScope):
         word, done = slash.first_word(text), False
         with self.reporting():
             if word in self.loaded.template_words and word[1:] not in slash.BY_NAME:  # the model's template has it
-                done = self.messages.send(text)
+                self.messages.send(text, self.screen.widgets.composer.tray.resolved(text))
+                done = True
             else:
                 done = self.run(*slash.parse(text))
         if not done:

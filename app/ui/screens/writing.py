@@ -11,7 +11,6 @@ from specchat.app.chat.attachments import content_of
 from specchat.app.chat.context_meter import ContextMeter, Usage
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.tray import Unsent, UnsentTexts, mention, mentions
-from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
@@ -61,14 +60,6 @@ class Writing:
     def editing(self) -> bool:
         """Whether a prompt is being edited."""
         return self._editing is not None
-
-    def resolved(self, prompt: str) -> tuple[Attachment, ...] | None:
-        """Attachments of a prompt; None, with a notice, if one cannot be read."""
-        try:
-            return self._composer.tray.resolved(prompt)
-        except AppError as error:
-            say(self._screen.app, str(error), "error")
-            return None
 
     def refused(self, prompt: str, attachments: tuple[Attachment, ...]) -> bool:
         """Whether the context is too full for a prompt; then it is put back into the composer, with a notice."""
