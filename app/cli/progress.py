@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from specchat.app.sanitize import escape_controls
@@ -70,7 +69,7 @@ class StatusLine:
             print(_BACK_AND_CLEAR, end="", file=sys.stderr, flush=True)
             self._shown = ""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
 
