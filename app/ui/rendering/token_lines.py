@@ -7,7 +7,7 @@ Control characters are escaped first, so a piece contains nothing that a termina
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from itertools import takewhile
 from math import inf
 from typing import NamedTuple
@@ -163,9 +163,9 @@ class TokenLines:
         """
         text, column = "", 0
         for piece in self.lines[number]:
-            for grapheme, size in graphemes(piece.text):
+            for first, stop, size in split_graphemes(piece.text)[0]:
                 if start <= column < end and piece.fate not in (*HIDDEN, TITLE):
-                    text += grapheme
+                    text += piece.text[first:stop]
                 column += size
         return text, self.joints.get(number, "\n")
 
@@ -191,12 +191,6 @@ class TokenLines:
         del line[at:]
         self._word = self._word_column = 0
         self._swallowed = ""
-
-
-def graphemes(text: str) -> Iterator[tuple[str, int]]:
-    """The graphemes of a text, with their cells."""
-    for start, stop, size in split_graphemes(text)[0]:
-        yield text[start:stop], size
 
 
 def _is_unspaced(character: str) -> bool:
