@@ -52,11 +52,8 @@ class ReplyBlock(Block):
 
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
-        reply = self.reply
-        stage, figures = (
-            (reply.stage, reply.prefilled[0], reply.stopping or reply.held, reply.names_model),
-            reply.figures,
-        )
+        reply, figures = self.reply, self.reply.figures
+        stage = (reply.stage, reply.prefilled[0], reply.stopping or reply.held, reply.names_model)
         same_notes = stage == self._stage and figures is self._figures
         same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
         behind = self._markdown is not None and self._markdown.behind

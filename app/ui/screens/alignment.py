@@ -94,14 +94,12 @@ class AlignmentScreen(Screen[None]):
         now = {name: f"now {letter}" for name, letter in zip(self.chosen, LETTERS, strict=False)}
         options = [(name, now.get(name, "")) for name in self._drafters]
         place = await self.app.push_screen_wait(ChoiceScreen(f"drafter {LETTERS[which]}", options))
-        if place is None or self._drafters[place] == self.chosen[which]:
+        before, other = self.chosen[which], self.chosen[1 - which]
+        if place is None or self._drafters[place] == before:
             return
-        if self._drafters[place] == self.chosen[1 - which]:
-            self.chosen = self.chosen[1], self.chosen[0]
-        else:
-            pair = list(self.chosen)
-            pair[which] = self._drafters[place]
-            self.chosen = pair[0], pair[1]
+        wanted = self._drafters[place]
+        other = before if wanted == other else other
+        self.chosen = (other, wanted) if which else (wanted, other)
         self._read()
 
     def action_swap(self) -> None:

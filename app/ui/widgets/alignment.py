@@ -94,10 +94,10 @@ class AlignedTokens(ScrollView, can_focus=True):
     def on_click(self, event: Click) -> None:
         """The token below the mouse."""
         offset = event.get_content_offset(self)
-        if (
-            offset is not None
-            and (found := self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)) is not None
-        ):
+        if offset is None:
+            return
+        found = self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)
+        if found is not None:
             self.go_to(found)
 
     def go_to(self, place: int) -> None:

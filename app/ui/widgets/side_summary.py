@@ -117,18 +117,13 @@ def server_gains(comparison: Comparison) -> list[Pair]:
 def gains(comparison: Comparison) -> list[Pair]:
     """What the right lane's drafts were worth, and what they cost."""
     lane = comparison.right if comparison.right.drafts or not comparison.left.drafts else comparison.left
-    passes = lane.passes + lane.passes_saved
-    saved = (
-        f"{lane.passes_saved} of {passes} target passes ({percent(lane.passes_saved / passes)})" if passes else NOTHING
-    )
-    work = f"{times(lane.work)} per token" + (
-        f", {times(lane.predicted_work)} by Theorem 3.11" if lane.predicted_work is not None else ""
-    )
+    saved, passes = lane.passes_saved, lane.passes + lane.passes_saved
+    theory = "" if lane.predicted_work is None else f", {times(lane.predicted_work)} by Theorem 3.11"
     return [
         ("measured", f"{times(comparison.measured)} speedup, {times(comparison.measured_in_all)} reading included"),
         ("predicted", f"{times(comparison.predicted)} by Theorem 3.8, which leaves out: {', '.join(LOSSES)}"),
-        ("saved", saved),
-        ("work", work),
+        ("saved", f"{saved} of {passes} target passes ({percent(saved / passes)})" if passes else NOTHING),
+        ("work", f"{times(lane.work)} per token{theory}"),
     ]
 
 
