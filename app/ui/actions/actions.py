@@ -64,7 +64,6 @@ class Actions(ActionScope):
             self.learn.learning.tidy()
             self.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
-            self.prompt.store_in(session.settings_file.parent)
             self.preferences = Preferences(session.settings_file, self._store_failed, profiled=not session.attached)
         self.models.source = session.source
         if session.settings is not None:
