@@ -230,7 +230,8 @@ def _sentence(record: Round, part: Part) -> Text:
 def _ending(record: Round) -> Text:
     if record.last_fate is None:
         return Text("the reply ended inside the accepted tokens")
-    return Text(f"the target adds “{shown(record.last_piece)}”, the {_NAMES[record.last_fate.value]}")
+    fate = record.last_fate.value
+    return Text(f"the target adds “{shown(record.last_piece)}”{_ADDED.get(fate, f', the {fate}')}")
 
 
-_NAMES = {"correction": "correction", "bonus": "bonus", "plain": "only token of a round without a draft"}
+_ADDED = {"plain": ", the only token of a round without a draft", "unknown": ""}
