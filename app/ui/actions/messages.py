@@ -62,7 +62,8 @@ class MessageActions(ActionGroup):
             if not screen.writing.refused(line, attachments):
                 self.ask(prompt, 1, attachments)
         elif turn in screen.conversation.turns:
-            branches.edit(self._scope.requests, screen.conversation, turn, prompt, attachments)
+            version = Turn(prompt, attachments=attachments)
+            branches.edit(self._scope.requests, screen.conversation, turn, version)
             screen.path_changed()
             screen.follow()
 
