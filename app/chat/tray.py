@@ -126,7 +126,7 @@ class AttachmentTray:
         if known is not None and not known.path:  # of a prompt that was sent before
             return
         for name in [known.name] if known is not None else names:
-            path = Path(known.path) if known is not None else _path(name)
+            path = Path(known.path if known is not None else os.path.expanduser(name))
             stamp = _stamp(path)
             if stamp is None and known is not None:
                 raise UsageError(f"{name} is gone: bring it back, or take @{name} out of the prompt")
@@ -138,13 +138,6 @@ class AttachmentTray:
                 self._known[name] = replace(read, tokens=known.tokens if same and known else None)
                 self._read[name] = stamp
             return
-
-
-def _path(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # no such user
-        return Path(name)
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -82,9 +82,8 @@ class Presets(NamedFiles):
             SettingsError: there is no such preset, or its file has an invalid value.
         """
         path = self.existing(name, "/save NAME makes one")
-        defaults = asdict(Settings())
-        values = {control: defaults[control] for control in _CONTROLS} | load_values(path, _CONTROLS)
-        return replace(settings, **values)
+        usual = {name: getattr(Settings(), name) for name in _CONTROLS}
+        return replace(settings, **usual | load_values(path, _CONTROLS))
 
     def save(self, name: str, settings: Settings) -> Path:
         """Save the controls under a new name.

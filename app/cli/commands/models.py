@@ -80,7 +80,8 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
             here = model.obstacle(machine) or ("-" if model.disk_bytes is None else size_text(model.disk_bytes))
             name = f"{model.spec} *" if model.spec == best else model.spec
             memory, drafter = size_text(model.memory_bytes or 0), model.draft.rpartition("/")[2] or "-"  # no author
-            rows.append((name, download, memory, _speed(model, machine), here, drafter, model.licence))
+            speed = f"{rate:.0f}" if (rate := model.speed(machine)) else "-"
+            rows.append((name, download, memory, speed, here, drafter, model.licence))
     _print_table(rows)
     if others := [model for model in models if model.spec not in PRESETS]:
         print()
@@ -89,11 +90,6 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
     free = f"{size_text(machine.memory)} of memory and {size_text(machine.disk)} of disk are free"
     print(f"\n{DEFAULT_PRESET} is the default. * is recommended here, where {free}.")
     print("TOK/S: expected, from the memory bandwidth. HERE: size on this disk; installing needs twice the DOWNLOAD.")
-
-
-def _speed(model: KnownModel, machine: Machine) -> str:
-    speed = model.speed(machine)
-    return f"{speed:.0f}" if speed else "-"
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -90,9 +90,8 @@ class AcceptanceCard(ReplyCard):
         thought = self.reply.figures.thought
         if thought is None:
             return []
-        shares = (a / t if t else None for a, t in zip(thought.accepted, thought.tested, strict=True))
-        values = [f"{percent(share)} of {tested}" for share, tested in zip(shares, thought.tested, strict=True)]
-        return [self.row(figure, value) for figure, value in zip(("thinking", "answer"), values, strict=True)]
+        places = zip(("thinking", "answer"), thought.accepted, thought.tested, strict=True)
+        return [self.row(place, f"{percent(a / t if t else None)} of {t}") for place, a, t in places]
 
     def _by_draft(self) -> list[Text]:
         """Acceptance per draft, for drafters that combine several."""
