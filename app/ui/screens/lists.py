@@ -124,7 +124,9 @@ class MessagesScreen(ItemsScreen):
     def lines(self, width: int) -> Iterable[Content]:
         """The prompts, and which versions are shown."""
         for number, turn in enumerate(self._conversation.turns, start=1):
-            versions = "  ".join(version_marks(turn))
+            several = ("prompt", turn.version, turn.versions), ("reply", turn.place, turn.replies)
+            marks = (f"{name} ‹ {shown} / {len(every)} ›" for name, shown, every in several if len(every) > 1)
+            versions = "  ".join(marks)
             room = max(width - cell_len(versions) - 5, 8)
             prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
@@ -135,12 +137,6 @@ class MessagesScreen(ItemsScreen):
         if place is not None:
             self._show[what](self._conversation.turns[place], step)
             self._fill(place)
-
-
-def version_marks(turn: Turn) -> list[str]:
-    """Which of several versions of the prompt, and of several replies, are shown."""
-    several = ("prompt", turn.version, turn.versions), ("reply", turn.place, turn.replies)
-    return [f"{name} ‹ {shown} / {len(all_of)} ›" for name, shown, all_of in several if len(all_of) > 1]
 
 
 class AttachmentsScreen(ItemsScreen):

@@ -48,12 +48,13 @@ class LaneColumn(Vertical):
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""
-        reply = self._duet.reply(self._side)
+        lane = self._duet.lanes[self._side]
+        reply = lane.reply
         if reply is not None:
             reply.take_figures()
         self.transcript.update()
         waits = self._side == 1 and self._duet.order is Order.SEQUENTIAL
-        parts = status(reply, self._duet.tally(self._side), waits)
+        parts = status(reply, lane.tally, waits)
         if parts != self._shown:
             self._shown = parts
             room = max(self.size.width - 4, 12)

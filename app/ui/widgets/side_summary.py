@@ -66,9 +66,7 @@ def texts(
     return f"✗ they part at token {place}{close}", False
 
 
-def server_texts(
-    said: tuple[Reply | None, Reply | None], *, greedy: bool, same_prompt: bool
-) -> tuple[str, bool | None]:
+def server_texts(said: Sequence[Reply | None], *, greedy: bool, same_prompt: bool) -> tuple[str, bool | None]:
     """As `texts` where the right lane is a server: by their characters, and without a verdict where they differ.
 
     A server's model need not be the one here, whatever its name.
@@ -175,8 +173,7 @@ class SideSummary(Static):
             table.add_row(self._group([*first, *second]))
         greedy, same_prompt = duet.greedy, duet.same_prompt
         if observed:
-            said = duet.reply(0), duet.reply(1)
-            sentence, same = server_texts(said, greedy=greedy, same_prompt=same_prompt)
+            sentence, same = server_texts([lane.reply for lane in duet.lanes], greedy=greedy, same_prompt=same_prompt)
         else:
             sentence, same = texts(comparison, duet.gap, greedy=greedy, same_prompt=same_prompt)
         style = "label" if same is None else "same" if same else "differ"
