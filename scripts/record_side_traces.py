@@ -6,22 +6,10 @@ Run from the repository: python -m scripts.record_side_traces. It replaces asset
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-from specchat.engine import (
-    EngineConfig,
-    Event,
-    Finished,
-    LaneEngine,
-    Message,
-    Outbox,
-    Request,
-    Round,
-    TraceWriter,
-    models_folder,
-)
+from scripts.record_traces import HEADS, new_trace, said
+from specchat.engine import EngineConfig, Event, Finished, LaneEngine, Message, Outbox, Request, models_folder
 
-FOLDER = Path(__file__).parent.parent / "assets" / "traces"
 TURNS = (
     "Write a short list of what to see in Lisbon in two days.",
     "Write the same list again, with one more place at the end.",
@@ -32,13 +20,11 @@ LANES = (("left", "none", 0), ("right", "combined", None))
 def main() -> None:
     """Record both lanes over both turns, interleaved."""
     plain = EngineConfig("smollm2-135m", models_folder(), slots=1)
-    engine = LaneEngine((plain, replace(plain, heads=(FOLDER.parent / "heads",))))
+    engine = LaneEngine((plain, replace(plain, heads=HEADS)))
     engine.start()
     engine.wait_ready()
     histories: list[list[Message]] = [[], []]
-    for name, _, _ in LANES:
-        (FOLDER / f"side-{name}.jsonl").unlink(missing_ok=True)
-    with TraceWriter(FOLDER / "side-left.jsonl") as left, TraceWriter(FOLDER / "side-right.jsonl") as right:
+    with new_trace("side-left") as left, new_trace("side-right") as right:
         traces = (left, right)
         for trace, loaded in zip(traces, engine.lanes, strict=True):
             trace.write(loaded.ready)
@@ -56,10 +42,7 @@ def main() -> None:
             for lane, events in enumerate(_collect(outbox, requests)):
                 for event in events:
                     traces[lane].write(event)
-                reply = "".join(
-                    e.text if isinstance(e, Round) else e.tail for e in events if isinstance(e, Round | Finished)
-                )
-                histories[lane].append(Message("assistant", reply))
+                histories[lane].append(Message("assistant", said(events)))
     engine.close()
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from specchat.engine import (
     Engine,
     EngineConfig,
+    Event,
     Finished,
     Message,
     Outbox,
@@ -38,7 +40,7 @@ CODE = (
 )
 
 
-def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling, **options: Any) -> None:
+def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling, options: dict[str, Any]) -> None:
     """Record one conversation in one trace file; `options` are further fields of the requests."""
     options = {"gamma": 4, "max_tokens": 160, **options}
     messages: list[Message] = []
@@ -48,14 +50,10 @@ def record(engine: Engine, name: str, turns: tuple[str, ...], sampling: Sampling
             messages.append(Message("user", text))
             request = Request(f"{name}-{number}", tuple(messages), sampling=sampling, **options)
             trace.write(request)
-            reply = ""
-            for event in engine.stream(request):
+            events = list(engine.stream(request))
+            for event in events:
                 trace.write(event)
-                if isinstance(event, Round):
-                    reply += event.text
-                elif isinstance(event, Finished):
-                    reply += event.tail
-            messages.append(Message("assistant", reply))
+            messages.append(Message("assistant", said(events)))
 
 
 def new_trace(name: str) -> TraceWriter:
@@ -63,6 +61,11 @@ def new_trace(name: str) -> TraceWriter:
     path = FOLDER / f"{name}.jsonl"
     path.unlink(missing_ok=True)
     return TraceWriter(path)
+
+
+def said(events: Iterable[Event]) -> str:
+    """The text of a reply."""
+    return "".join(e.text if isinstance(e, Round) else e.tail for e in events if isinstance(e, Round | Finished))
 
 
 def record_detail(name: str) -> None:
@@ -73,38 +76,17 @@ def record_detail(name: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         draft = noisy_copy(models_folder() / "smollm2-135m", Path(temporary) / "noisy-copy")
         sampling, config = Sampling(temperature=0.5, top_p=0.9), {"draft": str(draft), "seed": 3}
-        record_alone(name, (DETAIL,), sampling, config, drafter="model", max_tokens=96, detail=8)
+        record_alone(name, (DETAIL,), sampling, config, {"drafter": "model", "max_tokens": 96, "detail": 8})
 
 
-def record_alone(name: str, turns: tuple[str, ...], sampling: Sampling, config: dict[str, Any], **options: Any) -> None:
+def record_alone(
+    name: str, turns: tuple[str, ...], sampling: Sampling, config: dict[str, Any], options: dict[str, Any]
+) -> None:
     """Record one conversation on its own engine; `config` holds further fields of its configuration."""
     engine = Engine(EngineConfig("smollm2-135m", models_folder(), **config))
     engine.start()
-    record(engine, name, turns, sampling, **options)
+    record(engine, name, turns, sampling, options)
     engine.close()
-
-
-def record_usual(name: str) -> None:
-    """specchat as it comes, for the README's pictures."""
-    record_alone(name, CODE, Sampling(), {"heads": HEADS}, gamma=None)
-
-
-def record_sampled(name: str) -> None:
-    """A reply at a temperature."""
-    record_alone(name, CHAT, Sampling(temperature=0.8, top_p=0.95), {"seed": 7})
-
-
-def record_tree(name: str) -> None:
-    """The draft head that comes with specchat: several tokens for a position."""
-    sampling, config = Sampling(temperature=0.8), {"heads": HEADS, "seed": 3}
-    record_alone(name, (DETAIL,), sampling, config, drafter="head", max_tokens=96, detail=8)
-
-
-def record_tour(name: str) -> None:
-    """The reply that the tour explains. The recorded one drafts chains in the rounds of `app.chat.lessons`, the first
-    partly wrong, and has p ≠ q at its first token; another head or sampler needs another seed for that."""
-    sampling, config = Sampling(temperature=0.8), {"heads": HEADS, "seed": 57}
-    record_alone(name, (DETAIL,), sampling, config, drafter="head", max_tokens=32, detail=8)
 
 
 def noisy_copy(model: Path, folder: Path, noise: float = 0.09) -> Path:
@@ -142,31 +124,39 @@ def record_lanes(engine: Engine, name: str) -> None:
             open_ones -= isinstance(event, Finished)
 
 
-ALONE = {
-    "usual": record_usual,
-    "sampled": record_sampled,
-    "detail": record_detail,
-    "tree": record_tree,
-    "tour": record_tour,
+_BY_HEAD = {"drafter": "head", "detail": 8}
+ALONE: dict[str, tuple[tuple[str, ...], Sampling, dict[str, Any], dict[str, Any]]] = {
+    "usual": (CODE, Sampling(), {"heads": HEADS}, {"gamma": None}),
+    "sampled": (CHAT, Sampling(temperature=0.8, top_p=0.95), {"seed": 7}, {}),
+    "tree": ((DETAIL,), Sampling(temperature=0.8), {"heads": HEADS, "seed": 3}, {**_BY_HEAD, "max_tokens": 96}),
+    "tour": ((DETAIL,), Sampling(temperature=0.8), {"heads": HEADS, "seed": 57}, {**_BY_HEAD, "max_tokens": 32}),
 }
+"""What `record_alone` takes, by the name of the trace.
+
+The tree is drafted by the head that comes with specchat: several tokens for a position. The reply of the tour drafts
+chains in the rounds of `app.chat.lessons`, the first partly wrong, and has p ≠ q at its first token; another head or
+sampler needs another seed for that.
+"""
 
 
 def main() -> None:
     """Record every trace, or the named ones."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = sys.argv[1:] or [*ALONE, "chat", "code", "lanes"]
+    wanted = sys.argv[1:] or [*ALONE, "detail", "chat", "code", "lanes"]
     engine = Engine(EngineConfig("smollm2-135m", models_folder()))
     engine.start()
     if "chat" in wanted:
-        record(engine, "chat", CHAT, Sampling())
+        record(engine, "chat", CHAT, Sampling(), {})
     if "code" in wanted:
-        record(engine, "code", CODE, Sampling())
+        record(engine, "code", CODE, Sampling(), {})
     if "lanes" in wanted:
         record_lanes(engine, "lanes")
     engine.close()
-    for name, record_it in ALONE.items():
+    if "detail" in wanted:
+        record_detail("detail")
+    for name, conversation in ALONE.items():
         if name in wanted:
-            record_it(name)
+            record_alone(name, *conversation)
 
 
 if __name__ == "__main__":

@@ -11,22 +11,14 @@ from specchat.app.chat.questions import Examination, Look, Saying
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.settings.settings import Settings
-from specchat.app.storage.attachments import Attachment
 from specchat.engine import Round, Sampling
 
 TITLE_PROMPT = "Write a title of two to six words for this conversation, in its language. Write only the title."
 TITLE_TOKENS = 20
 
 
-def edit(
-    requests: RequestManager,
-    conversation: Conversation,
-    turn: Turn,
-    prompt: str,
-    attachments: tuple[Attachment, ...] = (),
-) -> None:
+def edit(requests: RequestManager, conversation: Conversation, turn: Turn, version: Turn) -> None:
     """Send another version of an earlier prompt."""
-    version = Turn(prompt, attachments=attachments)
     conversation.add_version(turn, version)
     requests.send_turn(conversation, version)
 

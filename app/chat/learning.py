@@ -7,12 +7,9 @@ battery. It keeps its text and its state in one folder, which is deleted when it
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,6 +20,7 @@ import psutil
 
 from specchat.app.errors import explained
 from specchat.app.paths import heads_folder
+from specchat.app.sources.child import Child
 
 MINUTES = 10.0
 IDLE_S = 5.0
@@ -54,10 +52,9 @@ class Learning:
     ) -> None:
         self._command, self._mains, self._now = command or _command, mains, now
         self._target = ""
-        self._process: subprocess.Popen[str] | None = None
-        self._text, self._result, self._said = "", dict[str, Any](), list[str]()
+        self._child: Child | None = None
+        self._text, self._result = "", dict[str, Any]()
         self._paused, self._busy_at = "", -IDLE_S
-        self._readers: list[threading.Thread] = []
 
     @staticmethod
     def tidy() -> None:
@@ -69,7 +66,7 @@ class Learning:
     @property
     def running(self) -> bool:
         """Whether there is a process, suspended or not."""
-        return self._process is not None
+        return self._child is not None
 
     @property
     def state(self) -> str:
@@ -84,54 +81,44 @@ class Learning:
         """
         folder = self._work
         shutil.rmtree(folder, ignore_errors=True)
-        self._target, self._text, self._result, self._said, self._paused = target, "", {}, [], ""
+        self._target, self._text, self._result, self._paused = target, "", {}, ""
         learnt = _head(target)
         command = self._command(target, str(learnt) if learnt.is_dir() else target, folder)
         with explained("learning cannot start"):
-            self._process = process = subprocess.Popen(
+            self._child = child = Child(
                 command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
+                self._take,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 # Its own group, in this session: the system ends a suspended process whose app was killed.
                 process_group=None if sys.platform == "win32" else 0,
             )
         with suppress(psutil.Error):
-            psutil.Process(process.pid).nice(19 if sys.platform != "win32" else psutil.IDLE_PRIORITY_CLASS)
-        self._readers = [
-            threading.Thread(target=each, args=(process,), daemon=True) for each in (self._follow, self._listen)
-        ]
-        for reader in self._readers:
-            reader.start()
+            psutil.Process(child.process.pid).nice(19 if sys.platform != "win32" else psutil.IDLE_PRIORITY_CLASS)
 
     def update(self, busy: bool) -> str | None:
         """Suspend or resume the process; once it has ended, keep what it made and return a sentence about it."""
         if busy:
             self._busy_at = self._now()
-        if (process := self._process) is None:
+        if (child := self._child) is None:
             return None
-        if process.poll() is not None:
-            return self._end(process)
+        if child.process.poll() is not None:
+            return self._end(child)
         idle = self._now() - self._busy_at >= IDLE_S
         paused = BUSY if not idle else "" if self._mains() else BATTERY
         if bool(paused) != bool(self._paused):
             with suppress(psutil.Error):
-                own = psutil.Process(process.pid)
+                own = psutil.Process(child.process.pid)
                 own.suspend() if paused else own.resume()
         self._paused = paused
         return None
 
     def stop(self) -> None:
         """End the process and delete its text."""
-        if (process := self._process) is not None:
-            self._process = None
+        if (child := self._child) is not None:
+            self._child = None
             with suppress(OSError):
-                process.kill()  # it may be suspended
-            process.wait()
+                child.process.kill()  # it may be suspended
+            child.process.wait()
             shutil.rmtree(self._work, ignore_errors=True)
 
     def undo(self, target: str) -> bool:
@@ -148,14 +135,11 @@ class Learning:
     def _work(self) -> Path:
         return _works() / str(os.getpid())
 
-    def _end(self, process: subprocess.Popen[str]) -> str:
-        for reader in self._readers:
-            reader.join()
-        self._process = None
+    def _end(self, child: Child) -> str:
+        code, self._child = child.wait(), None
         try:
-            if process.returncode or "after" not in self._result:
-                why = next((line.strip() for line in reversed(self._said) if line.strip()), FAILED)
-                return f"nothing was learnt: {why.removeprefix('specchat: ')}"
+            if code or "after" not in self._result:
+                return f"nothing was learnt: {child.why(FAILED).removeprefix('specchat: ')}"
             before, after = self._result["before"], self._result["after"]
             words = f"τ {before:.2f} → {after:.2f} on the newest chats, which were held out"
             if after <= before:
@@ -182,17 +166,9 @@ class Learning:
             raise
         shutil.rmtree(learnt / ".work", ignore_errors=True)
 
-    def _follow(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            with suppress(ValueError, AttributeError):
-                said = json.loads(line)
-                self._text = str(said.get("text", self._text))
-                self._result = said
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stderr is not None
-        self._said.extend(process.stderr)
+    def _take(self, said: Any) -> None:
+        self._text = str(said.get("text", self._text))
+        self._result = said
 
 
 def _works() -> Path:

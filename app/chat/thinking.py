@@ -70,7 +70,6 @@ class ThoughtFigures:
     """Emitted tokens up to the closing marker and the space after it, including the markers."""
     seconds: float
     """From the start of the first round to the end of the round with the closing marker, or of the last one so far."""
-    ended: bool
     accepted: tuple[int, int]
     """Accepted drafted tokens inside and outside the thinking."""
     tested: tuple[int, int]
@@ -128,7 +127,7 @@ class Thought:
             return None
         accepted, tested = (self._accepted[0], self._accepted[1]), (self._tested[0], self._tested[1])
         seconds = max(self._ended - (self._began or 0.0), 0.0)
-        return ThoughtFigures(self._tokens, seconds, self.end is not None, accepted, tested)
+        return ThoughtFigures(self._tokens, seconds, accepted, tested)
 
     def split(self, text: str) -> tuple[str, str]:
         """Thinking and answer of the reply's text."""

@@ -126,7 +126,7 @@ class AttachmentTray:
         if known is not None and not known.path:  # of a prompt that was sent before
             return
         for name in [known.name] if known is not None else names:
-            path = Path(known.path) if known is not None else _path(name)
+            path = Path(known.path if known is not None else os.path.expanduser(name))
             stamp = _stamp(path)
             if stamp is None and known is not None:
                 raise UsageError(f"{name} is gone: bring it back, or take @{name} out of the prompt")
@@ -138,13 +138,6 @@ class AttachmentTray:
                 self._known[name] = replace(read, tokens=known.tokens if same and known else None)
                 self._read[name] = stamp
             return
-
-
-def _path(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # no such user
-        return Path(name)
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -177,13 +170,9 @@ class UnsentTexts:
         self._stored = {chat: (stored.get(chat, ""), attachments.get(chat, ())) for chat in {*stored, *attachments}}
         self._texts = self._stored | {chat: unsent for chat, unsent in self._texts.items() if unsent[0]}
 
-    def of(self, conversation: Conversation) -> str:
-        """The text of a conversation."""
-        return self._texts.get(_chat(conversation), _NOTHING)[0]
-
-    def attachments_of(self, conversation: Conversation) -> Attachments:
-        """The attachments of its text."""
-        return self._texts.get(_chat(conversation), _NOTHING)[1]
+    def of(self, conversation: Conversation) -> Unsent:
+        """The text of a conversation, with its attachments."""
+        return self._texts.get(_chat(conversation), _NOTHING)
 
     def keep(self, conversation: Conversation, text: str, attachments: Attachments = ()) -> None:
         """Set the text of a conversation; it moves along when the conversation gets a chat with its first prompt."""

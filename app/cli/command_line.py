@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,9 +20,6 @@ from specchat.app.cli.commands.theory import theory
 from specchat.app.cli.commands.verify import verify
 from specchat.app.cli.options import opt
 from specchat.app.errors import UsageError
-
-if TYPE_CHECKING:
-    from specchat.app.side_by_side.duet import SideOptions
 
 app = typer.Typer(
     name="specchat",
@@ -93,18 +90,16 @@ def chat(
 
         # Side by side, options of an engine are those of the lane on this machine.
         options.check(given, None if side_by_side else attach)
+        both = None
         if side_by_side:
+            from specchat.app.side_by_side.duet import SideOptions
+
             options.check_lanes(attach, right, order)
+            both = SideOptions(left, right, order or "interleaved", exact)
         for name, value in side.items():
             if value is not None and not side_by_side:
                 raise UsageError(f"--{name} goes with two lanes: specchat --side-by-side --{name} …, or compare")
-        raise typer.Exit(open_chat(given, _side(left, right, order, exact) if side_by_side else None, attach))
-
-
-def _side(left: str | None, right: str | None, order: str | None, exact: bool) -> SideOptions:
-    from specchat.app.side_by_side.duet import SideOptions
-
-    return SideOptions(left, right, order or "interleaved", exact)
+        raise typer.Exit(open_chat(given, both, attach))
 
 
 @app.command(cls=options.Command, epilog=options.EPILOG)

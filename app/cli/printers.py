@@ -6,7 +6,6 @@ import json
 import sys
 from dataclasses import asdict
 from io import TextIOWrapper
-from typing import TextIO
 
 from specchat.app.chat.thinking import ThinkingText, Thought
 from specchat.app.cli.progress import StatusLine, warn
@@ -28,7 +27,7 @@ class ThoughtLine:
 
     def __init__(self, markers: Thinking | None) -> None:
         self._thought = Thought(markers)
-        self._line = StatusLine(sys.stderr)
+        self._line = StatusLine()
         self._tokens = 0
         self._open = markers is not None
 
@@ -57,12 +56,10 @@ class PlainPrinter:
     """Prints the text of each round, and a final newline if the reply has none.
 
     Args:
-        out: usually stdout.
         thinking: whether thinking is printed as part of the reply; if not, `ThoughtLine` shows its length.
     """
 
-    def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
-        self._out = out
+    def __init__(self, *, thinking: bool = False) -> None:
         self._line_open = False
         self._thinking = thinking
         self._answer = ThinkingText(None)
@@ -104,21 +101,20 @@ class PlainPrinter:
     def _print(self, text: str, shown: str) -> None:
         if text:
             self._line_open = not text.endswith("\n")
-            self._out.write(shown)
-            self._out.flush()
+            print(shown, end="", flush=True)
 
 
 class ColourPrinter(PlainPrinter):
     """Prints each token in the style of its fate, see `app.ui.rendering.styles`, if the terminal supports it."""
 
-    def __init__(self, out: TextIO, *, thinking: bool = False) -> None:
-        super().__init__(out, thinking=thinking)
+    def __init__(self, *, thinking: bool = False) -> None:
+        super().__init__(thinking=thinking)
         from rich.console import COLOR_SYSTEMS, Console
         from rich.style import Style
 
         from specchat.app.ui.rendering.styles import FATE_STYLES
 
-        console = Console(file=out)
+        console = Console()
         self._system = COLOR_SYSTEMS.get(console.color_system or "")
         styles = {fate: Style.parse(style) for fate, style in FATE_STYLES.items()}
         self._styles = {fate: style.without_color if console.no_color else style for fate, style in styles.items()}
@@ -133,10 +129,9 @@ class ColourPrinter(PlainPrinter):
 class JsonPrinter:
     """Prints one JSON object when the reply is complete, with the figures of `engine.Metrics`."""
 
-    def __init__(self, ready: Ready, settings: Settings, out: TextIO | None = None) -> None:
+    def __init__(self, ready: Ready, settings: Settings) -> None:
         self._ready = ready
         self._settings = settings
-        self._out = out or sys.stdout
         self._events: list[Record] = []
 
     def add(self, event: Admitted | Round | Totals) -> None:
@@ -179,8 +174,7 @@ class JsonPrinter:
             "device": self._ready.device,
             "dtype": self._ready.dtype,
         }
-        self._out.write(json.dumps(values) + "\n")
-        self._out.flush()
+        print(json.dumps(values), flush=True)
 
     def _drafting(self, figures: Metrics) -> dict[str, object]:
         """Drafter and γ, or for other servers the server's name."""
@@ -203,4 +197,4 @@ def text_printer(*, thinking: bool = False) -> PlainPrinter:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals in other encodings
     printer = ColourPrinter if sys.stdout.isatty() else PlainPrinter
-    return printer(sys.stdout, thinking=thinking)
+    return printer(thinking=thinking)

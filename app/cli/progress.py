@@ -7,8 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self, TextIO
+from typing import Self
 
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Loading, Progress
@@ -25,20 +24,18 @@ def warn(text: str | None) -> None:
 
 
 class StatusLine:
-    """Shows the newest text on one line of a terminal.
+    """Shows the newest text on one line of the terminal, on stderr.
 
     It draws when it gets a text. (Rich's status draws twelve times a second from its own thread, which takes time from
     what is measured.)
 
     Args:
-        stream: usually stderr.
-        as_lines: whether texts are printed line by line if the stream is not a terminal. The first line is printed
-            with the second: a command that fails before its work begins prints one sentence only.
+        as_lines: whether texts are printed line by line if stderr is no terminal. The first line is printed with the
+            second: a command that fails before its work begins prints one sentence only.
     """
 
-    def __init__(self, stream: TextIO, *, as_lines: bool = False) -> None:
-        self._stream = stream
-        self._as_lines = as_lines and not stream.isatty()
+    def __init__(self, *, as_lines: bool = False) -> None:
+        self._as_lines = as_lines and not sys.stderr.isatty()
         self._first: str | None = None
         self._shown = ""
 
@@ -49,16 +46,15 @@ class StatusLine:
             if self._first is None:
                 self._first = line
             else:
-                print(*filter(None, (self._first, line)), sep="\n", file=self._stream, flush=True)
+                print(*filter(None, (self._first, line)), sep="\n", file=sys.stderr, flush=True)
                 self._first = ""
-        if not self._stream.isatty():
+        if not sys.stderr.isatty():
             return
         columns = shutil.get_terminal_size().columns
         line = escape_controls(text)[: columns - len(suffix) - 1] + suffix
         if line != self._shown:
             self._shown = line  # set first, so that an interrupt while writing still clears the line
-            self._stream.write(_BACK_AND_CLEAR + line)
-            self._stream.flush()
+            print(_BACK_AND_CLEAR + line, end="", file=sys.stderr, flush=True)
 
     def show(self, loading: Loading) -> None:
         """Show what is loading and how much of it is loaded."""
@@ -70,19 +66,18 @@ class StatusLine:
     def clear(self) -> None:
         """Remove the line, so that something can be printed."""
         if self._shown:
-            self._stream.write(_BACK_AND_CLEAR)
-            self._stream.flush()
+            print(_BACK_AND_CLEAR, end="", file=sys.stderr, flush=True)
             self._shown = ""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
 
 @contextmanager
-def pull_progress(stream: TextIO, *, as_json: bool = False) -> Iterator[Progress]:
-    """Progress callback for `engine.models.pull`: JSON on stdout; else a bar on a terminal, or a few plain lines."""
-    if as_json or not stream.isatty():
-        yield _json_line if as_json else _plain_lines(stream)
+def pull_progress(*, as_json: bool = False) -> Iterator[Progress]:
+    """Progress callback for `engine.models.pull`: JSON on stdout; on stderr a bar on a terminal, or a few lines."""
+    if as_json or not sys.stderr.isatty():
+        yield _json_line if as_json else _plain_lines()
         return
     from rich.console import Console
     from rich.markup import escape
@@ -91,7 +86,7 @@ def pull_progress(stream: TextIO, *, as_json: bool = False) -> Iterator[Progress
 
     left = (TextColumn("· left"), TimeRemainingColumn())
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), *left)
-    with Bars(*columns, console=Console(file=stream)) as bars:
+    with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks = {}
 
         def show(stage: str, text: str, fraction: float | None) -> None:
@@ -108,7 +103,7 @@ def _json_line(stage: str, text: str, fraction: float | None) -> None:
     print(json.dumps({"stage": stage, "text": text, "fraction": fraction}), flush=True)
 
 
-def _plain_lines(stream: TextIO) -> Progress:
+def _plain_lines() -> Progress:
     """Progress callback that prints one line per stage and quarter of it; repeated texts are printed once."""
     last: tuple[str, str | int] | None = None
 
@@ -117,7 +112,7 @@ def _plain_lines(stream: TextIO) -> Progress:
         step = text if fraction is None else int(fraction / _STEP)
         if last != (stage, step):
             share = "" if isinstance(step, str) else f" {step * _STEP:.0%}"
-            print(f"{escape_controls(text)}{share}", file=stream, flush=True)
+            print(f"{escape_controls(text)}{share}", file=sys.stderr, flush=True)
         last = (stage, step)
 
     return show

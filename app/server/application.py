@@ -111,8 +111,7 @@ class Service:
 
     async def metrics(self, request: Request) -> ASGIApp:  # noqa: ARG002
         """GET /metrics."""
-        text = self.calls.figures.text(self.ready.slots)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self.calls.figures.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def close(self) -> None:
         """Stop the thread that reads prompts."""

@@ -126,14 +126,15 @@ class Calls:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, queue: int, seconds: float) -> None:
         self._engine = engine
         self._loop = loop
-        self._room = engine.wait_ready().slots + queue
+        slots = engine.wait_ready().slots
+        self._room = slots + queue
         self._queue = queue
         self._seconds = seconds
         self._outbox = LoopOutbox(loop, self._deliver)
         self._of: dict[str, Call] = {}
         """Request id to the call of each open request."""
         self._timers: dict[Call, asyncio.TimerHandle] = {}
-        self.figures = Figures()
+        self.figures = Figures(slots)
         self.death: str | None = None
         """Why the engine has ended, once it has."""
 

@@ -18,10 +18,11 @@ Family = CounterMetricFamily | GaugeMetricFamily
 
 
 class Figures(Collector):
-    """Counts events; `text` writes the figures."""
+    """Counts events; `text` writes the figures. `slots` requests can run at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
         self._metrics = Metrics()
+        self._slots = slots
         self._pending: list[Admitted | Round] = []
         """Records not yet in `_metrics`."""
         self._waiting: set[str] = set()
@@ -38,7 +39,6 @@ class Figures(Collector):
             registry=self._registry,
         )
         self._registry.register(self)
-        self._slots = 0
         self._round_s = 0.0
 
     @property
@@ -82,9 +82,8 @@ class Figures(Collector):
                 self._round_s += record.seconds / record.rows
         self._pending.clear()
 
-    def text(self, slots: int) -> bytes:
-        """The exposition text; `slots` requests can run at once."""
-        self._slots = slots
+    def text(self) -> bytes:
+        """The exposition text."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Family]:

@@ -36,17 +36,14 @@ class ApiError(Exception):
         self.param = param
         self.code = code
 
-    def body(self) -> dict[str, object]:
-        """The object for a response or a stream."""
-        kind = KINDS.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
-
     def response(self) -> Response:
         """The HTTP response."""
+        kind = KINDS.get(self.status, "invalid_request_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
         if self.status in (408, 413):  # the rest of the body is not read
             headers["connection"] = "close"
-        return JSONResponse(self.body(), self.status, headers)
+        return JSONResponse({"error": error}, self.status, headers)
 
 
 MOST_CHOICES = 128

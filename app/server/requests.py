@@ -97,10 +97,9 @@ def _model_request(body: Body, call_id: str, longest: int, defaults: Defaults) -
     """A request with a placeholder for its prompt."""
     settings = defaults.settings
     model = settings.request(call_id, (Message("user", "?"),), body.stops())
-    breakers = (
-        {} if body.dry_sequence_breakers is None else {"dry_sequence_breakers": tuple(body.dry_sequence_breakers)}
-    )
-    sampling = breakers | body.model_dump(include=set(SAMPLING_NUMBERS), exclude_none=True)
+    sampling = body.model_dump(include=set(SAMPLING_NUMBERS), exclude_none=True)
+    if body.dry_sequence_breakers is not None:
+        sampling["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
     gamma = settings.gamma if body.gamma is None else None if body.gamma == "auto" else body.gamma
     return replace(
         model,

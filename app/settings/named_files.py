@@ -1,6 +1,6 @@
 """Named presets, system prompts and templates, one file each, to be read, copied and edited by hand.
 
-`Preferences` stores presets and the settings that are changed in the app.
+`Preferences` has all of them, and stores the settings that are changed in the app.
 """
 
 from __future__ import annotations
@@ -82,9 +82,8 @@ class Presets(NamedFiles):
             SettingsError: there is no such preset, or its file has an invalid value.
         """
         path = self.existing(name, "/save NAME makes one")
-        defaults = asdict(Settings())
-        values = {control: defaults[control] for control in _CONTROLS} | load_values(path, _CONTROLS)
-        return replace(settings, **values)
+        usual = {name: getattr(Settings(), name) for name in _CONTROLS}
+        return replace(settings, **usual | load_values(path, _CONTROLS))
 
     def save(self, name: str, settings: Settings) -> Path:
         """Save the controls under a new name.
@@ -160,7 +159,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 class Preferences:
-    """The settings file and its presets.
+    """The settings file, and the named files next to it.
 
     Args:
         file: The settings file.
@@ -173,6 +172,8 @@ class Preferences:
         self._profiled = profiled
         self._stored, self._profiles, _ = stored_settings(file)
         self.presets = Presets(file.parent / "presets")
+        self.systems = NamedTexts(file.parent / "system", "system prompt")
+        self.templates = NamedTexts(file.parent / "templates", "template")
         self._on_error = on_error
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preferences")
 

@@ -62,23 +62,20 @@ def load_values(path: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def save_settings(
-    path: Path, settings: Settings, names: Iterable[str] | None = None, profile: Mapping[str, Any] | None = None
+    path: Path, settings: Settings, names: Iterable[str], profile: Mapping[str, Any] | None = None
 ) -> None:
     """Write preferences to the file, in one step; comments and keys of other versions stay.
 
     Args:
         path: The settings file; it and its folder are created where missing.
         settings: Where the values come from.
-        names: The preferences that the user changed, without values from the command line; by default all values that
-            differ from the defaults.
+        names: The preferences that the user changed, without values from the command line.
         profile: Values to store for the target.
 
     Raises:
         SettingsError: the file cannot be read or written; it was not changed.
     """
-    values, defaults = asdict(settings), asdict(Settings())
-    if names is None:
-        names = [name for name in values if values[name] != defaults[name]]
+    values = asdict(settings)
     try:
         written = {name: AUTO if value is None else value for name, value in (profile or {}).items()}
         own = {PROFILES: {settings.target: written}} if written else {}

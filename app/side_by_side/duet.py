@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SIDES = ("left", "right")
 
 
-class _Lane:
+class Lane:
     """One lane: its conversation, and the figures of its last reply.
 
     Args:
@@ -98,11 +98,11 @@ class Duet:
         self.waiting: list[str] = []
         """Prompts to send when both lanes have answered."""
         self._pair = pair
-        self._lanes = [
-            _Lane(settings, source, text, partial(self._new_tally, side))
+        self.lanes = [
+            Lane(settings, source, text, partial(self._new_tally, side))
             for side, (settings, source, text) in enumerate(zip(pair, sources, self.labels, strict=True))
         ]
-        self.conversations = tuple(lane.conversation for lane in self._lanes)
+        self.conversations = tuple(lane.conversation for lane in self.lanes)
         self._asked_gap = False
         self._counted = False
         """Whether the last replies are in `runs`."""
@@ -111,7 +111,7 @@ class Duet:
 
     def connect(self, archive: Archive) -> None:
         """Start the engine; both conversations are stored in `archive`."""
-        for side, lane in enumerate(self._lanes):
+        for side, lane in enumerate(self.lanes):
             lane.requests.connect(Session(lane.source, lane.settings, attached=self.observes(side)), archive)
 
     def send(self, prompt: str) -> None:
@@ -121,20 +121,20 @@ class Duet:
 
     def again(self) -> None:
         """Request the last replies once more, to see the spread of the figures; the earlier replies are kept."""
-        if self.done and not self.waiting and not self._lanes[0].source.asking:
+        if self.done and not self.waiting and not self.lanes[0].source.asking:
             self._begin()
-            for lane in self._lanes:
+            for lane in self.lanes:
                 regenerate(lane.requests, lane.conversation, lane.conversation.turns[-1], lane.settings)
 
     def stop(self) -> list[str]:
         """End both replies, keeping their texts, and take waiting prompts back."""
         taken, self.waiting = self.waiting, []
-        before = [lane.requests.stop(lane.conversation) for lane in self._lanes]
+        before = [lane.requests.stop(lane.conversation) for lane in self.lanes]
         return [*before[0], *taken]
 
     def drain(self) -> Iterator[Record]:
         """Deliver the records of both lanes to their replies; yield all others."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             yield from lane.requests.drain()
         self._next()
         if self.done and not self._counted:
@@ -143,7 +143,7 @@ class Duet:
             self.runs += [measured] if measured is not None else []
         if self.done and not self._asked_gap and self.comparable and not self.comparison.identical:
             self._asked_gap = True
-            self._lanes[0].source.ask_gap(self.comparison)
+            self.lanes[0].source.ask_gap(self.comparison)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -171,18 +171,18 @@ class Duet:
 
     def ready(self) -> None:
         """Start sending: the models are loaded."""
-        for lane, text, target in zip(self._lanes, self.labels, self.targets, strict=True):
+        for lane, text, target in zip(self.lanes, self.labels, self.targets, strict=True):
             lane.conversation.set_up = text
             lane.requests.ready(target)
 
     def fail(self, sentence: str) -> None:
         """Fail every prompt with this sentence: there is no engine."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.requests.fail(sentence)
 
     def end(self) -> None:
         """End the replies, store them, and close the engine."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.requests.end()
 
     @property
@@ -193,7 +193,7 @@ class Duet:
     @property
     def stage(self) -> Stage | None:
         """The furthest stage of both lanes; None if none is answering."""
-        return furthest(lane.requests.running.stage for lane in self._lanes)
+        return furthest(lane.requests.running.stage for lane in self.lanes)
 
     @property
     def stopping(self) -> bool:
@@ -203,20 +203,13 @@ class Duet:
     @property
     def done(self) -> bool:
         """Whether both lanes have answered the last prompt."""
-        return all(lane.reply is not None and not lane.reply.running for lane in self._lanes)
-
-    def reply(self, side: int) -> Reply | None:
-        """The last reply of a lane."""
-        return self._lanes[side].reply
-
-    def tally(self, side: int) -> LaneTally:
-        """The figures of a lane's last reply."""
-        return self._lanes[side].tally
+        return all(lane.reply is not None and not lane.reply.running for lane in self.lanes)
 
     @property
     def comparison(self) -> Comparison:
         """How the lanes' last replies compare."""
-        return Comparison(self.tally(0), self.tally(1), self.same_target)
+        left, right = self.lanes
+        return Comparison(left.tally, right.tally, self.same_target)
 
     @property
     def comparable(self) -> bool:
@@ -237,19 +230,19 @@ class Duet:
     @property
     def gap(self) -> float | None:
         """Difference of the target's best logits where the texts diverge; None while unknown."""
-        return self._lanes[0].source.gap
+        return self.lanes[0].source.gap
 
     def _next(self) -> None:
-        if self.waiting and not self.running and not self._lanes[0].source.asking:
+        if self.waiting and not self.running and not self.lanes[0].source.asking:
             prompt, self.runs = self.waiting.pop(0), []
             self._begin()
-            for lane in self._lanes:
+            for lane in self.lanes:
                 lane.requests.send(lane.conversation, prompt)
 
     def _begin(self) -> None:
         """Reset the figures for new replies."""
         self._asked_gap = self._counted = False
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.reset()
 
     def _new_tally(self, side: int) -> LaneTally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -60,10 +60,6 @@ class LaneSource(Source):
         """Generate a reply in the lane."""
         self._request, self.gap = request, None
         self._engine.submit(request, self._outbox, self._lane)
-
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:
-        """Compute the distribution after these tokens in the lane."""
-        self._engine.submit(replace(request, reply_ids=tuple(continuation)), self._outbox, self._lane)
 
     def cancel(self, request_id: str) -> None:
         """End a reply within one round."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from contextlib import suppress
 from enum import StrEnum
+from typing import Any
+
+from specchat.app.sources.child import Child
 
 FAILED = "the download ended without a reason"
 
@@ -37,7 +38,7 @@ class Pull:
         """Progress, or the reason of a failure, as a sentence."""
         self.fraction: float | None = None
         """Fraction that is done; None if unknown."""
-        self._process: subprocess.Popen[str] | None = None
+        self._child: Child | None = None
 
     @property
     def running(self) -> bool:
@@ -49,46 +50,26 @@ class Pull:
         if self.state is PullState.RUNNING:
             return
         command = [sys.executable, "-m", "specchat", "models", "pull", "--json", "--", self.name]
-        self._process, self.state = None, PullState.RUNNING  # ignore the end of a paused process
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,  # a process group, to end it with its children
-        )
-        threading.Thread(target=self._watch, args=(self._process,), name="pull", daemon=True).start()
+        self._child, self.state = None, PullState.RUNNING  # ignore the end of a paused process
+        self._child = Child(command, self._take, start_new_session=True)  # a process group, to end it with its children
+        threading.Thread(target=self._watch, args=(self._child,), name="pull", daemon=True).start()
 
     def pause(self) -> None:
         """Stop; partial data stays."""
-        if self.state is PullState.RUNNING and self._process is not None:
+        if self.state is PullState.RUNNING and self._child is not None:
             self.state = PullState.PAUSED
-            _end(self._process)
+            with suppress(ProcessLookupError):
+                if sys.platform == "win32":
+                    self._child.process.terminate()
+                else:
+                    os.killpg(self._child.process.pid, signal.SIGTERM)
 
-    def _watch(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        said: list[str] = []
-        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()), name="pull-errors", daemon=True)
-        reader.start()
-        for line in process.stdout:
-            with suppress(ValueError, KeyError, TypeError):
-                progress = json.loads(line)
-                self.text, self.fraction = str(progress["text"]), progress["fraction"]
-        code = process.wait()
-        reader.join()
-        if self.state is PullState.RUNNING and self._process is process:
+    def _take(self, progress: Any) -> None:
+        self.text, self.fraction = str(progress["text"]), progress["fraction"]
+
+    def _watch(self, child: Child) -> None:
+        code = child.wait()
+        if self.state is PullState.RUNNING and self._child is child:
             self.state = PullState.DONE if code == 0 else PullState.FAILED
             if code:
-                self.text = next((line.strip() for line in reversed(said) if line.strip()), FAILED)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    with suppress(ProcessLookupError):
-        if sys.platform == "win32":
-            process.terminate()
-        else:
-            os.killpg(process.pid, signal.SIGTERM)
+                self.text = child.why(FAILED)

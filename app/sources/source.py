@@ -19,26 +19,28 @@ NO_CACHE = "only specchat's own engine shows what its cache holds"
 class Source(Protocol):
     """Takes commands and returns records. No method waits for a model. `specchat.engine.Engine` is a source.
 
-    A class that inherits from this one ignores the commands that it does not define.
+    A class that inherits from this one refuses requests and ignores other commands, unless it defines them.
     """
 
     def start(self) -> None:
         """Begin: `drain` then returns `Loading` records, and `Ready` at the end."""
         return
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request) -> None:  # noqa: ARG002
         """Generate a reply.
 
         Raises:
             EngineError: the request cannot be served.
         """
+        raise EngineError(NOTHING)
 
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:
+    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
         """Compute the distribution after these tokens of a reply to the request.
 
         Raises:
             EngineError: the request cannot be served.
         """
+        raise EngineError(NOTHING)
 
     def cancel(self, request_id: str) -> None:  # noqa: ARG002
         """End a reply within one round."""
@@ -86,6 +88,7 @@ class Source(Protocol):
 
     def drain(self) -> Sequence[Record]:
         """All records since the last call. Only a trace returns `Request` records."""
+        return ()
 
     def close(self) -> None:
         """End everything."""
@@ -94,26 +97,6 @@ class Source(Protocol):
 
 class NoSource(Source):
     """Source while no model is loaded: it refuses every request."""
-
-    def submit(self, request: Request) -> None:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError(NOTHING)
-
-    def examine(self, request: Request, continuation: Sequence[int]) -> None:  # noqa: ARG002
-        """Refuse.
-
-        Raises:
-            EngineError: always.
-        """
-        raise EngineError(NOTHING)
-
-    def drain(self) -> Sequence[Record]:
-        """No records."""
-        return ()
 
 
 class Part(IntEnum):
@@ -134,6 +117,8 @@ class Stepper:
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.start, self.submit, self.adjust, self.count = source.start, source.submit, source.adjust, source.count
+        self.set_detail, self.show_cache, self.keep_texts = source.set_detail, source.show_cache, source.keep_texts
         self.paused = False
         self._held: deque[Record] = deque()
         self._released: list[Record] = []
@@ -197,18 +182,6 @@ class Stepper:
                 self._released = []
         return out
 
-    def start(self) -> None:
-        """Start the source."""
-        self.source.start()
-
-    def submit(self, request: Request) -> None:
-        """Request a reply from the source.
-
-        Raises:
-            EngineError: the request cannot be served.
-        """
-        self.source.submit(request)
-
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
         """Compute the distribution after these tokens of a reply.
 
@@ -224,30 +197,6 @@ class Stepper:
         if any(record.request_id == request_id for record, _ in self.shown):
             self._release()
         self.source.cancel(request_id)
-
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
-        """Change how the source drafts for a reply."""
-        self.source.adjust(request_id, drafter, gamma)
-
-    def set_detail(self, request_id: str, detail: int) -> None:
-        """Change the detail of a reply."""
-        self.source.set_detail(request_id, detail)
-
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Count the tokens of a prompt."""
-        self.source.count(messages, key)
-
-    def show_cache(self) -> None:
-        """Report what the cache of the source holds.
-
-        Raises:
-            EngineError: the source cannot tell.
-        """
-        self.source.show_cache()
-
-    def keep_texts(self, names: Mapping[str, str]) -> None:
-        """Let the source write its cache."""
-        self.source.keep_texts(names)
 
     def close(self) -> None:
         """Close the source; held records are released."""

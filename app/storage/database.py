@@ -242,11 +242,7 @@ class StoreFile:
 
 def storable(text: str) -> str:
     """Replace lone surrogates, which UTF-8 and so SQLite cannot store."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _reason(error: sqlite3.Error, path: Path) -> str:

@@ -106,10 +106,6 @@ class SearchIndex:
         hits = [Hit(*row) for row in titles]
         for *row, content in messages:
             hit = Hit(*row)
-            hits.append(hit if _up_to_hit(hit.excerpt) in content else replace(hit, role=ATTACHED))
+            up_to_hit = hit.excerpt.partition(END)[0].replace(BEGIN, "").removeprefix("…")
+            hits.append(hit if up_to_hit in content else replace(hit, role=ATTACHED))
         return hits[:MOST]
-
-
-def _up_to_hit(excerpt: str) -> str:
-    """The stored text of an excerpt up to the end of its first hit."""
-    return excerpt.partition(END)[0].replace(BEGIN, "").removeprefix("…")

@@ -241,11 +241,7 @@ class SpecChat(App[None]):
         shown = conversation is self.chat_screen.conversation and turn is conversation.turns[-1]
         if not shown or len(turn.replies) > 1 or turn.replies[0].has_text:
             return
-        writing = self.chat_screen.writing
-        writing.take_back([turn])
-        unsent = writing.unsent
-        text = unsent.of(conversation), unsent.attachments_of(conversation)
-        self.requests.take_back(conversation, turn, text)
+        self.requests.take_back(conversation, turn, self.chat_screen.writing.take_back([turn]))
         self.call_later(self.chat_screen.path_changed)
         say(self, why, "error")
 

@@ -22,43 +22,41 @@ def trace_svg(records: Sequence[Record], name: str, size: tuple[int, int], theme
     """The screen at the end of a recorded trace; `size` is columns and lines."""
     now = 0.0
     player = Player(records, name, lambda: now)
-    app = SpecChat(lambda: Session(player), player=player, theme=theme)
 
-    async def draw(pilot: Pilot[Any]) -> str:
+    async def draw(app: SpecChat, pilot: Pilot[Any]) -> str:
         nonlocal now
-        await app.prepared.wait()
-        await pilot.pause()
         now = player.duration + 1
         for _ in range(Pace().figures_every):
             app.pump.run()
         await pilot.pause()
         return app.export_screenshot(title=f"specchat · {escape_controls(name)}")
 
-    return _drawn(app, size, draw)
+    return _drawn(player, theme, size, draw)
 
 
 def chat_svg(conversation: Conversation, width: int, theme: str) -> str:
     """A whole conversation, `width` columns wide and as high as it is."""
-    player = Player([])
-    app = SpecChat(lambda: Session(player), player=player, theme=theme)
 
-    async def draw(pilot: Pilot[Any]) -> str:
-        await app.prepared.wait()
-        await pilot.pause()
+    async def draw(app: SpecChat, pilot: Pilot[Any]) -> str:
         app.chat_screen.show(conversation)
         app.chat_screen.show_view(CHAT)
         await pilot.pause()
         return conversation_svg(escape_controls(conversation.title), *app.chat_screen.transcript.all_lines())
 
-    return _drawn(app, (width, 40), draw)
+    return _drawn(Player([]), theme, (width, 40), draw)
 
 
-def _drawn(app: SpecChat, size: tuple[int, int], draw: Callable[[Pilot[Any]], Awaitable[str]]) -> str:
+def _drawn(
+    player: Player, theme: str, size: tuple[int, int], draw: Callable[[SpecChat, Pilot[Any]], Awaitable[str]]
+) -> str:
     drawn: list[str] = []
+    app = SpecChat(lambda: Session(player), player=player, theme=theme)
     app.animation_level = "none"
 
     async def pilot_it(pilot: Pilot[Any]) -> None:
-        drawn.append(await draw(pilot))
+        await app.prepared.wait()
+        await pilot.pause()
+        drawn.append(await draw(app, pilot))
         app.exit()
 
     app.run(headless=True, size=size, mouse=False, auto_pilot=pilot_it)

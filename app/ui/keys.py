@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -19,7 +19,7 @@ APP, CHAT = "app", "chat"
 _AT_ONCE = {(CHAT, "transcript"), (CHAT, "composer"), ("alignment", "aligned-tokens")}
 _MODIFIERS = ("ctrl", "shift", "alt", "super", "hyper", "meta")
 _NAMED = {key.value for key in Keys} | {f"f{number}" for number in range(1, 25)} | set(REPLACED_KEYS)
-_BINDINGS: dict[str, list[Binding]] = {}
+BINDINGS: dict[str, list[Binding]] = {}
 """Every binding of the app by its id."""
 
 
@@ -32,7 +32,7 @@ def named(group: str, *bindings: Binding) -> list[BindingType]:
     for binding in bindings:
         name = re.sub(r"\W+", "-", (binding.description or binding.action).lower()).strip("-")
         each = binding if binding.id else replace(binding, id=f"{group}.{name}")
-        known = _BINDINGS.setdefault(str(each.id), [])
+        known = BINDINGS.setdefault(str(each.id), [])
         if each not in known:
             known.append(each)
         made.append(each)
@@ -41,7 +41,7 @@ def named(group: str, *bindings: Binding) -> list[BindingType]:
 
 def default_keys(binding_id: str) -> list[str]:
     """The keys of a binding without settings."""
-    return [key.strip() for binding in _BINDINGS[binding_id] for key in binding.key.split(",")]
+    return [key.strip() for binding in BINDINGS[binding_id] for key in binding.key.split(",")]
 
 
 def keys_of(app: App[Any], binding_id: str) -> list[str]:
@@ -52,7 +52,7 @@ def keys_of(app: App[Any], binding_id: str) -> list[str]:
 
 def key_names(app: App[Any], binding_id: str, most: int = 2) -> str:
     """The keys of a binding for display."""
-    first = _BINDINGS[binding_id][0]
+    first = BINDINGS[binding_id][0]
     shown = [app.get_key_display(replace(first, key=key, key_display=None)) for key in keys_of(app, binding_id)]
     return "  ".join(dict.fromkeys(shown[:most]))
 
@@ -66,8 +66,8 @@ def keymap(changed: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     wanted, sentences = {}, []
     for binding_id, text in changed.items():
         keys = [_normal(key.strip()) for key in text.split(",")]
-        if binding_id not in _BINDINGS:
-            near = get_close_matches(binding_id, _BINDINGS, 1)
+        if binding_id not in BINDINGS:
+            near = get_close_matches(binding_id, BINDINGS, 1)
             sentences.append(f"no key binding has the id {binding_id!r} ({f'{near[0]}?' if near else '? lists them'})")
         elif wrong := next((key for key in keys if not _is_key(key)), None):
             sentences.append(f"{binding_id} has the key {wrong!r}, which is none: write it as f7, ctrl+x or x")
@@ -89,7 +89,7 @@ def _clash(binding_id: str, wanted: Mapping[str, list[str]]) -> tuple[str, str] 
     """A key that another binding uses at the same time, and the id of that binding."""
     group, sharing = binding_id.partition(".")[0], _sharing(binding_id)
     own = set(default_keys(binding_id))
-    for other in _BINDINGS:
+    for other in BINDINGS:
         theirs = other.partition(".")[0]
         at_once = APP in (group, theirs) or group == theirs or _AT_ONCE & {(group, theirs), (theirs, group)}
         if other != binding_id and other not in sharing and at_once:
@@ -104,7 +104,7 @@ def _sharing(binding_id: str) -> list[str]:
     group, keys = binding_id.partition(".")[0], set(default_keys(binding_id))
     return [
         other
-        for other in _BINDINGS
+        for other in BINDINGS
         if other != binding_id and other.partition(".")[0] == group and keys & set(default_keys(other))
     ]
 
@@ -122,8 +122,3 @@ def _is_key(key: str) -> bool:
 
 
 _KEY_NAMES = {key_of_character(chr(code)) for code in range(33, 127)}
-
-
-def all_ids() -> Iterable[str]:
-    """All ids."""
-    return _BINDINGS

@@ -32,21 +32,13 @@ def own_files(app: App[Any], settings_file: Path | None) -> list[str]:
     keys, wrong = changed_keys(settings_file)
     changed, unusable = keymap(keys)
     app.set_keymap(changed)
-    found, bad = read_themes(settings_file.parent / "themes")
-    for theme in found:
-        app.register_theme(theme)
-    return [*(f"{settings_file.name}: {sentence}" for sentence in (*wrong, *unusable)), *bad]
-
-
-def read_themes(folder: Path) -> tuple[list[Theme], list[str]]:
-    """The themes in a folder, and a sentence for each invalid file."""
-    found, sentences = [], []
-    for path in sorted(folder.glob("*.toml")):
+    sentences = [f"{settings_file.name}: {sentence}" for sentence in (*wrong, *unusable)]
+    for path in sorted((settings_file.parent / "themes").glob("*.toml")):
         try:
-            found.append(read_theme(path))
+            app.register_theme(read_theme(path))
         except SettingsError as error:
             sentences.append(str(error))
-    return found, sentences
+    return sentences
 
 
 def read_theme(path: Path) -> Theme:

@@ -51,7 +51,8 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
                 metrics[record.request_id] = Metrics()
             case Admitted() if record.request_id in replies:
                 metrics[record.request_id].add(record)
-                _begin(replies[record.request_id], record, due)
+                given = escape_controls("".join(token.text for token in record.given))
+                replies[record.request_id] |= {"given": given, "begun": _s(due)}
             case Round() if record.request_id in replies:
                 metrics[record.request_id].add(record)
                 replies[record.request_id]["rounds"].append(_round(record, metrics[record.request_id], due))
@@ -107,11 +108,6 @@ def _page(title: str, model: str | None, replies: list[Data]) -> Data:
 def _reply(prompt: str, due: float) -> Data:
     begun = {"prompt": escape_controls(prompt.strip()), "start": _s(due), "given": "", "rounds": []}
     return {**begun, "tail": "", "ending": "", "end": None}
-
-
-def _begin(shown: Data, admitted: Admitted, due: float) -> None:
-    shown["given"] = escape_controls("".join(token.text for token in admitted.given))
-    shown["begun"] = _s(due)
 
 
 def _end(shown: Data, tail: str, ending: str, due: float) -> None:

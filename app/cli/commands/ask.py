@@ -133,7 +133,7 @@ def make_engine(settings: Settings) -> Engine:
 def load(engine: Engine | AttachedEngine) -> Ready:
     """Start the engine and wait until it is loaded; a terminal shows the progress."""
     engine.start()
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         while True:
             match engine.outbox.get(_POLL_S):
                 case Loading() as loading:
@@ -216,7 +216,7 @@ def answer_with_beams(question: Question, options: Mapping[str, object], beams: 
     request = question.request(settings, question.messages(question.prompt(), question.attachments()))
     from specchat.engine.tools.beams import find_beams
 
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         found = find_beams(
             settings.engine_config(models_folder()),
             request,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +65,7 @@ def bench(
         names = dict.fromkeys(name for each in drafts or () for name in each.split(",") if name)
         _compare_drafts(chosen, list(names), picture, as_json=as_json)
         return
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         report = run(chosen, line.say)
     print(report.json() if as_json else report.text())
 
@@ -87,7 +86,7 @@ def _compare_drafts(chosen: BenchOptions, drafts: list[str], picture: Path | Non
     if picture is not None:
         check_picture(picture)
     reports = []
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         for name in drafts:
             changes: dict[str, Any] = {"drafters": (name,)} if name in DRAFTERS else {"draft": name}
             line.say(f"the draft {name}")
@@ -117,7 +116,7 @@ def _measure_beams(beams: int, given: options.Given, *, as_json: bool) -> None:
         raise UsageError("--beams measures one drafter: name it once")
     models = {"target": DEFAULT_PRESET, **{name: given[name] for name in _MODELS if name in given}}
     chosen = {name: given[name] for name in _OF_BEAMS if name in given}
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         config = EngineConfig(models=models_folder(), **models)
         report = measure_beams(config, beams, line.say, drafter=drafters[0], **chosen)
     print(report.json() if as_json else report.text())

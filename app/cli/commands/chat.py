@@ -56,7 +56,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
 
         source = attached(attach, model)
     app = SpecChat(
-        lambda: prepare(settings, notice, engine=source),
+        lambda: prepare(settings, notice, source),
         theme=settings.theme,
         pictures=pictures(settings),
         probe=Probe(),
@@ -117,9 +117,7 @@ def pictures(settings: Settings) -> Path | None:
     return Path(settings.exports).expanduser() if settings.exports else None
 
 
-def prepare(
-    settings: Settings, notice: str | None, database: Path | None = None, engine: Source | None = None
-) -> Session:
+def prepare(settings: Settings, notice: str | None, engine: Source | None) -> Session:
     """Open the store and make the engine, unless one is given, or a model must be downloaded, which the app asks first.
 
     Called after the first frame is on screen.
@@ -128,7 +126,7 @@ def prepare(
     from specchat.app.sources.source import NoSource
     from specchat.engine.models import is_installed
 
-    store, notices = open_store(notice, database)
+    store, notices = open_store(notice)
     source = engine or (_engine(settings) if is_installed(settings.engine_config(models_folder())) else NoSource())
     return Session(source, settings, store, notices, settings_file(), attached=engine is not None)
 
@@ -140,9 +138,7 @@ def _engine(settings: Settings) -> Source:
     return Engine(settings.engine_config(models_folder(), state_folder() / "drafters.json", kept))
 
 
-def open_store(
-    notice: str | None, database: Path | None = None, now: Callable[[], float] = time.time
-) -> tuple[Store | None, tuple[str, ...]]:
+def open_store(notice: str | None, now: Callable[[], float] = time.time) -> tuple[Store | None, tuple[str, ...]]:
     """The store, and the sentences to show at the start, `notice` first.
 
     If the store cannot be opened, it is None and a sentence says why: chatting works without it.
@@ -152,7 +148,7 @@ def open_store(
     said = [notice]
     store = None
     try:
-        store = Store(database or database_file(), now)
+        store = Store(database_file(), now)
         said.append(store.notice)
     except StoreError as error:
         said.append(str(error))

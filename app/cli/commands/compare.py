@@ -82,7 +82,7 @@ def _run(
 
     here = LaneEngine([lane_config(settings, exact=exact) for settings in (pair[:1] if attach else pair)])
     engine = AttachedLanes(here, attached(attach), live=False) if attach else here
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         line.say("loading")
         try:
             engine.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +80,7 @@ def distill(
         if file is not None:
             with Store(database_file()) as store:
                 write_chats(store, chosen.target, file)
-        with pull_progress(sys.stderr, as_json=as_json) as progress:
+        with pull_progress(as_json=as_json) as progress:
             made = run(chosen, progress)
     except OSError as error:
         raise AppError(f"{out} cannot be written: {error.strerror or error}") from None

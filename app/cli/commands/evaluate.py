@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +64,6 @@ def evaluate(
     if not any(formats):
         formats = [given.get(name) for name in ("dtype", "quantize")]
     other = Against(against.get("against", chosen.target), *(each or "auto" for each in formats))
-    with StatusLine(sys.stderr) as line:
+    with StatusLine() as line:
         found = compare_targets(chosen, other, line.say) if against else run(chosen, line.say)
     print(found.json() if as_json else found.csv().rstrip("\n") if as_csv else found.text())

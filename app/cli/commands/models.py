@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +38,7 @@ def pull(
 ) -> None:
     """Download a model and convert it if necessary. An interrupted download is resumed."""
     store = ModelStore(models_folder())
-    with pull_progress(sys.stderr, as_json=as_json) as progress:
+    with pull_progress(as_json=as_json) as progress:
         folder = pull_model(name, store, progress)
     if not as_json:
         print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
@@ -81,7 +80,8 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
             here = model.obstacle(machine) or ("-" if model.disk_bytes is None else size_text(model.disk_bytes))
             name = f"{model.spec} *" if model.spec == best else model.spec
             memory, drafter = size_text(model.memory_bytes or 0), model.draft.rpartition("/")[2] or "-"  # no author
-            rows.append((name, download, memory, _speed(model, machine), here, drafter, model.licence))
+            speed = f"{rate:.0f}" if (rate := model.speed(machine)) else "-"
+            rows.append((name, download, memory, speed, here, drafter, model.licence))
     _print_table(rows)
     if others := [model for model in models if model.spec not in PRESETS]:
         print()
@@ -90,11 +90,6 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
     free = f"{size_text(machine.memory)} of memory and {size_text(machine.disk)} of disk are free"
     print(f"\n{DEFAULT_PRESET} is the default. * is recommended here, where {free}.")
     print("TOK/S: expected, from the memory bandwidth. HERE: size on this disk; installing needs twice the DOWNLOAD.")
-
-
-def _speed(model: KnownModel, machine: Machine) -> str:
-    speed = model.speed(machine)
-    return f"{speed:.0f}" if speed else "-"
 
 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:

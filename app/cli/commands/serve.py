@@ -11,7 +11,9 @@ from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
-from specchat.app.sanitize import is_this_machine
+from specchat.app.paths import settings_file
+from specchat.app.sanitize import escape_controls, is_this_machine
+from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError
 
 _HOST = "127.0.0.1"
@@ -42,11 +44,8 @@ def serve(
     options.check(given)
     key = callers_key(api_key, host, _SERVE_KEY)
     from specchat.app.cli.commands.ask import load, make_engine
-    from specchat.app.paths import settings_file
-    from specchat.app.sanitize import escape_controls
     from specchat.app.server.application import Limits
     from specchat.app.server.server import bind, run
-    from specchat.app.settings.settings_file import load_settings
 
     settings, notice = load_settings(settings_file(), given)
     warn(notice)
@@ -83,9 +82,7 @@ def web(
     """
     options.check(given, attach)
     key = callers_key(api_key, host, _WEB_KEY)
-    from specchat.app.paths import settings_file
     from specchat.app.server.server import bind
-    from specchat.app.settings.settings_file import load_settings
     from specchat.app.web.server import WebServer
 
     load_settings(settings_file(), given)  # reports errors here instead of in a page

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from specchat.app.cli import options
@@ -37,7 +35,7 @@ def verify(given: options.Given, as_json: options.Json = False) -> None:
     from specchat.engine.tools.lossless import LosslessOptions, run
 
     command = options.command_line()
-    with StatusLine(sys.stderr, as_lines=True) as line:
+    with StatusLine(as_lines=True) as line:
         found = run(LosslessOptions(models=models_folder(), command=command, **given), line.say)
     print(found.json() if as_json else found.text())
     if not found.passed:

@@ -64,7 +64,6 @@ class Actions(ActionScope):
             self.learn.learning.tidy()
             self.archive = Archive(session.store, self._store_failed, self._past)
         if session.settings_file is not None:
-            self.prompt.store_in(session.settings_file.parent)
             self.preferences = Preferences(session.settings_file, self._store_failed, profiled=not session.attached)
         self.models.source = session.source
         if session.settings is not None:
@@ -99,20 +98,18 @@ class Actions(ActionScope):
 
     def enter(self, text: str, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt, or run a slash command; the command returns to the composer if it fails."""
-        word = slash.first_word(text)
         if not slash.is_command(text):
             self.messages.send(text, attachments)
-        elif not (self.messages.send(text) if self._for_model(word) else self._run_line(text)):
-            self.screen.put(text)
-
-    def _for_model(self, word: str) -> bool:
-        """Whether the chat template of the model looks for a word, and no command has it."""
-        return word in self.loaded.template_words and word[1:] not in slash.BY_NAME
-
-    def _run_line(self, line: str) -> bool:
+            return
+        word, done = slash.first_word(text), False
         with self.reporting():
-            return self.run(*slash.parse(line))
-        return False
+            if word in self.loaded.template_words and word[1:] not in slash.BY_NAME:  # the model's template has it
+                self.messages.send(text, self.screen.widgets.composer.tray.resolved(text))
+                done = True
+            else:
+                done = self.run(*slash.parse(text))
+        if not done:
+            self.screen.put(text)
 
     def palette(self, screen: Screen[object]) -> Iterator[SystemCommand]:
         """Entries of the command palette on this screen."""

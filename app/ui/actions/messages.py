@@ -11,7 +11,7 @@ from specchat.app.chat import branches
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Alternative, TokenFork
-from specchat.app.errors import UsageError
+from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
@@ -54,39 +54,32 @@ class MessageActions(ActionGroup):
 
     _chats: ChatActions
 
-    def send(self, line: str, attachments: tuple[Attachment, ...] | None = None) -> bool:
-        """Send a prompt, or the edited version of one; returns whether its attachments can be read."""
+    def send(self, line: str, attachments: tuple[Attachment, ...]) -> None:
+        """Send a prompt, or the edited version of one."""
         screen = self._scope.screen
-        if attachments is None and (attachments := screen.writing.resolved(line)) is None:
-            return False
         turn, prompt = screen.writing.end_edit(), slash.unescaped(line)
         if turn is None:
             if not screen.writing.refused(line, attachments):
                 self.ask(prompt, 1, attachments)
         elif turn in screen.conversation.turns:
-            branches.edit(self._scope.requests, screen.conversation, turn, prompt, attachments)
+            version = Turn(prompt, attachments=attachments)
+            branches.edit(self._scope.requests, screen.conversation, turn, version)
             screen.path_changed()
             screen.follow()
-        return True
 
-    def ask(self, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] | None = None) -> bool:
-        """Send a prompt in this conversation; returns whether its attachments can be read."""
+    def ask(self, prompt: str, candidates: int, attachments: tuple[Attachment, ...]) -> None:
+        """Send a prompt in this conversation."""
         screen = self._scope.screen
-        if attachments is None and (attachments := screen.writing.resolved(prompt)) is None:
-            return False
         self._scope.requests.send(screen.conversation, prompt, candidates, attachments)
         screen.widgets.composer.tray.hold(())  # files are read again for the next prompt
         screen.transcript.follow()
         screen.widgets.show_frame()
         screen.redraw()
-        return True
 
     def stop(self) -> None:
         """Stop the reply, and move waiting prompts back into the composer."""
         screen, conversation = self._scope.screen, self._scope.conversation
-        screen.writing.take_back(conversation.waiting)
-        unsent = screen.writing.unsent
-        self._scope.requests.stop(conversation, (unsent.of(conversation), unsent.attachments_of(conversation)))
+        self._scope.requests.stop(conversation, screen.writing.take_back(conversation.waiting))
         screen.widgets.show_frame()
         screen.update()
 
@@ -316,9 +309,13 @@ class CandidateActions(ActionGroup):
                 count = 1
             elif not self._controls.use(replace(self._scope.settings, **changes), [BY_NAME[name] for name in changes]):
                 return
-        if not self._messages.ask(prompt, count):
+        try:
+            attachments = self._scope.screen.widgets.composer.tray.resolved(prompt)
+        except AppError:
             self._scope.screen.put(line)
-        elif self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one
+            raise
+        self._messages.ask(prompt, count, attachments)
+        if self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one
             self.show()
 
     def _picked(self, turn: Turn, index: int | None) -> None:

@@ -19,7 +19,7 @@ from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.named_files import NamedTexts, filled, variables
 from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
-from specchat.app.ui.actions.settings import NOT_KEPT, SettingsActions
+from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.event_loop import release_core
 from specchat.app.ui.screens.dialogs import ContextScreen, SystemScreen, TemplateScreen
 from specchat.app.ui.screens.lists import AttachmentScreen, AttachmentsScreen
@@ -35,13 +35,6 @@ class PromptActions(ActionGroup):
     """Actions on the prompt that is being written, and on the system prompt of the chat."""
 
     _controls: SettingsActions
-    _systems: NamedTexts | None = None
-    _templates: NamedTexts | None = None
-
-    def store_in(self, folder: Path) -> None:
-        """Use the system prompts and templates in this folder."""
-        self._systems = NamedTexts(folder / "system", "system prompt")
-        self._templates = NamedTexts(folder / "templates", "template")
 
     # Attachments and the context
 
@@ -137,17 +130,17 @@ class PromptActions(ActionGroup):
 
     def systems(self) -> list[str]:
         """Possible arguments of `/system`."""
-        return [OFF, *(self._systems.names() if self._systems else ())]
+        return [OFF, *(self._scope.preferences.systems.names() if self._scope.preferences else ())]
 
     def templates(self) -> list[str]:
         """Possible arguments of `/template`."""
-        return self._templates.names() if self._templates else []
+        return self._scope.preferences.templates.names() if self._scope.preferences else []
 
     def system(self, name: str) -> None:
         """`/system` opens this chat's system prompt; `/system NAME` uses a saved one, else the text; off none."""
         if name:
-            saved = self._systems is not None and name in self._systems.names()
-            text = "" if name == OFF else _stored(self._systems).read(name) if saved else name
+            saved = name != OFF and name in self.systems()
+            text = "" if name == OFF else self._scope.stored.systems.read(name) if saved else name
             self._use_system(self._scope.conversation, text)
         else:
             self._edit_system()
@@ -155,19 +148,17 @@ class PromptActions(ActionGroup):
     def save_system(self, name: str) -> None:
         """Save this chat's system prompt under a name."""
         missing = "this chat has no system prompt to save: /system writes one"
-        self._save(self._systems, name, self._present_system, missing)
+        self._save(self._scope.stored.systems, name, self._present_system, missing)
 
     def make_default(self) -> None:
         """Use this chat's system prompt for new chats."""
         text = self._present_system
-        if self._scope.preferences is None:
-            raise UnavailableError(NOT_KEPT)
         self._controls.remember(system=text)
         self._scope.say("new chats begin with this system prompt" if text else "new chats have no system prompt")
 
     def template(self, name: str) -> None:
         """`/template`: put a template into the composer, after asking for its variables."""
-        text = _stored(self._templates).read(name)
+        text = self._scope.stored.templates.read(name)
         if variables(text):
             self._fill(name, text)
         else:
@@ -181,8 +172,8 @@ class PromptActions(ActionGroup):
 
     def save_template(self, name: str) -> None:
         """Save the last prompt of this chat as a template."""
-        turns = self._scope.conversation.turns
-        self._save(self._templates, name, turns[-1].prompt if turns else "", "this chat has no prompt to save")
+        turns, missing = self._scope.conversation.turns, "this chat has no prompt to save"
+        self._save(self._scope.stored.templates, name, turns[-1].prompt if turns else "", missing)
 
     @property
     def _present_system(self) -> str:
@@ -191,7 +182,8 @@ class PromptActions(ActionGroup):
     @in_background("asking")
     async def _edit_system(self) -> None:
         conversation = self._scope.conversation
-        text = await self._scope.ask(SystemScreen(self._present_system, self._systems))
+        saved = self._scope.preferences.systems if self._scope.preferences else None
+        text = await self._scope.ask(SystemScreen(self._present_system, saved))
         if text is not None:
             self._use_system(conversation, text)
 
@@ -202,17 +194,10 @@ class PromptActions(ActionGroup):
         when = "from the next reply on" if conversation.turns else "in this chat"
         self._scope.say(f"system prompt kept · {when}" if text else f"no system prompt · {when}")
 
-    def _save(self, texts: NamedTexts | None, name: str, text: str, missing: str) -> None:
-        stored = _stored(texts)
+    def _save(self, texts: NamedTexts, name: str, text: str, missing: str) -> None:
         if not text:
             raise UsageError(missing)
-        self._scope.say(f"{name} saved · {stored.save(name, text)}")
-
-
-def _stored(texts: NamedTexts | None) -> NamedTexts:
-    if texts is None:
-        raise AppError(NOT_KEPT)
-    return texts
+        self._scope.say(f"{name} saved · {texts.save(name, text)}")
 
 
 def editor_command() -> list[str]:

@@ -91,7 +91,8 @@ class ReplyActions(ActionGroup):
 
     def open_link(self, which: str = "") -> None:
         """`/open`: open a link of the visible replies by its number, or ask which one."""
-        found = self._links
+        visible = [link for reply in reversed(self._scope.screen.transcript.in_sight) for link in links(reply.answer)]
+        found = [address for address in dict.fromkeys(visible) if opens_safely(address)]
         if not which:
             self._ask_link(found)
         elif not which.isdecimal() or not 0 < int(which) <= len(found):
@@ -215,12 +216,6 @@ class ReplyActions(ActionGroup):
 
     def _chat_text(self) -> str:
         return as_markdown(self._scope.conversation, self._scope.loaded.target)
-
-    @property
-    def _links(self) -> list[str]:
-        """Safe links of the visible replies, from top to bottom."""
-        found = (link for reply in reversed(self._scope.screen.transcript.in_sight) for link in links(reply.answer))
-        return [address for address in dict.fromkeys(found) if opens_safely(address)]
 
 
 def _named(blocks: list[tuple[str, str]]) -> list[tuple[str, str]]:

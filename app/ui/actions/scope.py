@@ -81,6 +81,17 @@ class ActionScope:
         return self.requests.settings
 
     @property
+    def stored(self) -> Preferences:
+        """The preferences.
+
+        Raises:
+            UnavailableError: settings are not stored.
+        """
+        if self.preferences is None:
+            raise UnavailableError("presets are not kept here")
+        return self.preferences
+
+    @property
     def effective(self) -> Settings:
         """The same with the model's own sampling where they have none."""
         return self.settings.with_model(self.loaded.sampling)

@@ -7,14 +7,12 @@ from dataclasses import replace
 
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, BY_NAME, CONTROLS, Control
-from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, THINKING, Settings
-from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
+from specchat.app.ui.actions.scope import ActionGroup
 from specchat.engine import EngineError, Sampling
 
 _DRAWN = ("top_k", "top_p", "min_p", "xtc_probability", "seed")
 """What greedy replies do not depend on."""
-NOT_KEPT = "presets are not kept here"
 
 
 class SettingsActions(ActionGroup):
@@ -82,13 +80,13 @@ class SettingsActions(ActionGroup):
 
     def use_preset(self, name: str) -> bool:
         """Set all controls as saved in a preset."""
-        preferences = self._stored
+        preferences = self._scope.stored
         return self._apply(lambda settings: preferences.presets.apply(name, settings), CONTROLS, f"preset {name}")
 
     def save_preset(self, name: str) -> bool:
         """Save all controls as a preset."""
         try:
-            path = self._stored.presets.save(name, self._scope.settings)
+            path = self._scope.stored.presets.save(name, self._scope.settings)
         except AppError as error:
             self._scope.report(error)
             return False
@@ -152,12 +150,6 @@ class SettingsActions(ActionGroup):
         known = (AUTO, *self._scope.loaded.drafters)
         if len(known) > 1 and drafter not in known:
             raise EngineError(f"the loaded models have no drafter {drafter!r}: choose one of {', '.join(known)}")
-
-    @property
-    def _stored(self) -> Preferences:
-        if self._scope.preferences is None:
-            raise UnavailableError(NOT_KEPT)
-        return self._scope.preferences
 
 
 def _sentence(control: Control, settings: Settings, own: Sampling, *, running: bool) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 from textual.strip import Strip
 
-from specchat.app.chat.markdown import Part, parts
+from specchat.app.chat.markdown import parts
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.pump import Pace
@@ -78,16 +78,13 @@ class LiveMarkdown:
             lines = known.get(key) or self._renderer.strips(part, codes + 1)
             codes += part.codes
             if number < len(blocks) - keep:
-                self._settle(part, lines, codes)
+                self._settled += _below(self._settled, lines)
+                self._settled_text += len(part.source)
+                self._settled_codes = codes
             else:
                 self._open[key] = lines
                 open_strips += _below(self._settled or open_strips, lines)
         self.strips = [*self._settled, *open_strips]
-
-    def _settle(self, part: Part, lines: list[Strip], codes: int) -> None:
-        self._settled += _below(self._settled, lines)
-        self._settled_text += len(part.source)
-        self._settled_codes = codes
 
 
 def markdown_of(reply: Reply, app: App[Any], pace: Pace, width: int, styles: TranscriptStyles) -> LiveMarkdown:

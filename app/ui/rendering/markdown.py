@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -39,7 +40,7 @@ class _NumberedCode(CodeBlock):
         assert isinstance(markdown, _Markdown)
         code = super().create(markdown, token)
         assert isinstance(code, _NumberedCode)
-        code.number, code.label = markdown.next_code(), markdown.label
+        code.number, code.label = next(markdown.numbers), markdown.label
         return code
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -65,12 +66,8 @@ class _Markdown(Markdown):
         super().__init__("", code_theme=theme, inline_code_theme=theme)
         self.parsed = list(_readable(tokens))
         self.label = label
-        self._codes = first_code
-
-    def next_code(self) -> int:
-        """The number of one more code block."""
-        self._codes += 1
-        return self._codes - 1
+        self.numbers = count(first_code)
+        """Of its code blocks."""
 
 
 class MarkdownRenderer:

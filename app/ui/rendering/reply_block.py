@@ -31,7 +31,7 @@ class ReplyBlock(Block):
     def __init__(self, reply: Reply, width: int, look: Look, markdown: LiveMarkdown | None) -> None:
         super().__init__(width)
         self.reply = reply
-        self._rejected = look.rejected
+        self._look = look
         self._unfolded: set[int] = set()
         self._tokens = TokenLines(width - INDENT, rejected=look.rejected)
         self._wrapped_as: tuple[object, ...] | None = None
@@ -40,9 +40,6 @@ class ReplyBlock(Block):
         """Whether a token was selected, or a stretch unfolded, since then."""
         self._markdown = markdown
         self._thoughts = look.thoughts
-        self._by_round = look.by_round
-        self._drafts = look.drafts
-        self._forkable = look.forkable
         self._rounds = 0
         self._stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through, as of the last update."""
@@ -55,11 +52,8 @@ class ReplyBlock(Block):
 
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
-        reply = self.reply
-        stage, figures = (
-            (reply.stage, reply.prefilled[0], reply.stopping or reply.held, reply.names_model),
-            reply.figures,
-        )
+        reply, figures = self.reply, self.reply.figures
+        stage = (reply.stage, reply.prefilled[0], reply.stopping or reply.held, reply.names_model)
         same_notes = stage == self._stage and figures is self._figures
         same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
         behind = self._markdown is not None and self._markdown.behind
@@ -85,18 +79,18 @@ class ReplyBlock(Block):
             ]
             shown = [n for n in range(len(tokens)) if self._shows(start + n)]
             if shown:
-                self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._by_round)
+                self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._look.by_round)
         ended = not reply.running and (self._stage is None or self._stage[0] is not reply.stage)
         if ended and reply.tail and self._markdown is None:
-            self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._by_round)
+            self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._look.by_round)
         if reply.stepping is not None and self._shows(reply.tokens):
-            self._tokens.append(stepped(*reply.stepping), reply.tokens, alone=self._by_round)
+            self._tokens.append(stepped(*reply.stepping), reply.tokens, alone=self._look.by_round)
         self._rounds, self._stage, self._stepping = len(reply.rounds), stage, reply.stepping
         self._figures = figures
         if changed is not None:
             dirty = min(dirty, self._token_height + changed)
         if not same_notes:
-            self._notes = note_lines(reply, self.width - INDENT - links_width(reply, forkable=self._forkable))
+            self._notes = note_lines(reply, self.width - INDENT - links_width(reply, forkable=self._look.forkable))
         self.height = self._body_height + len(self._notes) + 1
         return 0 if self._title != before else max(dirty, 0)
 
@@ -155,19 +149,19 @@ class ReplyBlock(Block):
     @property
     def _titled(self) -> bool:
         """Whether the first line is the title of the thinking."""
-        return self.reply.thought.there and not self._by_round
+        return self.reply.thought.there and not self._look.by_round
 
     def _shows(self, token: int) -> bool:
         """Whether a token is drawn as one: thinking may be folded, and Markdown has none but that."""
-        if self._by_round:
+        if self._look.by_round:
             return True
         return self._thoughts if self.reply.thought.holds(token) else self._markdown is None
 
     @property
     def _wrapping(self) -> tuple[object, ...]:
         """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
-        whole = (self.reply.running and self._drafts) or self._by_round or self._cursor is not None
-        rejected = SHOW if whole and self._rejected == FOLD else self._rejected
+        whole = (self.reply.running and self._look.drafts) or self._look.by_round or self._cursor is not None
+        rejected = SHOW if whole and self._look.rejected == FOLD else self._look.rejected
         return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.numbered.told
 
     def _wrap_anew(self) -> None:
@@ -198,7 +192,7 @@ class ReplyBlock(Block):
                 return Strip([gutter, *line])
             return Strip(
                 [
-                    self._number(y, styles) if self._by_round else gutter,
+                    self._number(y, styles) if self._look.by_round else gutter,
                     *styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round),
                     *self._caret(y, styles),
                 ]
@@ -206,7 +200,7 @@ class ReplyBlock(Block):
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
             note = Segment(text, styles["error"] if failed else styles["figures"])
-            links = reply_links(self.reply, styles, forkable=self._forkable) if y == self.height - 2 else ()
+            links = reply_links(self.reply, styles, forkable=self._look.forkable) if y == self.height - 2 else ()
             return Strip([gutter, note, *links])
         return Strip([])
 

@@ -7,7 +7,7 @@ and a bar longer than `MOST` to so much; both are marked.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -106,7 +106,7 @@ class TimelineLayout:
         first = max(bisect_right(self._lefts, left) - 1, 0)
         last = bisect_right(self._lefts, right)
         places = self._places[lane]
-        return range(_first_at_least(places, first), _first_at_least(places, last))
+        return range(bisect_left(places, first), bisect_left(places, last))
 
     def round_at(self, lane: int, column: int) -> int | None:
         """Index of the lane's round at this column, or the nearest one to it."""
@@ -114,7 +114,7 @@ class TimelineLayout:
         if not places:
             return None
         slot = max(bisect_right(self._lefts, column) - 1, 0)
-        return min(_first_at_least(places, slot), len(places) - 1)
+        return min(bisect_left(places, slot), len(places) - 1)
 
     def _add(self, start: float, record: Round) -> None:
         last, cell_s = self.slots[-1] if self.slots else None, self.ms / 1000
@@ -138,10 +138,6 @@ def _usual_scale(rounds: Sequence[Round]) -> int | None:
     known = rounds[: 1 << len(rounds).bit_length() - 1]
     usual = median(record.seconds for record in ([r for r in known if r.number] or known)) * 1000
     return min(range(len(SCALES_MS)), key=lambda scale: abs(usual / SCALES_MS[scale] - USUAL))
-
-
-def _first_at_least(places: Sequence[int], slot: int) -> int:
-    return bisect_right(places, slot - 1)
 
 
 SIGNS = dict(zip(Fate, "●✕·◆+○?", strict=True))

@@ -7,7 +7,7 @@ Control characters are escaped first, so a piece contains nothing that a termina
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from itertools import takewhile
 from math import inf
 from typing import NamedTuple
@@ -77,12 +77,11 @@ class TokenLines:
         """Where in the last line its last word begins: number of pieces before it."""
         self._word_column = 0
 
-    def append(self, tokens: Iterable[tuple[str, str]], first: int, *, alone: bool = False) -> int:
-        """Add tokens, numbered from `first`. Returns the number of the first line that changed.
+    def append(self, tokens: Iterable[tuple[str, str]], first: int, *, alone: bool = False) -> None:
+        """Add tokens, numbered from `first`.
 
         With `alone` they begin a line of their own, and no line ends between them but for want of room.
         """
-        dirty = len(self.lines) - 1
         if alone and self.lines[-1]:
             self._break(len(self.lines[-1]))
         for number, (text, fate) in enumerate(tokens, first):
@@ -94,7 +93,6 @@ class TokenLines:
                     self._add(chunk, fate, number)
             elif begins and self._rejected == FOLD:
                 self._add(FOLD_MARK, FOLDED, number)
-        return dirty
 
     def title(self, text: str) -> None:
         """Write a line above all others, which is no part of the text; an empty reply gets one with its first token."""
@@ -165,9 +163,9 @@ class TokenLines:
         """
         text, column = "", 0
         for piece in self.lines[number]:
-            for grapheme, size in graphemes(piece.text):
+            for first, stop, size in split_graphemes(piece.text)[0]:
                 if start <= column < end and piece.fate not in (*HIDDEN, TITLE):
-                    text += grapheme
+                    text += piece.text[first:stop]
                 column += size
         return text, self.joints.get(number, "\n")
 
@@ -193,12 +191,6 @@ class TokenLines:
         del line[at:]
         self._word = self._word_column = 0
         self._swallowed = ""
-
-
-def graphemes(text: str) -> Iterator[tuple[str, int]]:
-    """The graphemes of a text, with their cells."""
-    for start, stop, size in split_graphemes(text)[0]:
-        yield text[start:stop], size
 
 
 def _is_unspaced(character: str) -> bool:

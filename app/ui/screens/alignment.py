@@ -42,7 +42,7 @@ class AlignmentScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
     BINDINGS = named(
         "alignment",
-        Binding("escape,q", "leave", "back", key_display="esc"),
+        Binding("escape,q", "dismiss", "back", key_display="esc"),
         Binding("1", "choose(0)", "drafter A"),
         Binding("2", "choose(1)", "drafter B"),
         Binding("x", "swap", "swap"),
@@ -88,24 +88,18 @@ class AlignmentScreen(Screen[None]):
         """Another token is selected."""
         self._card.show(self.aligned, event.place)
 
-    def action_leave(self) -> None:
-        """Back to the chat."""
-        self.dismiss(None)
-
     @work(group="asking")
     async def action_choose(self, which: int) -> None:
         """Ask for another drafter A or B; the present other one is swapped."""
         now = {name: f"now {letter}" for name, letter in zip(self.chosen, LETTERS, strict=False)}
         options = [(name, now.get(name, "")) for name in self._drafters]
         place = await self.app.push_screen_wait(ChoiceScreen(f"drafter {LETTERS[which]}", options))
-        if place is None or self._drafters[place] == self.chosen[which]:
+        before, other = self.chosen[which], self.chosen[1 - which]
+        if place is None or self._drafters[place] == before:
             return
-        if self._drafters[place] == self.chosen[1 - which]:
-            self.chosen = self.chosen[1], self.chosen[0]
-        else:
-            pair = list(self.chosen)
-            pair[which] = self._drafters[place]
-            self.chosen = pair[0], pair[1]
+        wanted = self._drafters[place]
+        other = before if wanted == other else other
+        self.chosen = (other, wanted) if which else (wanted, other)
         self._read()
 
     def action_swap(self) -> None:

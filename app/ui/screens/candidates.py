@@ -106,7 +106,7 @@ class CandidatesScreen(Screen[int | None]):
 
     BINDINGS = named(
         "candidates",
-        Binding("escape", "leave", "back", key_display="esc"),
+        Binding("escape", "dismiss", "back", key_display="esc"),
         Binding("1", "pick(0)", "pick"),
         *(Binding(str(place + 1), f"pick({place})", show=False) for place in range(1, 8)),
         Binding("left", "app.focus_previous", "Previous", show=False),
@@ -169,10 +169,6 @@ class CandidatesScreen(Screen[int | None]):
         """Return this reply."""
         if len(self.turn.replies) > 1 and place < len(self.turn.replies):
             self.dismiss(place)
-
-    def action_leave(self) -> None:
-        """Return to the chat; the replies continue."""
-        self.dismiss(None)
 
     def action_rejected(self) -> None:
         """Fold, show or hide rejected and discarded tokens."""

@@ -55,8 +55,6 @@ class ChatScreen(ChatBase):
         self.widgets.chats.border_title = "chats"
         self.widgets.show_frame()
         self.panes.go_home()
-        if self.stepping.player is not None:
-            self.widgets.replay_bar.play(self.stepping.player)
 
     def set_pace(self, pace: Pace) -> None:
         """Set how often `update` is called."""

@@ -52,7 +52,7 @@ class ChatLayout:
         self.hint = CommandHint(id="hint")
         self.chips = Chips(id="chips")
         self.composer = Composer(id="composer")
-        self.replay_bar = ReplayBar(id="replay")
+        self.replay_bar = ReplayBar(player, id="replay")
         self.panel = Panel(id="panel")
         self.inspector = Inspector(replaying=self.replaying, id="inspector")
         self.no_reply = Reply()

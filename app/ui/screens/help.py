@@ -18,7 +18,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, DETAILS, KEYS, REPLAY, SLASH_COMMANDS
-from specchat.app.ui.keys import all_ids, key_names, named
+from specchat.app.ui.keys import BINDINGS, key_names, named
 from specchat.app.ui.rendering.figures import FATES, Figure, definitions
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
@@ -130,7 +130,7 @@ class HelpScreen(TableScreen):
             table.add_row(Text(title, self.style_of("help--title")), "")
             for name, meaning in rows:
                 table.add_row(
-                    key_names(self.app, name) if isinstance(name, str) and name in all_ids() else name, meaning
+                    key_names(self.app, name) if isinstance(name, str) and name in BINDINGS else name, meaning
                 )
             table.add_row("", "")
         return table

@@ -96,10 +96,10 @@ class MessagesScreen(ItemsScreen):
         Binding("r", "give('regenerate')", "another reply"),
         Binding("c", "give('continue')", "continue"),
         Binding("f", "give('fork')", "fork"),
-        Binding("left", "reply(-1)", "reply before", priority=True),
-        Binding("right", "reply(1)", "reply after", priority=True),
-        Binding("shift+left", "version(-1)", "version before", priority=True),
-        Binding("shift+right", "version(1)", "version after", priority=True),
+        Binding("left", "switch('reply', -1)", "reply before", priority=True),
+        Binding("right", "switch('reply', 1)", "reply after", priority=True),
+        Binding("shift+left", "switch('version', -1)", "version before", priority=True),
+        Binding("shift+right", "switch('version', 1)", "version after", priority=True),
     )
     TITLE, CHOOSES = "messages", "go"
     KEYS = (
@@ -115,7 +115,7 @@ class MessagesScreen(ItemsScreen):
     ) -> None:
         super().__init__(len(conversation.turns) - 1)
         self._conversation = conversation
-        self._show_reply, self._show_version = show_reply, show_version
+        self._show = {"reply": show_reply, "version": show_version}
 
     def on_resize(self) -> None:
         """Prompts are cut to the width."""
@@ -124,30 +124,19 @@ class MessagesScreen(ItemsScreen):
     def lines(self, width: int) -> Iterable[Content]:
         """The prompts, and which versions are shown."""
         for number, turn in enumerate(self._conversation.turns, start=1):
-            versions = "  ".join(version_marks(turn))
+            several = ("prompt", turn.version, turn.versions), ("reply", turn.place, turn.replies)
+            marks = (f"{name} ‹ {shown} / {len(every)} ›" for name, shown, every in several if len(every) > 1)
+            versions = "  ".join(marks)
             room = max(width - cell_len(versions) - 5, 8)
             prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
 
-    def action_reply(self, step: int) -> None:
-        """Switch to another reply."""
-        self._switch(self._show_reply, step)
-
-    def action_version(self, step: int) -> None:
-        """Switch to another version of the prompt."""
-        self._switch(self._show_version, step)
-
-    def _switch(self, show: Callable[[Turn, int], None], step: int) -> None:
+    def action_switch(self, what: str, step: int) -> None:
+        """Switch to another reply, or to another version of the prompt."""
         place = self.query_one(KeyList).highlighted
         if place is not None:
-            show(self._conversation.turns[place], step)
+            self._show[what](self._conversation.turns[place], step)
             self._fill(place)
-
-
-def version_marks(turn: Turn) -> list[str]:
-    """Which of several versions of the prompt, and of several replies, are shown."""
-    several = ("prompt", turn.version, turn.versions), ("reply", turn.place, turn.replies)
-    return [f"{name} ‹ {shown} / {len(all_of)} ›" for name, shown, all_of in several if len(all_of) > 1]
 
 
 class AttachmentsScreen(ItemsScreen):

@@ -254,10 +254,9 @@ class SideScreen(Screen[Conversation | None]):
         if state == self._summarised:
             return
         self._summarised = state
-        begun = bool(self.duet.conversations[0].turns)
-        self.set_class(done or not begun, "-done")
+        self.set_class(done or not turns, "-done")
         if done:
             self._summary.show(self.duet)
-        elif not begun:
+        elif not turns:
             self._summary.explain(self.duet)
         self.refresh_bindings()

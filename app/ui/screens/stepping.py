@@ -30,11 +30,6 @@ class Stepping:
         self._screen = screen
         self._inspection = inspection
 
-    @property
-    def paused(self) -> bool:
-        """Whether rounds are held back."""
-        return self.stepper is not None and self.stepper.paused
-
     def through(self, source: Source) -> Stepper:
         """Wrap a source, so that its rounds can be held back."""
         self.stepper = Stepper(source)
@@ -62,13 +57,14 @@ class Stepping:
 
     def update(self) -> None:
         """Show the state of the round that is stepped through."""
-        if self.stepper is not None and self.stepper.paused and self.player is None and not self._inspection.open:
+        if self.stepper is None:
+            return
+        if self.stepper.paused and self.player is None and not self._inspection.open:
             self.stepper.resume()
-        paused = self.paused
-        if paused is not self._screen.has_class("-paused"):
-            self._screen.set_class(paused, "-paused")
+        if self.stepper.paused is not self._screen.has_class("-paused"):
+            self._screen.set_class(self.stepper.paused, "-paused")
             self._screen.refresh_bindings()
-        if self.stepper is not None and paused:
+        if self.stepper.paused:
             reply = self._inspection.reply
             last = reply.rounds[-1] if reply.rounds and reply.running else None
             self._screen.widgets.step_bar.show(self.stepper.shown, last)
@@ -87,10 +83,10 @@ class Stepping:
                 self.player.restart()
                 self._moved(back=True)
             case "step_back":
-                self._hold()
+                self.stepper.pause()
                 self._moved(back=self.player.back())
             case "to_rejection":
-                self._hold()
+                self.stepper.pause()
                 if self.player.to_rejection():
                     self._moved(back=False)
                     self._inspection.look_at(_last_rejection(self._screen.conversation))
@@ -101,10 +97,6 @@ class Stepping:
         """Go to a time of the trace, in seconds."""
         if self.player is not None:
             self._moved(back=self.player.seek(position))
-
-    def _hold(self) -> None:
-        if self.stepper is not None and not self.stepper.paused:
-            self.stepper.pause()
 
     def _moved(self, *, back: bool) -> None:
         """Show the new position; after a move back, all records up to it are repeated."""

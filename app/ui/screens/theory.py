@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from statistics import fmean
 
 from rich.table import Table
 from rich.text import Text
@@ -40,13 +41,13 @@ class TheoryScreen(Dialog[None]):
     """The theory, with the measured α and c of a reply.
 
     Args:
-        reply: the reply; None for an example.
+        reply: the reply; of one without drafts, an example is shown.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
     BINDINGS = THEORY_KEYS
 
-    def __init__(self, reply: Reply | None) -> None:
+    def __init__(self, reply: Reply) -> None:
         super().__init__()
         self._reply = reply
 
@@ -83,13 +84,12 @@ class TheoryScreen(Dialog[None]):
         self._draw_trade()
 
     def _draw_running(self) -> None:
-        if self._reply is not None and self._reply.running:
+        if self._reply.running:
             self._draw_reply()
 
     def _draw_reply(self) -> None:
         """Tokens and speedup against γ, with measured points and the best γ."""
-        alpha = None if self._reply is None else self._reply.figures.metrics.alpha
-        gain = None if self._reply is None else self._reply.figures.gain
+        alpha, gain = self._reply.figures.metrics.alpha, self._reply.figures.gain
         a, c = EXAMPLE if alpha is None else (min(alpha, 1.0), EXAMPLE[1] if gain is None else gain.c)
         best = optimal_gamma(a, c, MAX_GAMMA)
         lengths, means = _emitted_by_length(self._reply)
@@ -99,7 +99,8 @@ class TheoryScreen(Dialog[None]):
             [("equation 1", _GAMMAS, [expected_tokens(a, gamma) for gamma in _GAMMAS])],
             points=(lengths, means),
         )
-        point = ([self._mean_length()], [gain.measured]) if gain is not None else ((), ())
+        rounds = self._reply.own_rounds
+        point = ([fmean(record.steps for record in rounds)], [gain.measured]) if gain is not None else ((), ())
         curve = [speedup(a, gamma, c) for gamma in _GAMMAS]
         self._plot("theory-speedup", "speedup, by γ", [("Theorem 3.8", _GAMMAS, curve)], points=point, mark=best)
         values = f"α {a:.2f} · c {c:.3f} · best γ {best}: {times(speedup(a, best, c))}"
@@ -138,7 +139,9 @@ class TheoryScreen(Dialog[None]):
     ) -> None:
         """Draw curves, measured points, and a line at the best γ."""
         widget = self.query_one(f"#{name}", PlotextPlot)
-        plot, colours = widget.plt, self._colours()
+        variables = self.app.get_css_variables()
+        plot = widget.plt
+        colours = {name: Color.parse(variables[name]).rgb for name in (*_CURVES, "quiet", "warning")}
         plot.clear_data()
         plot.title(title)
         if mark:
@@ -149,19 +152,11 @@ class TheoryScreen(Dialog[None]):
             plot.scatter(list(points[0]), list(points[1]), label="measured", marker="●", color=colours["warning"])
         widget.refresh()
 
-    def _colours(self) -> dict[str, tuple[int, int, int]]:
-        variables = self.app.get_css_variables()
-        return {name: Color.parse(variables[name]).rgb for name in (*_CURVES, "quiet", "warning")}
 
-    def _mean_length(self) -> float:
-        rounds = [] if self._reply is None else self._reply.own_rounds
-        return sum(record.steps for record in rounds) / max(len(rounds), 1)
-
-
-def _emitted_by_length(reply: Reply | None) -> tuple[list[float], list[float]]:
+def _emitted_by_length(reply: Reply) -> tuple[list[float], list[float]]:
     """Draft lengths of the rounds, and the mean number of tokens that rounds of each length emitted."""
     counts: dict[int, list[int]] = {}
-    for record in () if reply is None else reply.own_rounds:
+    for record in reply.own_rounds:
         counts.setdefault(record.steps, []).append(len(record.emitted))
     lengths = sorted(counts)
     return [float(n) for n in lengths], [sum(counts[n]) / len(counts[n]) for n in lengths]

@@ -10,8 +10,7 @@ from textual.timer import Timer
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.context_meter import ContextMeter, Usage
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.tray import UnsentTexts, mention, mentions
-from specchat.app.errors import AppError
+from specchat.app.chat.tray import Unsent, UnsentTexts, mention, mentions
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
@@ -62,14 +61,6 @@ class Writing:
         """Whether a prompt is being edited."""
         return self._editing is not None
 
-    def resolved(self, prompt: str) -> tuple[Attachment, ...] | None:
-        """Attachments of a prompt; None, with a notice, if one cannot be read."""
-        try:
-            return self._composer.tray.resolved(prompt)
-        except AppError as error:
-            say(self._screen.app, str(error), "error")
-            return None
-
     def refused(self, prompt: str, attachments: tuple[Attachment, ...]) -> bool:
         """Whether the context is too full for a prompt; then it is put back into the composer, with a notice."""
         sentence = self.gauge.refusal(content_of(prompt, attachments))
@@ -78,17 +69,17 @@ class Writing:
             say(self._screen.app, sentence, "error")
         return bool(sentence)
 
-    def take_back(self, waiting: list[Turn]) -> None:
-        """Put the prompts of waiting turns in front of the composer's text."""
+    def take_back(self, waiting: list[Turn]) -> Unsent:
+        """Put the prompts of waiting turns in front of the composer's text; return what is unsent then."""
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
             self._composer.tray.hold([*self._composer.attached, *attachments])
             self._composer.take_back([turn.prompt for turn in waiting])
+        return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
         """Restore the unsent text of an earlier run."""
-        unsent = self.unsent
-        unsent.fill(texts, attachments)
+        self.unsent.fill(texts, attachments)
         if not self._composer.text:
             self._put_unsent(self._screen.conversation)
 
@@ -135,8 +126,9 @@ class Writing:
         return turn
 
     def _put_unsent(self, conversation: Conversation) -> None:
-        self._composer.tray.hold(self._unsent.attachments_of(conversation))
-        self._composer.put(self._unsent.of(conversation))
+        text, attachments = self._unsent.of(conversation)
+        self._composer.tray.hold(attachments)
+        self._composer.put(text)
 
     def _remember(self) -> None:
         for turn in self._screen.conversation.turns:

@@ -74,7 +74,6 @@ class AlignedTokens(ScrollView, can_focus=True):
         self.place = 0
         """The token with the cursor."""
         self._lines = TokenLines(1)
-        self._styles: dict[str, Style] = {}
 
     def show(self, aligned: AlignedReply | None) -> None:
         """Colour the tokens; None shows them without."""
@@ -84,11 +83,6 @@ class AlignedTokens(ScrollView, can_focus=True):
     def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
         """Other lines."""
         self._wrap()
-
-    def notify_style_update(self) -> None:
-        """Another theme."""
-        super().notify_style_update()
-        self._styles = {}
 
     def render_line(self, y: int) -> Strip:
         """One line of tokens."""
@@ -100,10 +94,10 @@ class AlignedTokens(ScrollView, can_focus=True):
     def on_click(self, event: Click) -> None:
         """The token below the mouse."""
         offset = event.get_content_offset(self)
-        if (
-            offset is not None
-            and (found := self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)) is not None
-        ):
+        if offset is None:
+            return
+        found = self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)
+        if found is not None:
             self.go_to(found)
 
     def go_to(self, place: int) -> None:
@@ -166,10 +160,7 @@ class AlignedTokens(ScrollView, can_focus=True):
             self.scroll_to(y=max(line - height // 2, 0), animate=False, immediate=True, force=True)
 
     def _style(self, piece: Piece) -> Style:
-        name = piece.fate
-        if name not in self._styles:
-            self._styles[name] = self.get_component_rich_style(name)
-        style = self._styles[name]
+        style = self.get_component_rich_style(piece.fate)
         if piece.blank:
             style += Style(underline=False)
         if piece.token == self.place and self._aligned is not None:

@@ -102,7 +102,6 @@ class TooSmall(Static):
 
     def on_mount(self) -> None:
         """Subscribe to layouts: a widget of two lines gets no event for a change of the terminal's height."""
-        self._shown = Size()
         self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._show())
 
     def _show(self) -> None:
@@ -119,7 +118,6 @@ class ReplayBar(StyledWidget):
     """One line."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"replay-bar--full", "replay-bar--empty", "replay-bar--quiet"}
-    _player: Player | None = None
     _shown = Text()
     _span = (0, 0)
     """First cell and length of the progress bar."""
@@ -130,15 +128,15 @@ class ReplayBar(StyledWidget):
 
         position: float
 
+    def __init__(self, player: Player | None, **options: Any) -> None:
+        super().__init__(**options)
+        self._player = player
+
     def on_click(self, event: Click) -> None:
         """Seek to the time below the pointer."""
         player, (left, width) = self._player, self._span
         if player is not None and left <= event.x < left + width:
             self.post_message(self.Sought((event.x - left) / max(width - 1, 1) * player.duration))
-
-    def play(self, player: Player) -> None:
-        """Show this player."""
-        self._player = player
 
     def update(self) -> None:
         """Redraw after a change."""
@@ -232,7 +230,8 @@ def _sentence(record: Round, part: Part) -> Text:
 def _ending(record: Round) -> Text:
     if record.last_fate is None:
         return Text("the reply ended inside the accepted tokens")
-    return Text(f"the target adds “{shown(record.last_piece)}”, the {_NAMES[record.last_fate.value]}")
+    fate = record.last_fate.value
+    return Text(f"the target adds “{shown(record.last_piece)}”{_ADDED.get(fate, f', the {fate}')}")
 
 
-_NAMES = {"correction": "correction", "bonus": "bonus", "plain": "only token of a round without a draft"}
+_ADDED = {"plain": ", the only token of a round without a draft", "unknown": ""}

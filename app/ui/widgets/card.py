@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -110,17 +109,12 @@ class Card(StyledWidget):
         full, empty = meter(share, width)
         return Text.assemble((full, self.style(part)), (empty, self.style("empty")))
 
-    def sentence(self, text: str, part: str = "label") -> list[Text]:
+    def sentence(self, text: str) -> list[Text]:
         """A text in as many lines as it needs."""
-        lines: list[Text] = []
-        line = ""
-        for word in one_line(text).split(" "):
-            if line and cell_len(f"{line} {word}") > self.inner:
-                lines.append(Text(line, self.style(part)))
-                line = word
-            else:
-                line = f"{line} {word}" if line else word
-        return [*lines, Text(line, self.style(part))]
+        lines = list(Text(one_line(text), self.style("label")).wrap(self.app.console, self.inner, overflow="crop"))
+        for line in lines:
+            line.rstrip()
+        return lines
 
 
 class ReplyCard(Card):

@@ -12,7 +12,6 @@ from textual.containers import Container
 from textual.events import Resize
 
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.rounds import Computed
 from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.observed import drawn_text
 from specchat.app.ui.rendering.figures import cut, duration, reading
@@ -122,7 +121,8 @@ class ChancesCard(SpotCard):
 
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
         """The lists, or why there are none."""
-        detail, computed = detail_of(record, token), self._computed(reply)
+        detail = detail_of(record, token)
+        computed = None if self.spot is None else reply.computed.get(self.spot.token)
         lines = []
         if detail is None and computed is not None:
             lines = self.sentence(computed.note)
@@ -153,9 +153,6 @@ class ChancesCard(SpotCard):
                 name = self._named(candidate, width - 1)
                 lines.append(Text.assemble(mark, name, " ", self._bar(candidate.probability, room, "residual")))
         return lines
-
-    def _computed(self, reply: Reply) -> Computed | None:
-        return None if self.spot is None else reply.computed.get(self.spot.token)
 
     def _heads(self, detail: Detail, indent: int, width: int) -> Text:
         heads = Text.assemble(" " * indent, (f"p  H {detail.target_entropy:.2f}".ljust(width), self.style("target")))

@@ -57,10 +57,6 @@ class KeyBar(StyledWidget):
         """Follow the screen, which says when other keys work."""
         self.screen.bindings_updated_signal.subscribe(self, self._take_keys)
 
-    def on_unmount(self) -> None:
-        """Follow it no longer."""
-        self.screen.bindings_updated_signal.unsubscribe(self)
-
     def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
         """More keys fit, or fewer."""
         self._fit()

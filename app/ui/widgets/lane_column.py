@@ -43,23 +43,18 @@ class LaneColumn(Vertical):
         """The set-up, as far as it is known."""
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {escape_controls(self._duet.targets[self._side])}"
-        self._title.update(
-            Content.assemble(
-                (f"{SIDES[self._side]} ", "dim"),
-                (escape_controls(self._duet.labels[self._side]), "bold"),
-                clock,
-                target,
-            )
-        )
+        side, label = SIDES[self._side], escape_controls(self._duet.labels[self._side])
+        self._title.update(Content.assemble((f"{side} ", "dim"), (label, "bold"), clock, target))
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""
-        reply = self._duet.reply(self._side)
+        lane = self._duet.lanes[self._side]
+        reply = lane.reply
         if reply is not None:
             reply.take_figures()
         self.transcript.update()
         waits = self._side == 1 and self._duet.order is Order.SEQUENTIAL
-        parts = status(reply, self._duet.tally(self._side), waits)
+        parts = status(reply, lane.tally, waits)
         if parts != self._shown:
             self._shown = parts
             room = max(self.size.width - 4, 12)

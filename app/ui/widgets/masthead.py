@@ -152,7 +152,8 @@ class Welcome(StyledWidget):
 
     def render(self) -> Text:
         """All lines; the style sheet centres the block."""
-        lines = [self._wordmark(), Text(MOTTO, self.style_of("welcome--quiet")), Text()]
+        name = [(part, self.style_of(f"token--{fate.value}") + Style(bold=True)) for part, fate in NAME]
+        lines = [Text.assemble(*name), Text(MOTTO, self.style_of("welcome--quiet")), Text()]
         ending, offers, explained = self._progress(), self._offers(), [*starmap(self._explained, FATES.items()), Text()]
         room, width = self.size.height - len(lines) - len(ending), max(line.cell_len for line in explained)
         if room < len(offers):
@@ -162,12 +163,6 @@ class Welcome(StyledWidget):
         for line in offers:
             line.truncate(self.size.width, overflow="ellipsis")
         return Text("\n").join([*lines, *ending, *offers])
-
-    def _wordmark(self) -> Text:
-        name = Text()
-        for part, fate in NAME:
-            name.append(part, self.style_of(f"token--{fate.value}") + Style(bold=True))
-        return name
 
     def _explained(self, fate: Fate, meaning: str) -> Text:
         """The meaning of a colour."""

@@ -90,9 +90,8 @@ class AcceptanceCard(ReplyCard):
         thought = self.reply.figures.thought
         if thought is None:
             return []
-        shares = (a / t if t else None for a, t in zip(thought.accepted, thought.tested, strict=True))
-        values = [f"{percent(share)} of {tested}" for share, tested in zip(shares, thought.tested, strict=True)]
-        return [self.row(figure, value) for figure, value in zip(("thinking", "answer"), values, strict=True)]
+        places = zip(("thinking", "answer"), thought.accepted, thought.tested, strict=True)
+        return [self.row(place, f"{percent(a / t if t else None)} of {t}") for place, a, t in places]
 
     def _by_draft(self) -> list[Text]:
         """Acceptance per draft, for drafters that combine several."""
@@ -189,21 +188,16 @@ class SetUpCard(ReplyCard):
     def _machine(self, ready: Ready) -> list[Text]:
         if ready.observed:
             return [self.row("server", ready.observed)]
-        slot = size_text(ready.slot_bytes)
+        slot, shorter = size_text(ready.slot_bytes), ready.context < ready.model_context
         return [
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
             self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
             *([self.row("graphs", graphs(self.captured or ready))] if ready.graphs else []),
             *([self.row("graphs left", str(self.captured.left))] if self.captured and self.captured.left else []),
-            *self._limit(ready),
+            *([self.row("context", f"{ready.context:,} of {ready.model_context:,}")] if shorter else []),
             *([self.row("kept texts", f"{slot} each, ≤ {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
             *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
         ]
-
-    def _limit(self, ready: Ready) -> list[Text]:
-        """The context, if it is shorter than the model's."""
-        shorter = ready.context < ready.model_context
-        return [self.row("context", f"{ready.context:,} of {ready.model_context:,}")] if shorter else []
 
 
 class Panel(Container):

@@ -175,9 +175,8 @@ class CommandHint(HintLines):
         first = max(0, min(marked - room // 2, count - room))
         lines = [self._line(entry, marked=is_marked) for entry, is_marked in self._shown[first : first + room]]
         if count > room:
-            keys = (
-                "↑ ↓ move · enter chooses" if any(entry.line for entry, _ in self._shown) else "tab goes through them"
-            )
+            chooses = any(entry.line for entry, _ in self._shown)
+            keys = "↑ ↓ move · enter chooses" if chooses else "tab goes through them"
             lines.append(self.styled(f"  {first + 1}–{first + room} of {count} · {keys}", "command-hint--means"))
         return lines
 

@@ -66,9 +66,7 @@ def texts(
     return f"✗ they part at token {place}{close}", False
 
 
-def server_texts(
-    said: tuple[Reply | None, Reply | None], *, greedy: bool, same_prompt: bool
-) -> tuple[str, bool | None]:
+def server_texts(said: Sequence[Reply | None], *, greedy: bool, same_prompt: bool) -> tuple[str, bool | None]:
     """As `texts` where the right lane is a server: by their characters, and without a verdict where they differ.
 
     A server's model need not be the one here, whatever its name.
@@ -117,18 +115,13 @@ def server_gains(comparison: Comparison) -> list[Pair]:
 def gains(comparison: Comparison) -> list[Pair]:
     """What the right lane's drafts were worth, and what they cost."""
     lane = comparison.right if comparison.right.drafts or not comparison.left.drafts else comparison.left
-    passes = lane.passes + lane.passes_saved
-    saved = (
-        f"{lane.passes_saved} of {passes} target passes ({percent(lane.passes_saved / passes)})" if passes else NOTHING
-    )
-    work = f"{times(lane.work)} per token" + (
-        f", {times(lane.predicted_work)} by Theorem 3.11" if lane.predicted_work is not None else ""
-    )
+    saved, passes = lane.passes_saved, lane.passes + lane.passes_saved
+    theory = "" if lane.predicted_work is None else f", {times(lane.predicted_work)} by Theorem 3.11"
     return [
         ("measured", f"{times(comparison.measured)} speedup, {times(comparison.measured_in_all)} reading included"),
         ("predicted", f"{times(comparison.predicted)} by Theorem 3.8, which leaves out: {', '.join(LOSSES)}"),
-        ("saved", saved),
-        ("work", work),
+        ("saved", f"{saved} of {passes} target passes ({percent(saved / passes)})" if passes else NOTHING),
+        ("work", f"{times(lane.work)} per token{theory}"),
     ]
 
 
@@ -180,8 +173,7 @@ class SideSummary(Static):
             table.add_row(self._group([*first, *second]))
         greedy, same_prompt = duet.greedy, duet.same_prompt
         if observed:
-            said = duet.reply(0), duet.reply(1)
-            sentence, same = server_texts(said, greedy=greedy, same_prompt=same_prompt)
+            sentence, same = server_texts([lane.reply for lane in duet.lanes], greedy=greedy, same_prompt=same_prompt)
         else:
             sentence, same = texts(comparison, duet.gap, greedy=greedy, same_prompt=same_prompt)
         style = "label" if same is None else "same" if same else "differ"

@@ -249,10 +249,8 @@ class Timeline(ScrollView, can_focus=True):
     def _describe(self) -> None:
         """Show the legend of the signs in the upper border, and the selected round or the legend of the bars below."""
         room = self.outer_size.width - 6
-        titles = (
-            next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds"),
-            subtitle(self._lanes, self._picked),
-        )
+        legend = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds")
+        titles = legend, subtitle(self._lanes, self._picked)
         if titles != self._titles:
             self._titles = titles
             self.border_title, self.border_subtitle = titles

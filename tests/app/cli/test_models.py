@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,7 @@ def test_pull_reports_in_plain_lines(home: Path, gguf: Path, capsys: pytest.Capt
 
 def test_a_pipe_is_not_told_the_same_again() -> None:
     stream = io.StringIO()
-    with pull_progress(stream) as progress:
+    with redirect_stderr(stream), pull_progress() as progress:
         for _ in range(3):
             progress("fetch", "Waiting", None)
         for hundredth in range(101):
@@ -101,7 +102,7 @@ def test_a_pipe_is_not_told_the_same_again() -> None:
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     stream = Output(terminal=True)
-    with pull_progress(stream) as progress:
+    with redirect_stderr(stream), pull_progress() as progress:
         progress("fetch", "Fetching [x] \x1b]0;title\x07", None)
         progress("fetch", "Fetching [x]", 0.5)
         progress("convert", "Converting y", 1.0)

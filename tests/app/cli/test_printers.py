@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,9 +25,10 @@ from tests.engine.records import EVERY_RECORD, make_round
 
 def printed(make_printer: Callable[..., PlainPrinter | JsonPrinter], *events: Any) -> str:
     out = Output(terminal=True)
-    printer = make_printer(out=out)
-    for event in events:
-        printer.finish(event) if isinstance(event, Finished) else printer.add(event)
+    with redirect_stdout(out):
+        printer = make_printer()
+        for event in events:
+            printer.finish(event) if isinstance(event, Finished) else printer.add(event)
     return out.text
 
 

@@ -61,7 +61,7 @@ def ask(duet: Duet, prompt: str = "the quick brown fox") -> tuple[Reply, Reply]:
     duet.send(prompt)
     turns = len(duet.conversations[1].turns)
     wait(duet, lambda: duet.done and len(duet.conversations[1].turns) >= max(turns, 1))
-    left, right = duet.reply(0), duet.reply(1)
+    left, right = duet.lanes[0].reply, duet.lanes[1].reply
     assert left is not None
     assert right is not None
     return left, right
@@ -79,11 +79,11 @@ def test_a_server_of_ours_says_the_same(
         assert left.text == right.text
         assert right.reason is FinishReason.LENGTH
         assert right.model == model.name
-        assert duet.tally(1).seconds > 0
+        assert duet.lanes[1].tally.seconds > 0
         assert (duet.same_target, duet.comparable, duet.comparison.predicted) == (False, False, None)
         assert server_texts((left, right), greedy=True, same_prompt=True)[1] is True
         duet.again()
-        wait(duet, lambda: duet.done and duet.reply(1) is not right)
+        wait(duet, lambda: duet.done and duet.lanes[1].reply is not right)
         assert len(duet.runs) == 2
 
         server.process.kill()
@@ -101,8 +101,8 @@ def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) ->
         assert duet.labels[1] == "llama.cpp"
         assert duet.targets[1] == "m"
         assert [(len(r.drafted), r.accepted) for r in right.rounds][:2] == [(0, 0), (4, 2)]
-        assert duet.tally(1).metrics.tested == right.metrics.tested > 0
-        assert duet.tally(1).metrics.alpha is duet.comparison.predicted is None
+        assert duet.lanes[1].tally.metrics.tested == right.metrics.tested > 0
+        assert duet.lanes[1].tally.metrics.alpha is duet.comparison.predicted is None
         sentence, same = server_texts((left, right), greedy=True, same_prompt=True)
         assert sentence == "they part at character 1; texts compared: a server gives no token ids"
         assert same is None
@@ -170,10 +170,10 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
     with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}) as server:
         duet = duet_of(server.url, max_tokens=LONG)
         duet.send("the quick brown fox")
-        wait(duet, lambda: (reply := duet.reply(0)) is not None and bool(reply.rounds))
+        wait(duet, lambda: (reply := duet.lanes[0].reply) is not None and bool(reply.rounds))
         duet.stop()
         wait(duet, lambda: duet.done)
-        assert [reply.reason for reply in map(duet.reply, (0, 1))] == [FinishReason.CANCELLED] * 2  # type: ignore[union-attr]
+        assert [reply.reason for reply in (lane.reply for lane in duet.lanes)] == [FinishReason.CANCELLED] * 2  # type: ignore[union-attr]
         assert not [path for path, _ in server.asked if path == CHAT]
 
 

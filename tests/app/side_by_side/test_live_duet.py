@@ -25,10 +25,10 @@ def test_both_lanes_answer_turn_after_turn(duet: Duet) -> None:
     for turn, prompt in enumerate(("abcabcabc", "the same again")):
         ask(duet, prompt)
         assert duet.comparison.identical
-        assert [len(duet.tally(side).tokens) for side in (0, 1)] == [30, 30]
-        assert duet.tally(1).passes <= 30
+        assert [len(duet.lanes[side].tally.tokens) for side in (0, 1)] == [30, 30]
+        assert duet.lanes[1].tally.passes <= 30
         assert [len(conversation.turns) for conversation in duet.conversations] == [turn + 1] * 2
-    assert duet.tally(0).metrics.reused_tokens == duet.tally(1).metrics.reused_tokens
+    assert duet.lanes[0].tally.metrics.reused_tokens == duet.lanes[1].tally.metrics.reused_tokens
     assert duet.gap is None
 
 

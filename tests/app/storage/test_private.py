@@ -62,7 +62,7 @@ def test_a_file_that_is_moved_aside_is_mended(tmp_path: Path) -> None:
 
 def test_settings_and_presets_new_and_old(tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
-    save_settings(file, Settings(temperature=0.5))
+    save_settings(file, Settings(temperature=0.5), ["temperature"])
     Presets(file.parent / "presets").save("mine", Settings())
     assert mode(file) == mode(file.parent / "presets" / "mine.toml") == 0o600
     assert mode(file.parent) == mode(file.parent / "presets") == 0o700
@@ -71,7 +71,7 @@ def test_settings_and_presets_new_and_old(tmp_path: Path) -> None:
     assert load_settings(file)[0].temperature == 0.5
     assert (mode(file), mode(file.parent)) == (0o600, 0o700)
     file.chmod(0o644)
-    save_settings(file, Settings(temperature=0.6))
+    save_settings(file, Settings(temperature=0.6), ["temperature"])
     assert mode(file) == 0o600
 
 

@@ -141,7 +141,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation) == ASK
+        assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation)[0] == ASK
         assert not stage.engine.submitted
         await stage.press(pilot, "enter", "2")
         assert [request.sampling.temperature for request in stage.engine.submitted] == [0.0]

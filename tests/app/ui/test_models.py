@@ -129,7 +129,8 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
         before = stage.app.chat_screen.writing.gauge.usage
         await stage.send(pilot, "/model qwen3-1.7b")
         _, engine = models.made[0]
-        monkeypatch.setattr(engine, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
+        stepper = stage.app.chat_screen.stepping.stepper
+        monkeypatch.setattr(stepper, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
         await stage.ready(pilot)
         usage = stage.app.chat_screen.writing.gauge.usage
         assert before.history != usage.history == 77

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
 from tests.app.recorded import RecordedEngine
@@ -83,6 +84,13 @@ async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
         assert "γ  –" in card
         assert "α   " not in said(stage, Speed)
         assert any("τ 2.0" in line for line in lines_of(stage))
+
+
+async def test_a_pause_after_a_token_of_unknown_fate_says_what_came(tmp_path: Path) -> None:
+    stage = stage_of(tmp_path, Totals("r", 2.0, 9, 6, 3, 7, 4))
+    async with stage.started((140, 40), events=3) as pilot:
+        await stage.press(pilot, "ctrl+l", "p")
+        assert "round 2  the target adds “two”" in stage.app.screen.query_one(StepBar).render().plain.replace("␣", "")
 
 
 def _screen(stage: Stage) -> list[str]:

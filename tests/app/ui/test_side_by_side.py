@@ -90,8 +90,8 @@ async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
         await stage.press(pilot, "f8", "f9")
         assert isinstance(stage.app.screen, SideScreen)  # a lane that answers cannot be continued in the chat
         await stage.press(pilot, "escape")
-        assert [reply.reason for reply in map(stage.duet.reply, (0, 1))] == ["cancelled", "cancelled"]  # type: ignore[union-attr]
-        assert stage.duet.reply(0).text  # type: ignore[union-attr]
+        assert [reply.reason for reply in (lane.reply for lane in stage.duet.lanes)] == ["cancelled", "cancelled"]  # type: ignore[union-attr]
+        assert stage.duet.lanes[0].reply.text  # type: ignore[union-attr]
         assert stage.screen.query_one(Composer).text == FOLLOW_UP
 
 
@@ -172,6 +172,6 @@ async def test_an_engine_that_dies_says_so_in_both_lanes(stage: SideStage) -> No
         stage.right.fail("no memory")
         stage.left.die("no memory")
         await stage.settle(pilot)
-        assert [stage.duet.reply(side).message for side in (0, 1)] == ["no memory"] * 2  # type: ignore[union-attr]
+        assert [stage.duet.lanes[side].reply.message for side in (0, 1)] == ["no memory"] * 2  # type: ignore[union-attr]
         await stage.send(pilot)
-        assert stage.duet.reply(0).message == "no memory"  # type: ignore[union-attr]
+        assert stage.duet.lanes[0].reply.message == "no memory"  # type: ignore[union-attr]

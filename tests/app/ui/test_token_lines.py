@@ -68,9 +68,9 @@ def test_special_tokens_of_drafts_are_short_signs(token: str, shown: str) -> Non
 def test_any_text_fits(tokens: list[str], width: int) -> None:
     lines = TokenLines(width)
     for number, token in enumerate(tokens):
-        before = [list(line) for line in lines.lines]
-        dirty = lines.append([(token, Fate.PLAIN)], number)
-        assert [list(line) for line in lines.lines[:dirty]] == before[:dirty]
+        before = [list(line) for line in lines.lines[:-1]]
+        lines.append([(token, Fate.PLAIN)], number)
+        assert lines.lines[: len(before)] == before
     for line in lines.lines:
         # A joiner at the end of one piece joins nothing in the next, so pieces are measured one by one.
         assert sum(cell_len(piece.text) for piece in line) <= width
