@@ -14,7 +14,7 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from specchat.engine import commands
 from specchat.engine.clock import Clock
@@ -27,13 +27,21 @@ from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import check_conversation, encode
 
 if TYPE_CHECKING:
-    from specchat.engine.lanes.worker import LanesWorker
     from specchat.engine.worker.assembly import Assemble, Assembly
-    from specchat.engine.worker.worker import Worker
 
 _POLL_S = 0.5
 _INTERNAL = "the engine stopped on an internal error"
 _Result = TypeVar("_Result")
+
+
+class _Serves(Protocol):
+    """Worker of the engine's thread: `engine.worker.worker.Worker`, or `LanesWorker`."""
+
+    def run(self, assemble: Assemble) -> None:
+        """Load the models, then serve until closed."""
+
+    def fail(self, message: str) -> None:
+        """Finish every open request with an error."""
 
 
 class Engine:
@@ -266,7 +274,7 @@ class Engine:
                 self.cancel(request.request_id)
 
     def _main(self) -> None:
-        worker: Worker | LanesWorker | None = None
+        worker: _Serves | None = None
         try:
             self.outbox.put(Loading("import", "starting the engine", None, self.clock()))
             with _import_of_torch():
@@ -280,7 +288,7 @@ class Engine:
         del worker
         _free_gpu_memory()
 
-    def _make_worker(self) -> Worker | LanesWorker:
+    def _make_worker(self) -> _Serves:
         from specchat.engine.worker.worker import Worker
 
         return Worker(self.config, self._commands, self.outbox, self.clock, self._on_ready, partial(self._end, 0))
@@ -294,7 +302,7 @@ class Engine:
         self.outbox.put(ready)
         self._settled.set()
 
-    def _die(self, worker: Worker | LanesWorker | None, error: BaseException | None) -> None:
+    def _die(self, worker: _Serves | None, error: BaseException | None) -> None:
         """Fail open requests, and emit `Died` after an error; the worker may be in any state."""
         message = _reason(error)
         with self._lock:
