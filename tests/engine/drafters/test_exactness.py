@@ -176,7 +176,7 @@ def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
     with closing(made.engine):
         monkeypatch.setattr(GrowingTrees, "c_for", fail)
         plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))
-        events = list(made.engine.stream(made.ask(1, drafter, None, Sampling())))
+        events = list(made.engine.stream(made.ask(1, drafter, 4, Sampling())))
     told = [event.text for event in events if isinstance(event, Notice)]
     assert told == [f"the {drafter} drafter failed (it has no leaves): this reply continues without drafts"]
     assert ids_of(events) == plain
