@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from operator import mul
 from typing import Any, Final
@@ -68,6 +69,8 @@ class Experience:
         self._tests = dict.fromkeys(self.priors, 0)
         self._calibrated = bool(profile.expected_rates)
         self.methods = profile.methods
+        self.method_of = [(bucket, self._method(bucket)) for bucket in sorted(self.priors)]
+        """Every bucket, in ascending order, with the index of its method."""
         self._counts = [(_TRUST, _TRUST)] * len(self.methods)
         """Accepted and expected tokens, by method."""
         self.gain: dict[int, float] = {}
@@ -99,8 +102,11 @@ class Experience:
         """Move a bucket's prior towards the belief of a row that has just been updated."""
         first, late = _LEARN
         self._tests[bucket] += 1
-        target = _mixed(belief, self._first[bucket], _UNLEARNED)
-        self.priors[bucket] = _mixed(self.priors[bucket], target, max(late, first / (1 + first * self._tests[bucket])))
+        weight = max(late, first / (1 + first * self._tests[bucket]))
+        self.priors[bucket] = [
+            prior + weight * (new + _UNLEARNED * (old - new) - prior)
+            for prior, new, old in zip(self.priors[bucket], belief, self._first[bucket], strict=True)
+        ]
 
     def factor(self, bucket: int) -> float:
         """Accepted / expected tokens of the bucket's method, at most 1: each bucket by itself is tested rarely."""
@@ -146,7 +152,7 @@ class AcceptanceModel:
         self._round = 0
         """Rounds since `_fade`."""
         self._means = {bucket: _means(belief) for bucket, belief in self._beliefs.items()}
-        """By bucket, E[αⁿ] as far as asked for, at least up to n = 1."""
+        """By bucket, E[αⁿ] as far as asked for, at least up to n = 2."""
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
         self._rates: tuple[list[float], dict[int, float], dict[int, float]] | None = None
@@ -172,11 +178,9 @@ class AcceptanceModel:
         self._fade()
         factors = self.experience.factors
         if self._rates is None or factors != self._rates[0]:
-            rates, again = dict[int, float](), dict[int, float]()
-            for bucket in sorted(self._means):
-                factor = factors[bisect_right(self.experience.methods, bucket) - 1]
-                once = self._mean_power(bucket, 1)
-                rates[bucket], again[bucket] = once * factor, self._mean_power(bucket, 2) / once * factor
+            means = [(bucket, self._means[bucket], factors[method]) for bucket, method in self.experience.method_of]
+            rates = {bucket: mean[1] * factor for bucket, mean, factor in means}
+            again = {bucket: mean[2] / mean[1] * factor for bucket, mean, factor in means}
             self._rates = factors, rates, again
         return self._rates[1:]
 
@@ -221,8 +225,8 @@ class AcceptanceModel:
         self.experience.calibrate(verified.buckets[0], len(accepted), expected)
         for bucket in set(tested):
             hits, misses = accepted.count(bucket), rejected.count(bucket)
-            weights = [b * r**hits * (1 - r) ** misses for b, r in zip(self._beliefs[bucket], _RATES, strict=True)]
-            self._believe(bucket, _normalised(weights))
+            likelihood = _likelihood(hits, misses)
+            self._believe(bucket, _normalised(list(map(mul, self._beliefs[bucket], likelihood))))
             self.experience.learn(bucket, self._beliefs[bucket])
 
     def _fade(self) -> None:
@@ -252,8 +256,14 @@ def _fading(count: float) -> float:
 
 
 def _means(belief: Sequence[float]) -> list[float]:
-    """E[αⁿ] for n = 0 and 1."""
-    return [sum(belief), sum(map(mul, belief, _RATES))]
+    """E[αⁿ] for n = 0, 1 and 2."""
+    return [sum(belief), sum(map(mul, belief, _RATES)), sum(map(mul, belief, _POWERS[2]))]
+
+
+@lru_cache(maxsize=256)
+def _likelihood(hits: int, misses: int) -> Sequence[float]:
+    """Of so many accepted and rejected tokens, at each rate."""
+    return [rate**hits * (1 - rate) ** misses for rate in _RATES]
 
 
 def _around(rate: float | None) -> list[float]:

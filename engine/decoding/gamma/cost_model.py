@@ -37,9 +37,9 @@ _WINDOW = 15
 """Measurements per median."""
 _UNKNOWN_STEP = 0.05
 """Time of a draft step / time of a plain pass, of a drafter that has not run: low enough to be tried."""
-_WAITING = 32
+_WAITING = 128
 """Passes after which the curves are updated at the latest: together they take less time than one by one."""
-_REFRESH = 1 / 32, 48
+_REFRESH = 1 / 16, 128
 """Measurements after which `RoundCosts` are computed again: a share of all so far, and the maximum."""
 _RARITY = 6
 """Of n passes √(n / this) have to be plain: seldom enough to cost little, and ever more seldom."""
