@@ -160,11 +160,11 @@ class SpecChat(App[None]):
         """Use this session."""
         self.actions.connect(session)
         notices = [*session.notices, *own_files(self, session.settings_file)]
+        try:  # also that of the start, which may be in a file of the user
+            self._theme_choice.change(session.settings.theme if session.settings else self._theme_choice.first)
+        except UsageError as error:
+            notices.append(str(error))
         if session.settings is not None:
-            try:
-                self._theme_choice.change(session.settings.theme)
-            except UsageError as error:
-                notices.append(str(error))
             self.chat_screen.transcript.rejected = session.settings.rejected
             self.chat_screen.show_view(session.settings.view or WATCH)
         if notices:

@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import Session
+from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import CHAT
 from specchat.app.sources.player import Player
@@ -50,7 +51,8 @@ def _drawn(
     player: Player, theme: str, size: tuple[int, int], draw: Callable[[SpecChat, Pilot[Any]], Awaitable[str]]
 ) -> str:
     drawn: list[str] = []
-    app = SpecChat(lambda: Session(player), player=player, theme=theme)
+    session = Session(player, settings_file=settings_file())  # next to which are the user's themes
+    app = SpecChat(lambda: session, player=player, theme=theme)
     app.animation_level = "none"
 
     async def pilot_it(pilot: Pilot[Any]) -> None:

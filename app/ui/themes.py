@@ -115,6 +115,8 @@ class ThemeChoice:
 
     def __init__(self, app: App[None], theme: str) -> None:
         self._app = app
+        self.first = theme
+        """The theme of the start; the user's own are registered later."""
         app.register_theme(DARK)
         app.register_theme(LIGHT)
         own = theme or DARK.name

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from specchat.app.cli.main import FAILED, run
+from specchat.app.paths import settings_file
 from specchat.app.storage.store import Store
 from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import TRACES, trace
@@ -50,6 +51,17 @@ def test_a_screenshot_is_the_end_of_the_trace(home: Path, capsys: pytest.Capture
     assert "specchat replay" in text
     assert "token limit" in text
     assert "#2e3440" in (home / "code.svg").read_text().lower()  # nord's ground
+
+
+def test_a_screenshot_has_the_colours_of_a_theme_of_the_user(home: Path) -> None:
+    own = settings_file().parent / "themes" / "moss.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('primary = "#7a9b57"\nbackground = "#10180c"\n')
+    assert run(["screenshot", CODE, "--out", "named.svg", "--theme", "moss"]) == 0
+    settings_file().write_text('theme = "moss"\n')
+    assert run(["screenshot", CODE, "--out", "kept.svg"]) == 0
+    for name in ("named.svg", "kept.svg"):
+        assert "#10180c" in (home / name).read_text().lower()
 
 
 @pytest.mark.usefixtures("chats")
