@@ -10,10 +10,12 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, Mis
 
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
+from specchat.engine.backends.token_product import use_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
+from specchat.engine.device import gpu
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.models.packed import gpu_layers
 from tests.engine.scored import make_static
@@ -144,8 +146,12 @@ def test_where_the_kernel_fails_torchs_attention_does(
 @pytest.mark.parametrize("device", DEVICES)
 @torch.inference_mode()
 @pytest.mark.slow
-def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(device: str) -> None:
+def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
+    monkeypatch.setattr(gpu, "has_triton", lambda _: True)
+    assert use_kernel(model.model) is None
     assert compile_layers(model.model)
     model.in_place = True
     compiled, plain = make_static(model, capture=device == "cuda", compiled=True), make_static(other)
