@@ -11,7 +11,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.models.catalog import PRESETS, Preset, hub_folder, is_hub_id
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, fetch_from_hub
 from specchat.engine.models.machine import has_gpu
-from specchat.engine.models.resolve import is_gguf, resolve
+from specchat.engine.models.resolve import check_named, is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
@@ -25,8 +25,9 @@ def downloads(config: EngineConfig) -> dict[str, int]:
     """Bytes that must be downloaded before a configuration can be loaded, by model; a preset with its drafter.
 
     Raises:
-        EngineError: the hub does not answer, or has no such model.
+        EngineError: the target's name is that of no model, or the hub does not answer, or has none.
     """
+    check_named(config.target, ModelStore(config.models))
     return {name: size() for name, size in _absent(config)}
 
 

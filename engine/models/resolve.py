@@ -41,8 +41,7 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
     Raises:
         EngineError: `spec` names no model, or the model cannot be fetched or is not supported.
     """
-    if not spec.strip():
-        raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
+    check_named(spec, store)
     if spec in PRESETS and isinstance(source := PRESETS[spec].source, str):
         return _from_hub(source, store, progress)
     if spec in PRESETS:
@@ -55,8 +54,21 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
         return Checkpoint.open(path).folder
     if path.is_file() or spec.lower().endswith(_GGUF):
         return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
-    if HUB_ID.fullmatch(spec):
-        return _from_hub(spec, store, progress)
+    return _from_hub(spec, store, progress)
+
+
+def check_named(spec: str, store: ModelStore) -> None:
+    """Check that a name is that of a model; whether the hub has it shows when it is fetched.
+
+    Raises:
+        EngineError: it is no preset, stored model, folder, GGUF file or hub id.
+    """
+    if not spec.strip():
+        raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
+    if spec in PRESETS or spec.lower().endswith(_GGUF) or HUB_ID.fullmatch(spec):
+        return
+    if store.find(spec) is not None or Path(spec).expanduser().exists():
+        return
     if os.sep in spec or spec.startswith("~"):
         raise EngineError(f"there is no file or folder {spec}: check the path")
     near = difflib.get_close_matches(spec.lower(), PRESETS, n=1, cutoff=0.5)

@@ -36,6 +36,8 @@ class ModelActions(ActionGroup):
     """Downloads of this run, by model."""
     _unloaded = False
     _switching = False
+    _chosen: Settings | None = None
+    """Settings whose models are being loaded; they are stored once these are ready."""
 
     def __post_init__(self) -> None:
         self._controls.reload = self.reload
@@ -238,9 +240,8 @@ class ModelActions(ActionGroup):
             return
         self.source, self._unloaded, self._switching = source, False, False
         self._scope.requests.switch(self._scope.screen.stepping.through(source), settings)
+        self._chosen = settings
         source.start()
-        if self._scope.preferences is not None:
-            self._scope.preferences.remember(settings, ["target", "draft", "drafter", "context"])
 
     @in_background("models")
     async def _unload(self, before: Source | None, settings: Settings) -> None:
@@ -297,6 +298,9 @@ class ModelActions(ActionGroup):
         self._scope.requests.fail(sentence)
 
     def _become_ready(self, ready: engine.Ready) -> None:
+        if self._scope.preferences is not None and self._chosen is not None:
+            self._scope.preferences.remember(self._chosen, ["target", "draft", "drafter", "context"])
+        self._chosen = None
         slots = ready.slots or self._scope.loaded.slots  # another server may not say
         self._scope.loaded = replace(ready, slots=slots)
         if self._scope.requests.settings is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from specchat.engine.request import gamma_text
 from specchat.engine.tools.lossless.checks import FALSE_ALARM, Divergence, GreedyCheck, SampledCheck
@@ -56,7 +56,7 @@ class VerificationReport:
             name: [{"passed": check.passed, **asdict(check)} for check in each]
             for name, each in (("greedy", self.greedy), ("sampled", self.sampled))
         }
-        figures = {"passed": self.passed, **asdict(self), **checks}
+        figures = {"passed": self.passed, **asdict(replace(self, decode=str)), **checks}  # a tokenizer cannot be copied
         del figures["decode"]
         return json_report("verify", figures)
 

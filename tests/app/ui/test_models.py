@@ -18,7 +18,7 @@ from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine import Counted, EngineConfig, Round, to_json
+from specchat.engine import Counted, Died, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
@@ -90,6 +90,34 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
     again = Stage(stage.database.parent)
     assert [m.model for m in again.store.messages(1) if m.role == "assistant"] == ["smollm2-135m", "qwen3-1.7b"]
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
+
+
+async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
+    models = Models(tmp_path)
+    stage = models.stage
+    async with stage.started(WIDE) as pilot:
+        await stage.send(pilot, "/model nope")
+        await stage.settle(pilot)
+        assert any("no model is called 'nope'" in notice for notice in stage.said)
+        assert not models.first.closed
+        assert models.made == []
+
+
+async def test_a_model_is_the_next_start_s_once_it_is_ready(models: Models, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "settings.toml"
+    stage = models.stage
+    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, settings_file=file)
+    async with stage.started(WIDE) as pilot:
+        await stage.send(pilot, "/model smollm2-135m nope")
+        await stage.settle(pilot)
+        models.made[0][1]._out.append(Died("there is no draft model nope", 0.0))
+        await stage.settle(pilot)
+        await stage.send(pilot, "/model qwen3-1.7b none")
+        await stage.settle(pilot)
+        assert load_settings(file)[0] == Settings()
+        stage.engine.become_ready()
+        await stage.settle(pilot)
+    assert load_settings(file)[0].target == "qwen3-1.7b"
 
 
 async def test_each_model_has_the_settings_that_it_had_last(models: Models, tmp_path: Path) -> None:
