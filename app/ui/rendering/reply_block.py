@@ -65,8 +65,8 @@ class ReplyBlock(Block):
             if changed is None and same_notes and not self._touched and not reply.thought.running:
                 return None
         self._touched = False
-        if self._wrapping != self._wrapped_as or reply.stepping != self._stepping:
-            self._wrap_anew()
+        if self._wrapping != self._wrapped_as or reply.stepping or self._stepping:
+            self._wrap_anew()  # also without the tokens of a round that is being stepped through
         dirty = 0 if self._stage is None else self.height - len(self._notes) - 2
         before, self._title = self._title, thought_title(reply, opened=self._thoughts) if self._titled else ""
         if self._title:

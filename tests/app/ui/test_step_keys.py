@@ -38,6 +38,17 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
         assert not reply.running
 
 
+async def test_pending_tokens_are_drawn_once(stage: Stage) -> None:
+    """However often the reply is drawn while they are pending: here another token is selected."""
+    async with answering(stage, 7) as (pilot, screen):
+        await stage.press(pilot, "ctrl+l", "p")
+        await to_draft(stage, pilot)
+        shown = screen.transcript.all_lines()[0]
+        await stage.press(pilot, "left", "left", "right")
+        again = screen.transcript.all_lines()[0]
+        assert [line.text for line in again] == [line.text for line in shown]
+
+
 async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
     """After steps the transcript is the same as without them."""
     async with answering(stage, 7) as (pilot, _screen):
