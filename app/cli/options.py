@@ -148,20 +148,26 @@ _ATTACH = "Use a server of the OpenAI protocol; --target names one of its models
 Attach = Annotated[str | None, opt("--attach", "URL", _ATTACH, MODEL)]
 
 
-def _known_theme(name: str | None) -> str | None:
-    """The value of `--theme`.
+def known_theme(name: str | None) -> str | None:
+    """The name of a theme; None and the empty name are specchat's own.
 
     Raises:
+        SettingsError: it is that of a file which is no theme.
         UsageError: there is no such theme.
     """
-    if name is not None:
+    if name:
+        from specchat.app.ui.own_files import own_themes, read_theme
         from specchat.app.ui.themes import check_theme
 
-        check_theme(name, (path.stem for path in (settings_file().parent / "themes").glob("*.toml")))
+        themes, _ = own_themes(settings_file())
+        names = [theme.name for theme in themes]
+        if name not in names and (file := settings_file().parent / "themes" / f"{name}.toml").exists():
+            read_theme(file)
+        check_theme(name, names)
     return name
 
 
-Theme = Annotated[str | None, opt("--theme", "NAME", "Colours; default: those of the settings.", callback=_known_theme)]
+Theme = Annotated[str | None, opt("--theme", "NAME", "Colours; default: those of the settings.", callback=known_theme)]
 SetUpLeft = Annotated[str | None, opt("--left", "SETUP", "Left lane: DRAFTER[:gamma=N|auto,draft=MODEL,target=MODEL].")]
 SetUpRight = Annotated[str | None, opt("--right", "SETUP", "Right lane; default: the best drafter.")]
 Exact = Annotated[bool, opt("--exact", None, "Batch-invariant target passes: bit-identical texts, slightly slower.")]

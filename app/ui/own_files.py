@@ -32,13 +32,21 @@ def own_files(app: App[Any], settings_file: Path | None) -> list[str]:
     keys, wrong = changed_keys(settings_file)
     changed, unusable = keymap(keys)
     app.set_keymap(changed)
-    sentences = [f"{settings_file.name}: {sentence}" for sentence in (*wrong, *unusable)]
+    themes, unreadable = own_themes(settings_file)
+    for theme in themes:
+        app.register_theme(theme)
+    return [*(f"{settings_file.name}: {sentence}" for sentence in (*wrong, *unusable)), *unreadable]
+
+
+def own_themes(settings_file: Path) -> tuple[list[Theme], list[str]]:
+    """The themes in the folder of the settings file; a sentence for each file that is none."""
+    themes, sentences = list[Theme](), list[str]()
     for path in sorted((settings_file.parent / "themes").glob("*.toml")):
         try:
-            app.register_theme(read_theme(path))
+            themes.append(read_theme(path))
         except SettingsError as error:
             sentences.append(str(error))
-    return sentences
+    return themes, sentences
 
 
 def read_theme(path: Path) -> Theme:

@@ -163,7 +163,7 @@ def screenshot(
 def _theme(given: str | None) -> str:
     from specchat.app.settings.settings_file import load_settings
 
-    return given or load_settings(settings_file())[0].theme
+    return given or options.known_theme(load_settings(settings_file())[0].theme) or ""
 
 
 def refuse_existing(path: Path) -> None:

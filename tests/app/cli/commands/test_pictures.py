@@ -64,6 +64,25 @@ def test_a_screenshot_has_the_colours_of_a_theme_of_the_user(home: Path) -> None
         assert "#10180c" in (home / name).read_text().lower()
 
 
+@pytest.mark.parametrize(
+    ("name", "told"), [("fern", "theme 'fern' is not known"), ("bark", "primary is missing"), ("soil", "[fates]")]
+)
+def test_a_theme_that_cannot_be_drawn_is_no_picture(
+    name: str, told: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = settings_file().parent / "themes"
+    folder.mkdir(parents=True)
+    (folder / "fern.toml").write_text('name = "moss"\nprimary = "#7a9b57"\n')
+    (folder / "bark.toml").write_text("dark = true\n")
+    (folder / "soil.toml").write_text('primary = "red"\nfates = "blue"\n')
+    for options in (["--theme", name], []):
+        settings_file().write_text(f'theme = "{name}"\n')
+        assert run(["screenshot", CODE, "--out", "code.svg", *options]) == FAILED
+        assert told in capsys.readouterr().err
+        assert not (home / "code.svg").exists()
+    assert run(["screenshot", CODE, "--out", "code.svg", "--theme", "moss"]) == 0
+
+
 @pytest.mark.usefixtures("chats")
 def test_the_newest_chat_goes_to_stdout_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export"]) == 0
