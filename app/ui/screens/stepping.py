@@ -67,7 +67,8 @@ class Stepping:
         if self.stepper.paused:
             reply = self._inspection.reply
             last = reply.rounds[-1] if reply.rounds and reply.running else None
-            self._screen.widgets.step_bar.show(self.stepper.shown, last)
+            ended = self.player is None and bool(reply.rounds) and not reply.running
+            self._screen.widgets.step_bar.show(self.stepper.shown, last, ended=ended)
 
     def move(self, what: str, steps: int = 1) -> None:
         """Move through the trace: one of the moves in the table of actions."""

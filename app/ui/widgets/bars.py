@@ -178,11 +178,12 @@ class StepBar(StyledWidget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"step-bar--sign", "step-bar--quiet", "step-bar--strong"}
     _steps: Steps = ()
     _last: Round | None = None
+    _ended = False
 
-    def show(self, steps: Steps, last: Round | None) -> None:
-        """Show these parts of rounds; `last` is the previous round."""
-        if (steps, last) != (self._steps, self._last):
-            self._steps, self._last = steps, last
+    def show(self, steps: Steps, last: Round | None, *, ended: bool) -> None:
+        """Show these parts of rounds; `last` is the previous round of a reply that has not ended."""
+        if (steps, last, ended) != (self._steps, self._last, self._ended):
+            self._steps, self._last, self._ended = steps, last, ended
             self.refresh()
 
     def render(self) -> Text:
@@ -198,7 +199,8 @@ class StepBar(StyledWidget):
         elif self._last is not None:
             line.append_text(_ending(self._last))
         else:
-            line.append("no round runs until you step (s) or resume (p)", self.style_of("step-bar--quiet"))
+            waits = "this reply has ended: the next one" if self._ended else "the next round"
+            line.append(f"{waits} waits until you step (s) or resume (p)", self.style_of("step-bar--quiet"))
         return line
 
 

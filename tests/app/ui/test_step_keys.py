@@ -36,6 +36,8 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
         assert not bar.display
         await stage.give(pilot)
         assert not reply.running
+        await stage.press(pilot, "s")
+        assert "this reply has ended" in bar.render().plain
 
 
 async def test_pending_tokens_are_drawn_once(stage: Stage) -> None:
