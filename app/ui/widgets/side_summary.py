@@ -147,7 +147,7 @@ def order_text(order: Order, *, observed: bool = False) -> str:
         return f"the server is asked when the left lane has ended · {BY_STREAM}"
     if order is Order.SEQUENTIAL:
         return "one after the other · each clock counts its own lane only"
-    return "the slower lane gets the next round · each clock counts its own lane only"
+    return "the lane with less time runs next · each clock counts its own lane only"
 
 
 HINT = "with --exact no token depends on the rest of the batch, so rounding cannot change the texts"
