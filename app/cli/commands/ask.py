@@ -69,8 +69,8 @@ def answer(
         if options.get("thinking") is None:
             settings = settings.with_thinking(turn.thinking)
     question.request(settings, messages)  # refused before the models are loaded
+    engine = attached(attach, options.get("target")) if attach else make_engine(settings)
     with TraceWriter(trace) if trace else nullcontext() as writer:
-        engine = attached(attach, options.get("target")) if attach else make_engine(settings)
         try:
             ready = load(engine)
         except BaseException:
