@@ -65,7 +65,7 @@ def disk_errors(folder: Path, purpose: str) -> Iterator[None]:
                 f"{purpose} stopped because the disk of {folder} is full: make room, or set SPECCHAT_HOME to a "
                 "folder on a larger disk, then try again"
             ) from error
-        if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if number in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT):
             raise EngineError(
                 f"{purpose} cannot write to {folder} ({os.strerror(number)}): set SPECCHAT_HOME to a folder of yours"
             ) from error

@@ -83,6 +83,12 @@ def test_a_store_that_is_a_file_is_one_sentence(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that holds no folders of users")
+def test_a_place_for_no_folder_is_named() -> None:
+    with pytest.raises(EngineError, match="cannot write to /proc/none"), ModelStore(Path("/proc/none")).building("one"):
+        pass
+
+
 def test_a_full_disk_at_the_last_step_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
