@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
@@ -24,13 +24,18 @@ def sha256_of(path: Path) -> str:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of the files under a folder; files that are being removed count as 0."""
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                total += (Path(root) / name).stat().st_size
-    return total
+    """Bytes allocated to the files under a folder; files that are being removed count as 0."""
+    return sum(_allocated(Path(root) / name) for root, _, names in os.walk(folder) for name in names)
+
+
+def _allocated(path: Path) -> int:
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0
+    # A download may reserve its full length first: count allocated blocks only.
+    blocks: int | None = getattr(stat, "st_blocks", None)
+    return stat.st_size if blocks is None else min(stat.st_size, blocks * 512)
 
 
 def require_space(folder: Path, needed: int, purpose: str) -> None:
