@@ -49,7 +49,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return launch(x, weight, bias)
 
 
-def use_kernel(network: nn.Module) -> str | None:
+def use_token_kernel(network: nn.Module) -> str | None:
     """Make the linear layers of a network on a GPU use the kernel; returns why they cannot, or None."""
     layers = [module for module in network.modules() if type(module) is nn.Linear]
     layers = [layer for layer in layers if gpu.has_triton(layer.weight.device)]

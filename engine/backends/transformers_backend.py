@@ -83,13 +83,14 @@ class TransformersBackend(TensorBackend):
         self.device: torch.device = model.device
         self.vocabulary = int(self.config.vocab_size)
         on_gpu = self.device.type == "cuda"
-        self._other_products: str | None = None
+        self._no_token_kernel: str | None = None
+        """What prevents the use of `engine.backends.token_product` on a GPU; None if nothing does."""
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
             torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, 0.4 s each time
             fingerprint(model)  # of the weights by the names that they have now
             join_layers(model)
-            self._other_products = token_product.use_kernel(model)
+            self._no_token_kernel = token_product.use_token_kernel(model)
         self.context = context
         self.short_context = fix_longrope(model, context, self)
         folds = _use_slot_attention(model, self.config)
@@ -125,7 +126,7 @@ class TransformersBackend(TensorBackend):
         reasons = {
             "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
             "its attention kernel cannot be used": self._not_in_place,
-            "its kernel for products of one token cannot be used": self._other_products,
+            "its kernel for products of one token cannot be used": self._no_token_kernel,
             "its layers cannot be compiled": passes and passes.not_compiled,
             "its passes are not captured as CUDA graphs": self.device.type == "cuda"
             and self.states

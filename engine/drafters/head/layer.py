@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from specchat.engine.backends.token_product import use_kernel
+from specchat.engine.backends.token_product import use_token_kernel
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -216,7 +216,7 @@ def pack_head(head: nn.Module, target: LoadedModel | PackedModel, codes: str = "
     size = sum(weight.nbytes for weight in head.parameters())
     size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
     pack(head)
-    use_kernel(head)
+    use_token_kernel(head)
     return size
 
 

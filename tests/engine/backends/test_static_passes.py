@@ -10,7 +10,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, Mis
 
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
-from specchat.engine.backends.token_product import use_kernel
+from specchat.engine.backends.token_product import use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
@@ -151,7 +151,7 @@ def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(
 ) -> None:
     model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
     monkeypatch.setattr(gpu, "has_triton", lambda _: True)
-    assert use_kernel(model.model) is None
+    assert use_token_kernel(model.model) is None
     assert compile_layers(model.model)
     model.in_place = True
     compiled, plain = make_static(model, capture=device == "cuda", compiled=True), make_static(other)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from specchat.engine.backends import token_product
-from specchat.engine.backends.token_product import TokenLinear, multiply, use_kernel
+from specchat.engine.backends.token_product import TokenLinear, multiply, use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device import gpu
 from tests.engine.backends.triton_kernels import CAPABILITIES, DEVICES, DTYPES, NEEDS_COMPILER, shared_memory
@@ -64,7 +64,7 @@ def test_the_kernel_computes_passes_over_one_token(monkeypatch: pytest.MonkeyPat
     other = nn.Linear(16, 8)
     other.load_state_dict(layer.state_dict())
     asked.clear()
-    assert use_kernel(layer) is None
+    assert use_token_kernel(layer) is None
     for x in (torch.randn(1, 1, 16), torch.randn(1, 2, 16), torch.randn(2, 1, 16), torch.randn(16)):
         torch.testing.assert_close(layer(x), other(x))
     assert asked[1:] == [(1, 1, 16), (16,)], "after the check"
@@ -80,7 +80,7 @@ def test_a_kernel_that_fails_is_not_used(broken: str, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(token_product, "multiply", instead)
     layer = nn.Linear(16, 8)
-    assert use_kernel(layer) == {"raises": "no such instruction", "wrong": "its results are wrong"}[broken]
+    assert use_token_kernel(layer) == {"raises": "no such instruction", "wrong": "its results are wrong"}[broken]
     assert type(layer) is nn.Linear
 
 
