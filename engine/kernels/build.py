@@ -21,7 +21,7 @@ _FLAGS = [
     *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
     *("-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized"),
 ]
-_X86 = ["-mavx2", "-mfma", "-mf16c"]
+_X86 = ["-mavx2", "-mfma", "-mf16c", "-mprfchw"]
 _AVX512 = [
     *_X86,
     *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"),

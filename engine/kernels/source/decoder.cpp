@@ -21,19 +21,6 @@ int64_t last_cache() {
     return (kilobytes > 0 ? kilobytes : 32 << 10) << 10;
 }
 
-// Copies a column of a block of one head to another.
-void copy_column(const sk_cache& cache, int64_t size, int64_t block, int64_t column, int64_t to_block, int64_t to_column) {
-    const auto copy = [&](auto* keys, auto* values) {
-        for (int64_t d = 0; d < size; d++)
-            keys[(to_block * size + d) * kCacheBlock + to_column] = keys[(block * size + d) * kCacheBlock + column];
-        std::copy_n(values + (block * kCacheBlock + column) * size, size, values + (to_block * kCacheBlock + to_column) * size);
-    };
-    if (!cache.key_scales) return copy((uint16_t*)cache.keys, (uint16_t*)cache.values);
-    copy((int8_t*)cache.keys, (int8_t*)cache.values);
-    for (float* scales : {cache.key_scales, cache.value_scales})
-        scales[to_block * kCacheBlock + to_column] = scales[block * kCacheBlock + column];
-}
-
 }  // namespace
 
 Decoder::Decoder(const sk_model& model)
@@ -107,190 +94,23 @@ void Decoder::embed(const sk_batch& batch) {
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value) ||
                        wants_codes(layer.mixer_gate);
+    fetch(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
-    project(layer);
+    project(layer, index, batch);
     switch (layer.mixer) {
         case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
         case SK_DELTA_NET: delta_net(layer, index, batch); break;
-        default:
-            rotate_and_store(layer, index, batch);
-            attend(layer, batch);
-            attention_out(layer);
+        default: attend(layer, batch); attention_out(layer);
     }
     layer.router.rows ? experts(layer) : mlp(layer);
     if (layer.input_gate.rows) add_input(layer, index);
     if (layer.scale != 1.0f)
         each_token(pool_, tokens_,
                    [&](int64_t t) { kernels_->scale(states_.get() + t * model_.hidden, model_.hidden, layer.scale); });
-}
-
-// Queries, keys, values and gates of all tokens.
-void Decoder::project(const sk_layer& layer) {
-    struct Part {
-        const sk_matrix& matrix;
-        const float* bias;
-        float* out;
-    };
-    const Part parts[] = {{layer.query, layer.query_bias, queries_.get()},
-                          {layer.key, layer.key_bias, keys_new_.get()},
-                          {layer.value, layer.value_bias, values_new_.get()},
-                          {layer.mixer_gate, nullptr, gates_.get()}};
-    int64_t total = 0;
-    for (const Part& part : parts) total += panels(part.matrix.rows);
-    const int64_t share = panels_per_piece(pool_, total);
-    const Inputs inputs = normed_.inputs();
-    auto piece = [&](int64_t i, int) {
-        int64_t first = i * share, last = std::min(total, first + share);
-        for (const Part& part : parts) {
-            const int64_t own = panels(part.matrix.rows), to = std::min(last, own);
-            if (first < to)
-                kernels_->linear(part.matrix, inputs, first, to, 0, tokens_,
-                                 part.bias ? part.bias : nullptr, false, part.out + first * kPanel, part.matrix.rows);
-            first = std::max<int64_t>(first - own, 0);
-            last -= own;
-            if (last <= 0) break;
-        }
-    };
-    pool_.each((total + share - 1) / share, piece);
-}
-
-// Norms and turns queries and keys, and writes keys and values into the cache.
-void Decoder::rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const int64_t size = layer.head_size, width = layer.key.rows, key_heads = layer.key_heads;
-    const int64_t heads = model_.heads / key_heads;
-    const sk_rope& rope = ropes_[size_t(layer.rope)];
-    // A column of keys is spread over a whole block, so that one thread writes to it.
-    auto piece = [&](int64_t i, int) {
-        const CacheRun& run = runs_[size_t(i / key_heads)];
-        const int64_t key_head = i % key_heads;
-        for (int64_t t = run.first; t < run.first + run.count; t++) {
-            const float* cosines = rope.cosines + batch.positions[t] * int64_t(rope.pairs);
-            const float* sines = rope.sines + batch.positions[t] * int64_t(rope.pairs);
-            for (int64_t h = 0; h < heads; h++) {
-                float* query = queries_.get() + (t * model_.heads + key_head * heads + h) * size;
-                if (layer.query_norm) kernels_->norm(query, layer.query_norm, model_.epsilon, size, query);
-                kernels_->rotate(query, cosines, sines, rope.pairs);
-                kernels_->scale(query, size, model_.attention_scale);
-            }
-            if (!width) continue;
-            float *key = keys_new_.get() + t * width + key_head * size;
-            float *value = values_new_.get() + t * width + key_head * size;
-            if (!layer.value.rows) memcpy(value, key, size_t(size) * sizeof(float));
-            if (layer.key_norm) kernels_->norm(key, layer.key_norm, model_.epsilon, size, key);
-            if (layer.value_norm) kernels_->norm(value, layer.value_norm, model_.epsilon, size, value);
-            kernels_->rotate(key, cosines, sines, rope.pairs);
-            store(caches_[size_t(index)], size, run.block * key_heads + key_head, batch.columns[t] % kCacheBlock, key, value);
-        }
-    };
-    const int64_t pieces = int64_t(runs_.size()) * key_heads;
-    if (tokens_ > kFewTokens) return pool_.each(pieces, piece);
-    for (int64_t i = 0; i < pieces; i++) piece(i, 0);
-}
-
-// Writes a column of a block of one key head.
-void Decoder::store(const sk_cache& cache, int64_t size, int64_t block, int64_t column, const float* key,
-                    const float* value) {
-    const int64_t place = block * kCacheBlock + column;
-    const auto spread = [&](const auto* from, auto* keys) {
-        for (int64_t d = 0; d < size; d++) keys[block * kCacheBlock * size + d * kCacheBlock + column] = from[d];
-    };
-    if (cache.key_scales) {
-        int8_t codes[kLargestHead];
-        cache.key_scales[place] = kernels_->compress(key, size, codes);
-        spread(codes, (int8_t*)cache.keys);
-        cache.value_scales[place] = kernels_->compress(value, size, (int8_t*)cache.values + place * size);
-    } else {
-        uint16_t halves[kLargestHead];
-        kernels_->halve(key, size, halves);
-        spread(halves, (uint16_t*)cache.keys);
-        kernels_->halve(value, size, (uint16_t*)cache.values + place * size);
-    }
-}
-
-std::string Decoder::move(int32_t slot, const int32_t* sources, int64_t count, int32_t target) {
-    const int64_t columns = int64_t(tables_.width) * kCacheBlock;
-    for (int64_t i = 0; i < count; i++)
-        if (slot < 0 || slot >= tables_.slots || target < 0 || sources[i] < target + i || sources[i] >= columns)
-            return "a column that is moved is not in the cache, or before its target";
-    for (int32_t l = 0; l < model_.layer_count; l++) {
-        const sk_layer& layer = layers_[size_t(l)];
-        const sk_cache& cache = caches_[size_t(l)];
-        if (layer.mixer != SK_ATTENTION || layer.source != l) continue;
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t h = 0; h < layer.key_heads; h++) {
-                const auto head = [&](int64_t column) { return block_of(tables_, slot, column) * layer.key_heads + h; };
-                const int64_t from = sources[i], to = target + i;
-                copy_column(cache, layer.head_size, head(from), from % kCacheBlock, head(to), to % kCacheBlock);
-            }
-    }
-    return "";
-}
-
-void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
-    const int64_t size = layer.head_size, key_heads = layer.key_heads, heads = model_.heads / key_heads;
-    const int64_t head_stride = most_states_ * state_size(size);
-    auto piece = [&](int64_t i, int thread) {
-        const AttentionPiece& work = pieces_[size_t(i / key_heads)];
-        const Row& row = rows_[size_t(work.row)];
-        const int64_t key_head = i % key_heads;
-        Attention task{};
-        const sk_cache& cache = caches_[size_t(layer.source)];
-        const int64_t first = key_head * kCacheBlock * size * (cache.key_scales ? 1 : 2);
-        task.keys = (const char*)cache.keys + first;
-        task.values = (const char*)cache.values + first;
-        if (cache.key_scales) {
-            task.key_scales = cache.key_scales + key_head * kCacheBlock;
-            task.value_scales = cache.value_scales + key_head * kCacheBlock;
-        }
-        task.blocks = row.table;
-        task.block_count = (row.end + kCacheBlock - 1) / kCacheBlock;
-        task.scale_stride = key_heads * kCacheBlock;
-        task.block_stride = task.scale_stride * size;
-        task.queries = queries_.get() + key_head * heads * size;
-        task.query_stride = model_.heads * size;
-        task.heads = heads;
-        task.head_size = size;
-        task.tokens = order_.data() + work.first;
-        task.count = work.count;
-        task.own_first = row.own_first;
-        task.own_count = row.own_last - row.own_first + 1;
-        task.positions = batch.positions;
-        task.columns = batch.columns;
-        task.prefixes = batch.prefixes;
-        task.placed = placed_.data();
-        task.ancestor_offsets = batch.ancestor_offsets;
-        task.ancestors = batch.ancestors;
-        task.sinks = layer.sinks ? layer.sinks + key_head * heads : nullptr;
-        task.window = layer.window;
-        task.cap = model_.attention_cap;
-        task.first_block = work.first_block;
-        task.last_block = work.last_block;
-        task.scratch = scratch_[size_t(thread)].get();
-        task.states = partial_.get() + key_head * heads * head_stride + work.state * state_size(size);
-        task.token_stride = model_.heads * head_stride;
-        task.head_stride = head_stride;
-        kernels_->attend(task);
-    };
-    pool_.each(int64_t(pieces_.size()) * key_heads, piece);
-}
-
-void Decoder::attention_out(const sk_layer& layer) {
-    const int64_t size = layer.head_size, head_stride = most_states_ * state_size(size);
-    const int64_t gates = layer.mixer_gate.rows;
-    attended_.reserve(tokens_, model_.heads * size);
-    each_token(pool_, tokens_, [&](int64_t t) {
-        for (int64_t h = 0; h < model_.heads; h++)
-            kernels_->merge(partial_.get() + (t * model_.heads + h) * head_stride, states_count_[size_t(t)], size,
-                            attended_.token(t) + h * size);
-        if (gates)
-            kernels_->gate(SK_SIGMOID, gates_.get() + t * gates, attended_.token(t), gates, attended_.token(t));
-        if (wants_codes(layer.output)) attended_.quantize(*kernels_, t);
-    });
-    add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);
 }
 
 // states += norm(matrix · from + bias); the norm is optional.
@@ -316,6 +136,7 @@ void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const A
 // The input of the MLP.
 void Decoder::enter_mlp(const sk_layer& layer) {
     const bool codes = wants_codes(layer.gate) || wants_codes(layer.up) || wants_codes(layer.router);
+    fetch(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));

@@ -96,6 +96,7 @@ class Decoder {
     void plan(const sk_batch& batch);
     void plan_rows(const sk_batch& batch);
     void plan_attention(const sk_batch& batch);
+    int64_t pieces_wanted() const;
     void divide(size_t first, size_t last, int64_t block);
     bool shares(const Row& a, const Row& b, int64_t block) const;
     int32_t last_needed(const sk_batch& batch) const;
@@ -103,10 +104,17 @@ class Decoder {
     void embed(const sk_batch& batch);
     void find_inputs(const sk_batch& batch);
     void layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
-    void project(const sk_layer& layer);
-    void rotate_and_store(const sk_layer& layer, int32_t index, const sk_batch& batch);
-    void store(const sk_cache& cache, int64_t size, int64_t block, int64_t column, const float* key, const float* value);
+    void project(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void finish_query(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t head);
+    void finish_key(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t head);
+    void finish_value(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t head);
+    void turn(const sk_layer& layer, const float* head_norm, int64_t position, float* values);
+    void store_key(const sk_layer& layer, int32_t index, int64_t block, int64_t column, const float* key);
+    void store_value(const sk_layer& layer, int32_t index, int64_t block, int64_t column, float* value);
     void attend(const sk_layer& layer, const sk_batch& batch);
+    Attention attention_of(const sk_layer& layer, const sk_batch& batch, const AttentionPiece& piece, int64_t key_head) const;
+    bool is_whole(const sk_layer& layer, int64_t t) const;
+    void merge(const sk_layer& layer, int64_t t, int64_t first, int64_t count);
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void delta_net(const sk_layer& layer, int32_t index, const sk_batch& batch);

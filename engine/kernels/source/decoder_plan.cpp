@@ -112,7 +112,7 @@ void Decoder::plan_attention(const sk_batch& batch) {
     };
     if (!divide_all(true, false))
         divide_all(false, false);
-    else if (int64_t(pieces_.size()) * key_heads_ < pool_.threads() * kPiecesPerThread && !divide_all(true, true))
+    else if (int64_t(pieces_.size()) * key_heads_ < pieces_wanted() && !divide_all(true, true))
         divide_all(true, false);
     states_count_.resize(size_t(tokens_));
     for (const Row& row : rows_)
@@ -120,14 +120,18 @@ void Decoder::plan_attention(const sk_batch& batch) {
             states_count_[size_t(t)] = int32_t(std::max<int64_t>(1, batch.positions[t] / kKeyBlock + 2 - row.joined));
 }
 
+// Those of one row take equally long, so that fewer are enough.
+int64_t Decoder::pieces_wanted() const { return pool_.threads() * kPiecesPerThread / (rows_.size() == 1 ? 2 : 1); }
+
 // The pieces of rows `first` to `last` - 1, which share the blocks before `block`, from there on.
 void Decoder::divide(size_t first, size_t last, int64_t block) {
     for (size_t end; first < last; first = end) {
         const Row& row = rows_[first];
         for (end = first + 1; end < last && shares(row, rows_[end], block);) end++;
-        // Few tokens over few blocks are divided so that all threads have a part of them.
-        const bool few = tokens_ <= kFewTokens && row.blocks() < pool_.threads();
-        const int64_t most = few ? std::max<int64_t>(1, kQueries * key_heads_ / model_.heads) : kAttentionTokens;
+        // Few tokens over few blocks, or of one row, are divided so that all threads have a part of them.
+        const bool few = tokens_ <= kFewTokens && (rows_.size() == 1 || row.blocks() < pool_.threads());
+        const int64_t tile = std::max<int64_t>(1, kQueries * key_heads_ / model_.heads);
+        const int64_t most = few ? std::clamp<int64_t>(tokens_ * key_heads_ / pieces_wanted(), 1, tile) : kAttentionTokens;
         int64_t to = end > first + 1 ? block : row.blocks();
         while (end > first + 1 && shares(row, rows_[end - 1], to)) to++;
         for (size_t r = first; r < end && block == 0; r++) rows_[r].joined = split_ ? 1 : to;

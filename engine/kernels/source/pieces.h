@@ -13,6 +13,11 @@ constexpr int64_t kPiecesPerThread = 6;
 // Up to this many tokens what is done to each of them apart is done by the caller alone: waking up costs more.
 constexpr int64_t kFewTokens = 8;
 
+// Asks for memory that other threads have written, all of it at once.
+inline void fetch(const void* data, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char*)data + at);
+}
+
 inline int64_t panels_per_piece(const ThreadPool& pool, int64_t panels) {
     return std::max<int64_t>(1, panels / (pool.threads() * kPiecesPerThread));
 }
