@@ -11,7 +11,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.paths import heads_folder
-from specchat.engine import CACHE_TYPES, WHEN_FULL, EngineConfig, EngineError, Message, Request, Sampling
+from specchat.engine import CACHE_TYPES, WHEN_FULL, EngineConfig, EngineError, Message, Ready, Request, Sampling
 
 DRAFTERS = (
     "auto", "none", "suffix", "ngram", "copy", "random", "bigram", "unigram", "head", "combined", "model", "model-tree",
@@ -151,6 +151,12 @@ class Settings:
         options = self._shared_with(EngineConfig) | {"draft": self.draft or None}
         config = EngineConfig(models=models, experience=experience, kept=kept, **options)
         return replace(config, heads=(heads_folder(), *config.heads))
+
+    def context_notice(self, ready: Ready) -> str | None:
+        """A sentence where the model reads less text than is set."""
+        if self.context is None or ready.context >= self.context:
+            return None
+        return f"{ready.target} reads at most {ready.context:,} tokens: this is the context"
 
     def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
         """The settings that are options of the engine by the same name."""

@@ -29,8 +29,8 @@ def load_settings(
     """The effective settings, and a message about the file if there is a problem with it.
 
     `options` come from the command line; None means not given. Settings of the target count if `profiled`: not for a
-    server, whose model has another name. A file that cannot be used is moved aside, never overwritten, and the defaults
-    are used instead.
+    server, whose model has another name. Values that are not valid are left out. A file that is not TOML is moved aside,
+    never overwritten, and the defaults are used instead.
 
     Raises:
         SettingsError: an option or a variable has a value that is out of range.
@@ -90,36 +90,53 @@ def stored_settings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any
     """The settings of the file, its profiles, and a message if there is a problem with it."""
     try:
         values = _renamed(read_toml(path))
-        known = {name: _typed(name, value) for name, value in values.items() if name in _KINDS}
-        Settings(**known)
-        profiles = {target: _profile(target, own) for target, own in _table(PROFILES, values.get(PROFILES, {})).items()}
-        for own in profiles.values():
-            Settings(**known | own)
     except OSError as error:
         return {}, {}, f"{path} cannot be read ({error.strerror}): default settings are used"
-    except (ValueError, SettingsError) as error:
+    except ValueError as error:
         try:
             aside = move_aside(path)
         except OSError:
             return {}, {}, f"{path} is not used: {error}"
         return {}, {}, f"{path} is not used: {error}; it was kept as {aside.name}"
-    unknown = [name for name in values if name not in (*_KINDS, TABLE, PROFILES)]
-    told = f"{path} has settings that this version does not know: {', '.join(unknown)}" if unknown else None
-    return known, profiles, told
+    faults: list[str] = []
+    known = _valid({}, {name: value for name, value in values.items() if name in _KINDS}, faults)
+    profiles = {
+        target: _valid(known, _of_model(_table(f"{PROFILES}.{target}", own, faults), faults), faults)
+        for target, own in _table(PROFILES, values.get(PROFILES, {}), faults).items()
+    }
+    notices = [f"{path} has values that are not used: {'; '.join(faults)}"] if faults else []
+    if unknown := [name for name in values if name not in (*_KINDS, TABLE, PROFILES)]:
+        notices.append(f"{path} has settings that this version does not know: {', '.join(unknown)}")
+    return known, profiles, "; ".join(notices) or None
 
 
-def _profile(target: str, own: object) -> dict[str, Any]:
-    """Check the settings for a target."""
-    values = _table(f"{PROFILES}.{target}", own)
-    if wrong := [name for name in values if name not in OF_MODEL]:
-        raise SettingsError(f"{wrong[0]} is not a setting of one model: move it above [{PROFILES}]")
-    return {name: _typed(name, value) for name, value in values.items()}
+def _valid(others: Mapping[str, Any], values: Mapping[str, object], faults: list[str]) -> dict[str, Any]:
+    """The values that are valid together with `others`; a sentence for each of the rest is added to `faults`."""
+    valid: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            typed = _typed(name, value)
+            Settings(**{**others, **valid, name: typed})
+            valid[name] = typed
+        except SettingsError as error:
+            faults.append(str(error))
+    return valid
 
 
-def _table(name: str, value: object) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise SettingsError(f"{name} must be a table, as in [{name}]")
-    return value
+def _of_model(values: Mapping[str, object], faults: list[str]) -> Mapping[str, object]:
+    """The settings of a profile; those that are not of one model are `faults`."""
+    faults += [
+        f"{name} is not a setting of one model: move it above [{PROFILES}]" for name in values if name not in OF_MODEL
+    ]
+    return {name: value for name, value in values.items() if name in OF_MODEL}
+
+
+def _table(name: str, value: object, faults: list[str]) -> Mapping[str, Any]:
+    """A table of the file; an empty one, and a fault, where it is something else."""
+    if isinstance(value, Mapping):
+        return value
+    faults.append(f"{name} must be a table, as in [{name}]")
+    return {}
 
 
 def _renamed(values: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ ENOUGH = 3
 """Minimum number of plain passes of a batch size for an estimate of their cost."""
 _WINDOW = 15
 """Number of rounds per median."""
+_POSSIBLE = 1.1
+"""Largest speedup relative to the mean emitted length τ: a round takes no less time than a plain one, but times vary."""
 _MEDIAN = 1.2533 * 1.4826
 """Standard error of the median of n values / (their median absolute deviation / √n), for normal noise."""
 
@@ -164,13 +166,18 @@ class SpeedupTracker:
         self._lengths[length] = self._lengths.get(length, 0.0) + pass_s
 
     def gain(self, alpha: float | None) -> Speedup | None:
-        """Speedup for an α estimate; None if nothing was drafted or no plain rounds were measured."""
+        """Speedup for an α estimate; None if nothing was drafted or no plain rounds were measured.
+
+        Also None where it exceeds τ: the plain passes were slower than the machine is now, as at a start beside others.
+        """
         if alpha is None or not self._step_s:
             return None
         expected = expected_of_rounds(min(alpha, 1.0), self._lengths)
         passes = self._draft_s + self._verify_s
         plain = self._draft_s + self._pass_s
         measured = self._emitted_round_s / (passes + self._rest_s)
+        if measured > _POSSIBLE * self._emitted_pass_s / self._pass_s:
+            return None
         return Speedup(
             c=self._draft_s / self._step_s,
             predicted=expected / plain,

@@ -89,6 +89,8 @@ def answer(
             printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=question.show_thinking)
             if options.get("thinking") is not None and not ready.thinking_switch:
                 printer.note(NO_SWITCH.format(ready.target))
+            if not attach and (notice := settings.context_notice(ready)):
+                printer.note(notice)
             if turn is not None:
                 turn.begin(ready.target if attach else settings.target)
             return _stream(engine, request, printer, writer, turn)

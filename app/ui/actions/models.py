@@ -311,8 +311,8 @@ class ModelActions(ActionGroup):
         self._scope.screen.widgets.show_ready(ready, self._scope.requests.model)
         self._scope.screen.writing.gauge.begin(ready.context)
         wanted = self._scope.requests.settings
-        if wanted is not None and wanted.context is not None and ready.context < wanted.context:
-            self._scope.say(f"{ready.target} reads at most {ready.context:,} tokens: this is the context", "warning")
+        if wanted is not None and (notice := wanted.context_notice(ready)):
+            self._scope.say(notice, "warning")
 
 
 async def _close(source: Source | None) -> None:

@@ -84,15 +84,7 @@ def test_wrong_ones_are_refused(
         load_settings(path)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"gamma = \n", b"gamma = -4\n", b"gamma = 'four'\n", b"gamma = true\n", b"gamma = 4.0\n", b"rejected = 1\n",
-        b"temperature = 1" + b"0" * 400 + b"\n", b"drafter = 'oracle'\n", b"theme = ['a']\n", b"\x00\x01\xff",
-        b"SQLite format 3\x00", b"x = " + b"[" * 5000, b"models = 3\n", b"models.mine = 3\n",
-        b"[models.mine]\nmax_tokens = 3\n", b"[models.mine]\ndrafter = 'model'\n",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("content", [b"gamma = \n", b"\x00\x01\xff", b"SQLite format 3\x00", b"x = " + b"[" * 5000])
 def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
@@ -104,6 +96,30 @@ def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, conte
     assert "\n" not in notice
     assert (path.parent / "settings.toml.broken-1").read_bytes() == content
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("gamma = -4", "gamma is -4: it must be from 0"), ("gamma = 'four'", "gamma is 'four': it must be a whole number"),
+        ("gamma = true", "gamma is True"), ("gamma = 4.0", "gamma is 4.0"), ("rejected = 1", "rejected is 1: it must be a text"),
+        ("temperature = 1" + "0" * 400, "temperature is 1000"), ("drafter = 'oracle'", "drafter 'oracle' is not known"),
+        ("theme = ['a']", "theme is ['a']"), ("models = 3", "models must be a table, as in [models]"),
+        ("models.mine = 3", "models.mine must be a table"), ("[models.mine]\nmax_tokens = 3", "max_tokens is not a setting"),
+        ("[models.mine]\ngamma = -4", "gamma is -4"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sentence: str) -> None:
+    content = f"top_p = 0.5\n{line}\n"
+    path.parent.mkdir()
+    path.write_text(content)
+    settings, notice = load_settings(path, {"top_k": 3})
+    assert settings == Settings(top_k=3, top_p=0.5)
+    assert notice
+    assert notice.startswith(f"{path} has values that are not used: ")
+    assert sentence in notice
+    assert "\n" not in notice
+    assert path.read_text() == content
 
 
 def test_a_folder_in_its_place_is_left_alone(path: Path) -> None:

@@ -95,6 +95,24 @@ def test_the_warm_up_is_a_baseline_where_every_round_drafts() -> None:
     assert gain.error < 0.05
 
 
+def test_more_than_the_tokens_per_round_is_no_measurement() -> None:
+    """A warm-up on a busy machine: its passes took four times as long as the rounds that followed."""
+    ready = next(r for r in read_trace(TRACES / "chat.jsonl") if isinstance(r, Ready))
+    gains, baseline, metrics = made_of([])
+    baseline.add(replace(ready, plain_s=(0.4,) * 5))
+    for number in range(40):
+        record = drafting(number, plain_s=0.04 if number >= 20 else 0.0)
+        baseline.add(record)
+        gains.add(record)
+        metrics.add(record)
+        if number == 19:
+            assert gains.gain(metrics.alpha) is None
+    assert gains.gain(metrics.alpha) is None  # half of the rounds are still compared with the warm-up
+    fresh = SpeedupTracker(baseline)
+    fresh.add(drafting(41))
+    assert fresh.gain(1.0).measured == pytest.approx(0.05 * 3 / 0.1)
+
+
 def test_plain_passes_beside_rounds_that_draft_keep_the_baseline_current() -> None:
     baseline = Baseline()
     for number in range(1, 4):

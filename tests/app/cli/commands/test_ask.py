@@ -116,12 +116,17 @@ def test_the_prompt_is_the_question_and_the_text_on_stdin(
 
 def test_a_broken_settings_file_is_said_and_kept(ask: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "settings.toml").write_text("gamma = -2\n")
+    (tmp_path / "config" / "settings.toml").write_text("gamma = \n")
     done = ask("the", "--max-tokens", 3)
     assert done.code == 0
-    assert "gamma is -2" in done.err
     assert "kept as settings.toml.broken-1" in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_context_beyond_the_models_is_said(ask: Callable[..., Done]) -> None:
+    done = ask("the", "--max-tokens", 3, "--context", 10**30)
+    assert done.code == 0
+    assert "tokens: this is the context" in done.err
 
 
 def test_a_trace_holds_everything_the_figures_come_from(ask: Callable[..., Done], tmp_path: Path) -> None:
