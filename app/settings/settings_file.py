@@ -29,8 +29,8 @@ def load_settings(
     """The effective settings, and a message about the file if there is a problem with it.
 
     `options` come from the command line; None means not given. Settings of the target count if `profiled`: not for a
-    server, whose model has another name. Values that are not valid are left out. A file that is not TOML is moved aside,
-    never overwritten, and the defaults are used instead.
+    server, whose model has another name. Wrong values are left out. A file that is not TOML is moved aside, never
+    overwritten, and the defaults are used instead.
 
     Raises:
         SettingsError: an option or a variable has a value that is out of range.
@@ -124,7 +124,7 @@ def _valid(others: Mapping[str, Any], values: Mapping[str, object], faults: list
 
 
 def _of_model(values: Mapping[str, object], faults: list[str]) -> Mapping[str, object]:
-    """The settings of a profile; those that are not of one model are `faults`."""
+    """The settings of a profile; settings that are not of one model are added to `faults`."""
     faults += [
         f"{name} is not a setting of one model: move it above [{PROFILES}]" for name in values if name not in OF_MODEL
     ]

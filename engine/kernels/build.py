@@ -22,6 +22,7 @@ _FLAGS = [
     *("-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized"),
 ]
 _X86 = ["-mavx2", "-mfma", "-mf16c", "-mprfchw"]
+"""A processor without PREFETCHW ignores it."""
 _AVX512 = [
     *_X86,
     *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"),

@@ -21,7 +21,7 @@ ENOUGH = 3
 _WINDOW = 15
 """Number of rounds per median."""
 _POSSIBLE = 1.1
-"""Largest speedup relative to the mean emitted length τ: a round takes no less time than a plain one, but times vary."""
+"""Largest speedup, relative to τ: no round takes less time than a plain one, but times vary."""
 _MEDIAN = 1.2533 * 1.4826
 """Standard error of the median of n values / (their median absolute deviation / √n), for normal noise."""
 
@@ -168,7 +168,7 @@ class SpeedupTracker:
     def gain(self, alpha: float | None) -> Speedup | None:
         """Speedup for an α estimate; None if nothing was drafted or no plain rounds were measured.
 
-        Also None where it exceeds τ: the plain passes were slower than the machine is now, as at a start beside others.
+        Also None where it exceeds τ: the plain passes were slower than the machine is now, as at a start on a busy one.
         """
         if alpha is None or not self._step_s:
             return None

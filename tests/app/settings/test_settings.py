@@ -101,14 +101,20 @@ def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, conte
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("gamma = -4", "gamma is -4: it must be from 0"), ("gamma = 'four'", "gamma is 'four': it must be a whole number"),
-        ("gamma = true", "gamma is True"), ("gamma = 4.0", "gamma is 4.0"), ("rejected = 1", "rejected is 1: it must be a text"),
-        ("temperature = 1" + "0" * 400, "temperature is 1000"), ("drafter = 'oracle'", "drafter 'oracle' is not known"),
-        ("theme = ['a']", "theme is ['a']"), ("models = 3", "models must be a table, as in [models]"),
-        ("models.mine = 3", "models.mine must be a table"), ("[models.mine]\nmax_tokens = 3", "max_tokens is not a setting"),
+        ("gamma = -4", "gamma is -4: it must be from 0"),
+        ("gamma = 'four'", "gamma is 'four': it must be a whole number"),
+        ("gamma = true", "gamma is True"),
+        ("gamma = 4.0", "gamma is 4.0"),
+        ("rejected = 1", "rejected is 1: it must be a text"),
+        ("temperature = 1" + "0" * 400, "temperature is 1000"),
+        ("drafter = 'oracle'", "drafter 'oracle' is not known"),
+        ("theme = ['a']", "theme is ['a']"),
+        ("models = 3", "models must be a table, as in [models]"),
+        ("models.mine = 3", "models.mine must be a table"),
+        ("[models.mine]\nmax_tokens = 3", "max_tokens is not a setting of one model"),
         ("[models.mine]\ngamma = -4", "gamma is -4"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sentence: str) -> None:
     content = f"top_p = 0.5\n{line}\n"
     path.parent.mkdir()
