@@ -63,22 +63,21 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
         for (int64_t piece = 0; piece < count; piece++) work(context, piece, 0);
         return;
     }
-    work_ = work;
-    context_ = context;
     unfinished_.store(count, std::memory_order_relaxed);
     const int64_t parts = std::min<int64_t>(participants(), count);
     const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
     used_.store(int(parts), std::memory_order_relaxed);
     for (int64_t i = 0; i < parts; i++) {
         const int64_t first = count * i / parts, end = count * (i + 1) / parts;
+        shares_[i].work = work;
+        shares_[i].context = context;
         shares_[i].end.store(end, std::memory_order_relaxed);
         shares_[i].ticket.store(uint64_t(job) << 32 | uint64_t(end - first), std::memory_order_release);
     }
     job_.store(job);
     // Threads that are not used for the job sleep and are not woken for it.
     if (sleeping_.load() > int(workers_.size()) + 1 - participants()) wake_workers();
-    while (take_piece(0)) {
-    }
+    take_pieces(0);
     const auto done = [this] { return unfinished_.load() == 0; };
     if (!spin_until(done)) {
         std::unique_lock<std::mutex> lock(sleep_);
@@ -89,20 +88,26 @@ void ThreadPool::run(int64_t count, Work work, void* context) {
     if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void ThreadPool::do_piece(int64_t piece, int thread) {
+void ThreadPool::do_piece(const Share& share, int64_t piece, int thread) {
     if (failed_.load(std::memory_order_relaxed)) return;
     try {
-        work_(context_, piece, thread);
+        share.work(share.context, piece, thread);
     } catch (...) {
         if (!failed_.exchange(true)) failure_ = std::current_exception();
     }
 }
 
-bool ThreadPool::take_piece(int thread) {
+// What a thread has done is reported when no piece is left: the count goes from core to core, which takes 0.2 µs where
+// they do not share a cache.
+void ThreadPool::take_pieces(int thread) {
     const int parts = used_.load(std::memory_order_relaxed);
+    int64_t finished = 0;
     for (int i = 0; i < parts; i++)
-        if (take_from(shares_[(thread + i) % parts], thread)) return true;
-    return false;
+        while (take_from(shares_[(thread + i) % parts], thread)) finished++;
+    if (finished && unfinished_.fetch_sub(finished) == finished && caller_sleeps_.load()) {
+        std::lock_guard<std::mutex> lock(sleep_);
+        all_done_.notify_all();
+    }
 }
 
 bool ThreadPool::take_from(Share& share, int thread) {
@@ -111,12 +116,8 @@ bool ThreadPool::take_from(Share& share, int thread) {
     // threads. If `active_` is of a later job than the ticket, the ticket is used up and the exchange fails.
     while ((ticket & 0xffffffffu) && thread < participants()) {
         if (!share.ticket.compare_exchange_weak(ticket, ticket - 1)) continue;
-        // The job cannot be over before this piece is done, so what it says still holds.
-        do_piece(share.end.load(std::memory_order_relaxed) - int64_t(ticket & 0xffffffffu), thread);
-        if (unfinished_.fetch_sub(1) == 1 && caller_sleeps_.load()) {
-            std::lock_guard<std::mutex> lock(sleep_);
-            all_done_.notify_all();
-        }
+        // The job cannot be over before this piece is reported, so what it says still holds.
+        do_piece(share, share.end.load(std::memory_order_relaxed) - int64_t(ticket & 0xffffffffu), thread);
         return true;
     }
     return false;
@@ -165,8 +166,7 @@ void ThreadPool::work_as(int number) {
         }
         if (!wanted()) continue;
         seen = job_.load();
-        while (take_piece(number)) {
-        }
+        take_pieces(number);
     }
 }
 

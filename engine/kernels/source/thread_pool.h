@@ -69,27 +69,27 @@ class ThreadPool {
     bool may_fetch() const;
     void fetch_chunk();
     void work_as(int number);
-    bool take_piece(int thread);
+    void take_pieces(int thread);
     void wake_workers();
-    void do_piece(int64_t piece, int thread);
+    void do_piece(const Share& share, int64_t piece, int thread);
 
-    // The pieces of a thread.
+    // The pieces of a thread, and all that it has to know of the job: cores that do not share a cache wait for every line.
     struct alignas(64) Share {
         std::atomic<uint64_t> ticket{0};  // upper half: number of the job; lower half: pieces not yet taken
         std::atomic<int64_t> end{0};      // the piece after the last one
+        Work work = nullptr;
+        void* context = nullptr;
     };
 
     static constexpr int kMostThreads = 256;
     Share shares_[kMostThreads];
-    std::atomic<int> used_{0};  // shares of the job
     alignas(64) std::atomic<uint32_t> job_{0};
+    std::atomic<int> used_{0};  // shares of the job
     alignas(64) std::atomic<int64_t> unfinished_{0};
     alignas(64) std::atomic<int> sleeping_{0};
     std::atomic<int> active_{1};
     std::atomic<bool> caller_sleeps_{false};
     std::atomic<int> limit_{INT_MAX};
-    Work work_ = nullptr;
-    void* context_ = nullptr;
     std::atomic<Fetch*> fetch_{nullptr};
     Fetch* wanted_fetch_ = nullptr;
     std::vector<std::shared_ptr<Fetch>> fetches_;
