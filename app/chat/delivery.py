@@ -34,11 +34,15 @@ class RunningReplies:
         self.turns: dict[str, tuple[Conversation, Turn]] = {}
         """Conversation and turn of each reply, by request."""
         self.baseline = Baseline()
+        self.side_by_side = False
+        """Whether the replies are one lane of several, see `Reply.side_by_side`."""
 
     def make(self, request: Request) -> Reply:
         """A new reply to a request; not running yet."""
         gamma = gamma_text(request.gamma)
-        return Reply(request.request_id, drafter=request.drafter, gamma=gamma, baseline=self.baseline)
+        reply = Reply(request.request_id, drafter=request.drafter, gamma=gamma, baseline=self.baseline)
+        reply.side_by_side = self.side_by_side
+        return reply
 
     def reply(self, request_id: str) -> Reply:
         """The running reply to this request."""

@@ -72,6 +72,8 @@ class Reply:
         """Its model, as named in the settings; empty if unknown."""
         self.names_model = False
         """Whether the model is shown below it: its conversation has replies of several models."""
+        self.side_by_side = False
+        """Whether it is compared with the reply of another lane: its speedup is the ratio of their times."""
         self.computed: dict[int, Computed] = {}
         """Top-k lists that were computed after the end, by the numbers of `starts`."""
         self._left_out: tuple[int, ...] = ()

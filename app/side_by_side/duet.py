@@ -40,6 +40,7 @@ class Lane:
         self.source = source
         self.conversation = Conversation(set_up=set_up)
         self.requests = RequestManager(self._count)
+        self.requests.running.side_by_side = True
         self._new_tally = new_tally
         self.reset()
 

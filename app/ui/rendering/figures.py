@@ -93,12 +93,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BARS[max(1, round(value / top * 8))] for value in shown)
 
 
-def summary(figures: ReplyFigures) -> list[str]:
+def summary(figures: ReplyFigures, *, with_speedup: bool = True) -> list[str]:
     """The figures of a reply for the line below it, the most important first."""
     metrics = figures.metrics
     if not metrics.rounds:
         return []
-    parts = [] if figures.gain is None else [faster(figures.gain)]
+    parts = [faster(figures.gain)] if with_speedup and figures.gain is not None else []
     if metrics.tested:
         parts.append(f"{percent(metrics.acceptance)} accepted")
     elif metrics.unknown:

@@ -37,7 +37,7 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    figures = summary(reply.figures)
+    figures = summary(reply.figures, with_speedup=not reply.side_by_side)
     if not figures and reply.stage is Stage.ENDED and reply.has_text:  # of another program
         figures = reply.origin
     elif reply.names_model:

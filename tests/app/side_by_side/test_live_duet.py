@@ -1,14 +1,17 @@
 """The lanes of a live engine as the app's sources, on a model of random weights."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specchat.app.chat.archive import NoArchive
+from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, live_duet
-from specchat.engine import Died, Record
+from specchat.app.ui.rendering.reply_notes import note_lines
+from specchat.engine import Died, Record, Speedup
 from tests.app.side_by_side.test_attached_duet import ask
 
 
@@ -30,6 +33,17 @@ def test_both_lanes_answer_turn_after_turn(duet: Duet) -> None:
         assert [len(conversation.turns) for conversation in duet.conversations] == [turn + 1] * 2
     assert duet.lanes[0].tally.metrics.reused_tokens == duet.lanes[1].tally.metrics.reused_tokens
     assert duet.gap is None
+
+
+def test_the_speedup_is_in_the_summary_alone(duet: Duet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lane's own, rounds against plain passes, would be a second one of another definition."""
+    ask(duet, "abcabcabc")
+    reply = duet.lanes[1].reply
+    assert reply is not None
+    gain = Speedup(c=0.1, predicted=2.0, measured=1.5, error=0.01, acceptance=1.0, passes=1.0, overhead=0.75)
+    monkeypatch.setattr(Reply, "figures", replace(reply.figures, gain=gain))
+    assert "faster" not in str(note_lines(reply, 80))
+    assert "1.5× faster" in str(note_lines(Reply.stored("text", None, list), 80))
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:
