@@ -50,6 +50,8 @@ def test_keys_work_as_before_and_a_title_that_is_pasted_has_no_control_character
     terminal.type("\x1bOA", "LisbXon")  # up: the prompt before
     terminal.type(CHATS, "u undo")
     terminal.type(RENAME, "rename chat")
-    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~" + b"\r", "a]0;bc [2Jd")
+    terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~", "a]0;bc [2Jd")
+    terminal.type(ENTER)
+    terminal.wait(lambda now: "rename chat" not in now.text, 20, "end of the dialog")
     assert terminal.leave(QUIT) == 0
     assert stored(tmp_path) == [("a]0;bc [2Jd", ["LisbXon"])]
