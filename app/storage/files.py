@@ -35,7 +35,7 @@ def update_toml(path: Path, values: Mapping[str, Any]) -> None:
 
     Raises:
         OSError: it cannot be read or written.
-        ValueError: it is not TOML, or not UTF-8 text.
+        ValueError: it is not TOML, or not UTF-8 text, or has a value where a table is needed.
     """
     import tomlkit  # imported here to keep the start fast
     from filelock import FileLock
@@ -49,7 +49,10 @@ def update_toml(path: Path, values: Mapping[str, Any]) -> None:
                 if value is None:
                     table.pop(name, None)
                 elif isinstance(value, Mapping):
-                    update(table.setdefault(name, tomlkit.table()), value)
+                    inner = table.setdefault(name, tomlkit.table())
+                    if not isinstance(inner, Mapping):
+                        raise ValueError(f"{name} must be a table")
+                    update(inner, value)
                 else:
                     table[name] = value
 

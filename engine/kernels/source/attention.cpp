@@ -1,4 +1,4 @@
-// Attention of a layer: what its heads project, the cache, and what the output layer reads.
+// The attention of a layer: projections, rotary embedding, writing to the cache, attention, and the output projection.
 #include <string.h>
 
 #include <algorithm>
@@ -25,8 +25,8 @@ void copy_column(const sk_cache& cache, int64_t size, int64_t block, int64_t col
 
 }  // namespace
 
-// Queries, keys, values and gates of all tokens. A piece of an attention layer has whole heads: the thread that has
-// computed them turns and stores them, so that no other one has to wait for its cache.
+// Queries, keys, values and gates of all tokens. A piece of an attention layer has whole heads, and its thread applies
+// norm and rotary embedding and writes the cache: the heads are in the cache of its core.
 void Decoder::project(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     const struct {
         const sk_matrix& matrix;
@@ -60,7 +60,7 @@ void Decoder::project(const sk_layer& layer, int32_t index, const sk_batch& batc
     pool_.each((total + share - 1) / share, piece);
 }
 
-void Decoder::turn(const sk_layer& layer, const float* head_norm, int64_t position, float* values) {
+void Decoder::norm_and_rotate(const sk_layer& layer, const float* head_norm, int64_t position, float* values) {
     const sk_rope& rope = ropes_[size_t(layer.rope)];
     if (head_norm) kernels_->norm(values, head_norm, model_.epsilon, layer.head_size, values);
     kernels_->rotate(values, rope.cosines + position * rope.pairs, rope.sines + position * rope.pairs, rope.pairs);
@@ -69,7 +69,7 @@ void Decoder::turn(const sk_layer& layer, const float* head_norm, int64_t positi
 void Decoder::finish_query(const sk_layer& layer, int32_t, const sk_batch& batch, int64_t head) {
     for (int64_t t = 0; t < tokens_; t++) {
         float* query = queries_.get() + t * layer.query.rows + head * layer.head_size;
-        turn(layer, layer.query_norm, batch.positions[t], query);
+        norm_and_rotate(layer, layer.query_norm, batch.positions[t], query);
         kernels_->scale(query, layer.head_size, model_.attention_scale);
     }
 }
@@ -83,7 +83,7 @@ void Decoder::finish_key(const sk_layer& layer, int32_t index, const sk_batch& b
                 memcpy(value, key, size_t(layer.head_size) * sizeof(float));
                 store_value(layer, index, run.block * layer.key_heads + head, batch.columns[t] % kCacheBlock, value);
             }
-            turn(layer, layer.key_norm, batch.positions[t], key);
+            norm_and_rotate(layer, layer.key_norm, batch.positions[t], key);
             store_key(layer, index, run.block * layer.key_heads + head, batch.columns[t] % kCacheBlock, key);
         }
 }
@@ -185,7 +185,7 @@ Attention Decoder::attention_of(const sk_layer& layer, const sk_batch& batch, co
     return task;
 }
 
-// Pieces of a key head follow each other, so that mostly one thread reads its keys and values.
+// Pieces of a key head are adjacent, so that mostly one thread reads its keys and values.
 void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
     const int64_t heads = model_.heads / layer.key_heads, count = int64_t(pieces_.size());
     attended_.reserve(tokens_, model_.heads * layer.head_size);
@@ -200,12 +200,12 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
     pool_.each(count * layer.key_heads, piece);
 }
 
-// Whether one piece has all that a token's heads of a key head see, and they can be quantised apart.
+// Whether a token's attention over a key head is one piece, whose heads are whole groups for quantisation.
 bool Decoder::is_whole(const sk_layer& layer, int64_t t) const {
     return states_count_[size_t(t)] == 1 && model_.heads / layer.key_heads * layer.head_size % kGroup == 0;
 }
 
-// Heads of a token as the output layer reads them.
+// The output of some heads of a token from their partial softmaxes, gated and quantised for the output projection.
 void Decoder::merge(const sk_layer& layer, int64_t t, int64_t first, int64_t count) {
     const int64_t size = layer.head_size, stride = most_states_ * state_size(size);
     float* out = attended_.token(t);

@@ -94,7 +94,7 @@ void Decoder::embed(const sk_batch& batch) {
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value) ||
                        wants_codes(layer.mixer_gate);
-    fetch(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
+    prefetch_all(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));
@@ -136,7 +136,7 @@ void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const A
 // The input of the MLP.
 void Decoder::enter_mlp(const sk_layer& layer) {
     const bool codes = wants_codes(layer.gate) || wants_codes(layer.up) || wants_codes(layer.router);
-    fetch(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
+    prefetch_all(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
     each_token(pool_, tokens_, [&](int64_t t) {
         kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, model_.epsilon, model_.hidden,
                        normed_.token(t));

@@ -108,7 +108,7 @@ class Decoder {
     void finish_query(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t head);
     void finish_key(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t head);
     void finish_value(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t head);
-    void turn(const sk_layer& layer, const float* head_norm, int64_t position, float* values);
+    void norm_and_rotate(const sk_layer& layer, const float* head_norm, int64_t position, float* values);
     void store_key(const sk_layer& layer, int32_t index, int64_t block, int64_t column, const float* key);
     void store_value(const sk_layer& layer, int32_t index, int64_t block, int64_t column, float* value);
     void attend(const sk_layer& layer, const sk_batch& batch);

@@ -13,8 +13,8 @@ constexpr int64_t kPiecesPerThread = 6;
 // Up to this many tokens what is done to each of them apart is done by the caller alone: waking up costs more.
 constexpr int64_t kFewTokens = 8;
 
-// Asks for memory that other threads have written, all of it at once.
-inline void fetch(const void* data, int64_t bytes) {
+// Prefetches memory that other threads have written, whose lines would else be waited for one by one.
+inline void prefetch_all(const void* data, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch((const char*)data + at);
 }
 

@@ -97,8 +97,8 @@ void ThreadPool::do_piece(const Share& share, int64_t piece, int thread) {
     }
 }
 
-// What a thread has done is reported when no piece is left: the count goes from core to core, which takes 0.2 µs where
-// they do not share a cache.
+// A thread reports its pieces together when none is left: the line of the count moves from core to core, which takes
+// 0.2 µs between cores that do not share a cache.
 void ThreadPool::take_pieces(int thread) {
     const int parts = used_.load(std::memory_order_relaxed);
     int64_t finished = 0;

@@ -73,7 +73,7 @@ class ThreadPool {
     void wake_workers();
     void do_piece(const Share& share, int64_t piece, int thread);
 
-    // The pieces of a thread, and all that it has to know of the job: cores that do not share a cache wait for every line.
+    // The pieces of a thread, and its work, in one cache line: each line that another core has written costs up to 0.2 µs.
     struct alignas(64) Share {
         std::atomic<uint64_t> ticket{0};  // upper half: number of the job; lower half: pieces not yet taken
         std::atomic<int64_t> end{0};      // the piece after the last one

@@ -128,6 +128,17 @@ def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sent
     assert path.read_text() == content
 
 
+@pytest.mark.parametrize("line", ["models = 3", "models.mine = 3"])
+def test_a_value_in_the_place_of_a_table_is_not_overwritten(path: Path, line: str) -> None:
+    content = f'target = "mine"\n{line}\n'
+    path.parent.mkdir()
+    path.write_text(content)
+    settings, _notice = load_settings(path)
+    with pytest.raises(SettingsError, match="must be a table"):
+        save_settings(path, replace(settings, top_k=9), ["theme"], {"top_k": 9})
+    assert path.read_text() == content
+
+
 def test_a_folder_in_its_place_is_left_alone(path: Path) -> None:
     path.mkdir(parents=True)
     settings, notice = load_settings(path)
