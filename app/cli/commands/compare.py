@@ -13,7 +13,7 @@ import typer
 from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import StatusLine
+from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt
@@ -51,7 +51,8 @@ def compare(
     With --attach, one set-up on this machine is compared with a server, which is timed by its own stream.
     """
     given = {"max_tokens": _MAX_TOKENS, **given}
-    shared, _ = load_settings(settings_file(), given)
+    shared, notice = load_settings(settings_file(), given)
+    warn(notice)
     options.check_lanes(attach, right, order)
     pair = lanes(left or (shared.drafter if attach else None), right, with_seed(shared))
     prompts = _prompts(prompt, file)
