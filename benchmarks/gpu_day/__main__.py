@@ -1,4 +1,4 @@
-"""Runs all sections, each in a process with a time limit, and prints one table: python -m benchmarks.gpu_day --out DIR.
+"""Runs all sections, each in a process, and prints one table: python -m benchmarks.gpu_day --out DIR.
 
 Needs torch, transformers, safetensors and, for the section of tests, pytest; `PYTHONPATH=scripts` without an
 installation. Nothing is downloaded. A section appends its rows to DIR/SECTION.jsonl as it goes, so a section that runs
@@ -15,26 +15,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from specchat.engine.tools.report import Table, paragraphs
 
-SECTIONS = {
-    "machine": 45,
-    "numerics": 80,
-    "engine": 90,
-    "drills": 60,
-    "start": 60,
-    "plain": 70,
-    "speculation": 100,
-    "peers": 60,
-    "tests": 90,
-}
-"""Sections in order, with their time limits in seconds; a section may use what earlier ones left."""
-TOTAL = 590
-"""Seconds for all of them."""
+STEPS: tuple[tuple[float, tuple[str, ...]], ...] = (
+    (40, ("machine",)),
+    (200, ("numerics", "engine", "drills", "tests")),
+    (210, ("speeds",)),
+    (60, ("start",)),
+    (70, ("codes",)),
+)
+"""Time limits in seconds, and the sections that share them and run at the same time: in the second step nothing is
+timed. A step may use what earlier ones left."""
+SECTIONS = tuple(name for _, names in STEPS for name in names)
 
 
 def main() -> int:
@@ -44,12 +41,15 @@ def main() -> int:
     parser.add_argument("--only", choices=SECTIONS, action="append", help="run only this section; repeatable")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    began, planned, ends = time.monotonic(), 0, {}
-    for name in options.only or SECTIONS:
-        planned += SECTIONS[name]
-        used = time.monotonic() - began
-        ends[name] = run(name, options.out, min(planned, TOTAL) - used)
-        print(f"{name}: {ends[name]}, {time.monotonic() - began:.0f} s so far", file=sys.stderr, flush=True)
+    ends: dict[str, str] = {}
+    began, planned = time.monotonic(), 0.0
+    for limit, names in STEPS:
+        names = tuple(name for name in names if name in (options.only or SECTIONS))
+        planned += limit if names else 0
+        found = run(names, options.out, planned - (time.monotonic() - began))
+        for name, end in found.items():
+            print(f"{name}: {end}, {time.monotonic() - began:.0f} s so far", file=sys.stderr, flush=True)
+        ends |= found
     rows = {name: read(options.out / f"{name}.jsonl") for name in ends}
     text = table(rows, ends)
     (options.out / "table.txt").write_text(text + "\n", encoding="utf-8")
@@ -57,24 +57,32 @@ def main() -> int:
     return int(any(end != "done" for end in ends.values()) or any(row.get("wrong") for r in rows.values() for row in r))
 
 
-def run(name: str, out: Path, seconds: float) -> str:
-    """Run one section; returns how it ended, in a few words."""
-    file = out / f"{name}.jsonl"
-    file.unlink(missing_ok=True)
-    if seconds < 1:
-        return "no time left"
-    command = [sys.executable, "-m", "benchmarks.gpu_day.section", name, str(file)]
-    with (out / f"{name}.log").open("w", encoding="utf-8") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+def run(names: Sequence[str], out: Path, seconds: float) -> dict[str, str]:
+    """Run sections at the same time; returns how each ended, in a few words."""
+    # Several processes at once have no cores left for a compiler's own processes.
+    variables = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"} if len(names) > 1 else None
+    ends, running = {}, {name: _started(name, out, variables) for name in names}
+    deadline = time.monotonic() + seconds
+    for name, process in running.items():
         try:
-            code = process.wait(seconds)
+            code = process.wait(max(deadline - time.monotonic(), 0))
+            ends[name] = "done" if code == 0 else f"failed with exit code {code}, see {name}.log"
         except subprocess.TimeoutExpired:
-            return f"stopped after {seconds:.0f} s"
+            ends[name] = f"stopped after {seconds:.0f} s"
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # also what it started, which would slow down later sections
             process.wait()
-    return "done" if code == 0 else f"failed with exit code {code}, see {name}.log"
+    return ends
+
+
+def _started(name: str, out: Path, variables: dict[str, str] | None) -> subprocess.Popen[bytes]:
+    """The process of a section, which writes to NAME.jsonl and NAME.log."""
+    file = out / f"{name}.jsonl"
+    file.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "benchmarks.gpu_day.section", name, str(file)]
+    with (out / f"{name}.log").open("w", encoding="utf-8") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=variables)
 
 
 def read(file: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +61,6 @@ def started(shape: str, slots: int, context: int) -> tuple[Engine, Ready]:
     engine = Engine(EngineConfig(shape, Path(), slots=slots, context=context), synthetic(1.0, shape))
     engine.start()
     return engine, engine.wait_ready()
-
-
-def cells(report: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and figures of each cell of a report."""
-    for cell in report["cells"]:
-        gamma = "" if cell["gamma"] == "-" else f" γ {cell['gamma']}"
-        yield f"{report['setting']['target']}, {cell['drafter']}{gamma}, {cell['batch']} rows", cell
-
-
-def rounded(cell: dict[str, Any], *names: str) -> dict[str, Any]:
-    """The named figures of a cell, without missing ones."""
-    return {name: cell[name] for name in names if cell.get(name) is not None}
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ PLACES = ((300, (1, 4, 32)), (4000, (1,))) if ON_GPU else ((300, (1, 2)),)
 """Columns of the cache that are filled, and numbers of rows."""
 WIDTHS = (17, 9, 5, 1) if ON_GPU else (5, 1)
 """The widest first, as the engine captures them: it decides what is compiled for the others."""
-_PROCESSES = 6 if ON_GPU else 1
+_PROCESSES = 12 if ON_GPU else 1
 _VOCABULARY, _KEY_HEADS = 1024, 2
 _HEAD = 128 if ON_GPU else 16
 _MOST_GAP = {"float32": 1e-4, "bfloat16": 0.02, "q8": 0.02, "q4": 0.02}

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from specchat.engine.device.gpu import starts_early
+
 _LEAST = 16
 """Fewest rows and columns of a matrix product."""
 _MOST = 64
@@ -66,13 +68,13 @@ def launch(
     splits = min(triton.cdiv(processors, batch * groups * tiles), triton.cdiv(seen, step))
     out = query.new_empty(batch, length, heads, size_out)
     sums = query.new_empty((batch * groups * tiles, splits, tile, size_out + 2), dtype=torch.float32)
-    query, visible = _along(query), _along(visible)
+    query, visible, early = _along(query), _along(visible), starts_early(query.device)
     _attend[splits, groups * tiles, batch](
         query, keys, values, visible, slots, starts, counters, sums, out,
         seen, scale * _LOG2_E, window,
         *query.stride()[:3], *keys.stride()[:3], *values.stride()[:3], visible.stride(0), visible.stride(2),
-        length, folded, size, size_out, padded, padded_out, tile, step, tiles,
-        num_warps=4, num_stages=2,
+        length, folded, size, size_out, padded, padded_out, tile, step, tiles, early,
+        num_warps=4, num_stages=2, launch_pdl=early,
     )  # fmt: skip
     return out
 
@@ -90,6 +92,7 @@ def _attend(  # type: ignore[no-untyped-def]
     visible_row, visible_token,
     length: tl.constexpr, folded: tl.constexpr, size: tl.constexpr, size_out: tl.constexpr,
     padded: tl.constexpr, padded_out: tl.constexpr, tile: tl.constexpr, step: tl.constexpr, tiles: tl.constexpr,
+    early: tl.constexpr,
 ):  # fmt: skip
     """Attention of a tile of one key head's queries to one split of a row's columns; grid [splits, G x tiles, B].
 
@@ -101,6 +104,10 @@ def _attend(  # type: ignore[no-untyped-def]
     exists = index < folded * length
     own_head, token = head * folded + index // length, index % length
     parts, parts_out = tl.arange(0, padded), tl.arange(0, padded_out)
+
+    if early:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
 
     # The columns of this split. Padding reads one step.
     slot, start = tl.load(slots + row), tl.load(starts + row)

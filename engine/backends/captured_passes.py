@@ -34,9 +34,10 @@ from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64
 """Recompilation limit per layer class and process: kinds of layers, one or several rows, one or several tokens."""
-_OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "combo_kernels": True}
+_OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "combo_kernels": True, "triton.enable_pdl": True}
 """Options of torch's compiler. It rounds where the modelling code rounds, so that results differ only by the order of
-sums, and puts kernels side by side into one launch."""
+sums, puts kernels side by side into one launch, and lets a kernel start before the one before it has ended
+(`gpu.starts_early`)."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 

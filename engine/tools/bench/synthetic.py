@@ -115,20 +115,25 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
     """
     if not 0 <= agreement <= 1:
         raise EngineError(f"the synthetic agreement is {agreement:g}: it must be from 0 to 1")
-    target, draft = parse_shapes(shapes)
-    language = Language(SHAPES[target]["vocab_size"], agreement)
+    parse_shapes(shapes)
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:
-        device = pick_device(config.device)
-        tokenizer = _tokenizer(language.vocabulary)
-        models = []
-        for stage, name in (("target", target), *([("draft", draft)] if draft else [])):
-            progress(stage, f"Making a synthetic {name}", None)
-            dtype = _dtype(config.dtype, device)
-            models.append(_make(name, language, device, dtype, tokenizer, drafting=stage == "draft"))
-        return put_together(config, models[0], models[1] if draft else None)
+        models = synthetic_models(agreement, shapes, config.device, config.dtype, progress)
+        return put_together(config, models[0], models[1] if len(models) > 1 else None)
 
     return assemble
+
+
+def synthetic_models(agreement: float, shapes: str, on: str, dtype: str, progress: Progress) -> list[LoadedModel]:
+    """The target, and the draft if there is one; `on` and `dtype` as `EngineConfig.device` and `dtype`."""
+    device, (target, draft) = pick_device(on), parse_shapes(shapes)
+    language = Language(SHAPES[target]["vocab_size"], agreement)
+    tokenizer = _tokenizer(language.vocabulary)
+    models = []
+    for stage, name in (("target", target), *([("draft", draft)] if draft else [])):
+        progress(stage, f"Making a synthetic {name}", None)
+        models.append(_make(name, language, device, _dtype(dtype, device), tokenizer, drafting=stage == "draft"))
+    return models
 
 
 def synthetic_prompts(shapes: str) -> PromptSet:

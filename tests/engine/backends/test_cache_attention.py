@@ -50,7 +50,7 @@ def test_the_kernel_compiles_without_a_gpu(dtype: str, capability: int) -> None:
     from specchat.engine.backends.cache_attention_kernel import _attend
 
     fixed = {"length": 5, "folded": 4, "size": 128, "size_out": 128, "padded": 128, "padded_out": 128, "tile": 16}
-    fixed |= {"step": 32, "tiles": 2}
+    fixed |= {"step": 32, "tiles": 2, "early": capability >= 90}
     kinds = {**dict.fromkeys(("query", "keys", "values", "out"), f"*{dtype}"), "visible": "*u8", "sums": "*fp32"}
     kinds |= {"slots": "*i64", "starts": "*i64", "counters": "*i32", "scale": "fp32"}
     shared = shared_memory(_attend, kinds, fixed, capability, num_warps=4, num_stages=2)

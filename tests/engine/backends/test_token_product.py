@@ -41,7 +41,7 @@ def test_the_kernel_computes_what_torch_computes(shape: tuple[int, int], device:
 def test_the_kernel_compiles_without_a_gpu(dtype: str, capability: int) -> None:
     from specchat.engine.backends.token_product_kernel import _multiply
 
-    fixed = {"lines": 4, "step": 2048, "biased": True}
+    fixed = {"lines": 4, "step": 2048, "biased": True, "early": capability >= 90}
     kinds = dict.fromkeys(("token", "weight", "bias", "out"), f"*{dtype}")
     assert shared_memory(_multiply, kinds, fixed, capability, num_warps=4) < 48 * 1024
 
@@ -92,3 +92,33 @@ def test_a_network_on_a_gpu_uses_it() -> None:
     assert runner.performance_warnings == []
     kinds = {type(part) for part in network.modules() if isinstance(part, nn.Linear)}
     assert kinds == {TokenLinear}
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+def test_a_product_that_starts_early_reads_what_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specchat.engine.backends import token_product_kernel
+
+    draw, device = torch.Generator().manual_seed(0), torch.device("cuda")
+    weights = [(torch.randn(2048, 2048, generator=draw) / 45).to(device, torch.bfloat16) for _ in range(8)]
+    token = torch.randn(1, 2048, generator=draw).to(device, torch.bfloat16)
+
+    def chained() -> torch.Tensor:
+        x = token
+        for weight in weights:
+            x = multiply(x, weight, None)
+        return x
+
+    with monkeypatch.context() as patch:
+        patch.setattr(token_product_kernel, "starts_early", lambda _: False)
+        expected = chained().cpu()
+    chained()  # compiles it
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = chained()
+    for _ in range(200):
+        token.mul_(-1)
+        graph.replay()
+        token.mul_(-1)
+        graph.replay()
+        assert torch.equal(found.cpu(), expected)
