@@ -74,7 +74,8 @@ class EngineConfig:
     seed: int | None = None
     """Seed of the first request that has none, one more for each that follows; None for random ones."""
     prefill_chunk: int = 256
-    """Tokens per prefill chunk; running requests wait for one chunk between rounds, for two if several prompts wait."""
+    """Tokens per prefill chunk (`chunk_on`); running requests wait for one chunk between rounds, for two if several
+    prompts wait."""
 
     experience: Path | None = None
     """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.experiences`)."""
@@ -97,6 +98,14 @@ class EngineConfig:
                 raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")
         if self.cache_memory is not None and not 0 < self.cache_memory < inf:
             raise EngineError(f"cache memory is {self.cache_memory:g} GB: it must be more than 0")
+
+    def chunk_on(self, device_type: str) -> int:
+        """Tokens per prefill chunk on a device: eight times as many on a GPU, which needs them to be busy.
+
+        On an H200, 8B reads 8,800 tokens/s in chunks of 256, 16,500 in chunks of 1,024, and 25,800 in chunks of 2,048,
+        of 79 ms each.
+        """
+        return self.prefill_chunk * (8 if device_type == "cuda" else 1)
 
     @property
     def drafts(self) -> tuple[str, ...]:

@@ -24,10 +24,10 @@ from specchat.engine.tools.report import Table, paragraphs
 
 STEPS: tuple[tuple[float, tuple[str, ...]], ...] = (
     (40, ("machine",)),
-    (200, ("numerics", "engine", "drills", "tests")),
-    (210, ("speeds",)),
+    (190, ("numerics", "engine", "drills", "tests")),
+    (200, ("speeds",)),
     (60, ("start",)),
-    (70, ("codes",)),
+    (100, ("codes",)),
 )
 """Time limits in seconds, and the sections that share them and run at the same time: in the second step nothing is
 timed. A step may use what earlier ones left."""

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
+from torch.nn.attention.bias import CausalBias, causal_lower_right
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specchat.engine.backends.cache_attention import COUNTERS, CacheRows, attend
@@ -22,6 +24,7 @@ from specchat.engine.decoding.tree_part import TreePart
 NAME = "slot_cache"
 T = TypeVar("T")
 _places: ContextVar[Sequence[int]] = ContextVar("places", default=())
+_causal: ContextVar[bool] = ContextVar("causal", default=False)
 _observed: ContextVar[dict[int, int] | None] = ContextVar("observed", default=None)
 
 
@@ -33,6 +36,11 @@ def observed() -> AbstractContextManager[dict[int, int]]:
 def scattered(places: Sequence[int]) -> AbstractContextManager[Sequence[int]]:
     """Passes in here get keys and values of more slots than they have rows, which are at these places."""
     return _set(_places, places)
+
+
+def causal(*, known: bool) -> AbstractContextManager[bool]:
+    """In passes in here, if that is `known`, query i of T attends to the columns up to S - T + i, whatever the mask."""
+    return _set(_causal, known)
 
 
 @contextmanager
@@ -87,15 +95,25 @@ def slot_attention(
     key, value = _plain(key), _plain(value)
     batch, heads, length, size = query.shape
     groups = key.shape[1]
-    folded = query.reshape(batch, groups, heads // groups * length, size)
     attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
+    if not torch.compiler.is_compiling() and _causal.get() and _has_flash_attention(query, key, value):
+        attention_mask, folded = causal_lower_right(length, key.shape[2]), query
+        attend_to = partial(attend_to, enable_gqa=True)
+    else:
+        folded = query.reshape(batch, groups, heads // groups * length, size)
     if places:  # a call for each row costs less than a copy of what it reads
-        masks = [None] * batch if attention_mask is None else attention_mask.split(1)  # type: ignore[no-untyped-call]
+        shared = attention_mask is None or isinstance(attention_mask, CausalBias)
+        masks = [attention_mask] * batch if shared else attention_mask.split(1)  # type: ignore[union-attr]
         rows = zip(folded.split(1), places, masks, strict=True)  # type: ignore[no-untyped-call]
         out = torch.cat([attend_to(row, key[at : at + 1], value[at : at + 1], mask) for row, at, mask in rows])
     else:
         out = attend_to(folded, key, value, attention_mask)
     return out.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
+
+
+def _has_flash_attention(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether the device has a flash attention kernel for these, which reads no mask."""
+    return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True))
 
 
 def _plain(handed_out: Tensor) -> Tensor:
@@ -158,6 +176,10 @@ class AttentionMasks:
         full, near = "full_attention", "sliding_attention"
         sliding = {} if self._window is None else {near: shaped(self._window, near)}
         return {full: shaped(None, full), **sliding, **dict.fromkeys(("linear_attention", "conv"))}
+
+    def are_causal(self, length: int) -> bool:
+        """Whether chains attend to everything before them among so many columns."""
+        return self._window is None or length <= self._window
 
     def rows(self, written: Tensor, view: CacheView | StaticView) -> dict[str, CacheRows]:
         """Further arguments of the network's attention, for tokens written to columns [B, T]."""

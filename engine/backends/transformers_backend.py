@@ -263,7 +263,9 @@ class TransformersBackend(TensorBackend):
         first = to_device(starts, self.device)
         columns = first[:, None] + torch.arange(inputs.shape[1], device=self.device)
         view = CacheView(self.cache, slots, starts, columns, gathers=self._gathers)
-        with attention.scattered(view.places):
+        # Rows that begin at one column and are chains: their masks are the same.
+        alike = tree_mask is None and len(set(starts)) == 1 and self._masks.are_causal(view.length)
+        with attention.scattered(view.places), attention.causal(known=alike):
             return self._call(model, inputs, columns, view, tree_mask)
 
     def _step(

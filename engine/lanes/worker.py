@@ -89,7 +89,7 @@ class LaneWorker(Worker):
 
     def _make_scheduler(self, made: Assembly) -> Scheduler:
         cache, prefixes = made.target.cache, made.target.capabilities.prefixes
-        return LaneScheduler(cache, self.config.prefill_chunk, prefixes=prefixes)
+        return LaneScheduler(cache, self.config.chunk_on(made.target.device.type), prefixes=prefixes)
 
     def warm_up(self) -> None:
         """Answer a short hidden prompt, so that one-time costs do not count in a lane's first reply."""

@@ -270,7 +270,7 @@ def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], As
         datastore=Datastore(),
         draft_models=[(draft.name, runner) for draft, runner in zip(drafts, runners, strict=True)],
         parts=dict(loaded.parts),
-        prefill_chunk=config.prefill_chunk,
+        prefill_chunk=config.chunk_on(model.device.type),
     )
     drafters = Drafters(built)
     drafters.build()

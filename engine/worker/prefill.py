@@ -71,7 +71,7 @@ class Prefill:
         if rows[0].prefilled:
             self.planner.drafters.prefill(rows)
             return
-        started, limit, room = self.clock(), self.config.prefill_chunk, self.target.context
+        started, limit, room = self.clock(), self.config.chunk_on(self.target.device.type), self.target.context
         rows = self.scheduler.prefill_batch(rows, limit, room, self._reuse, ragged=self.target.capabilities.ragged)
         reading = [row for row in rows if not row.prefilled]  # others have taken over all that was left
         chunks = [row.tokens[row.cached : min(row.cached + limit, len(row.tokens) - 1)] for row in reading]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import GGMLQuantizationType, quants
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -14,6 +13,8 @@ from specchat.engine.kernels.packed_matrix import Format, MatrixArrays
 
 def rounded_to_mxfp4(weight: Tensor) -> MatrixArrays:
     """A weight [N, K], rounded by the gguf package to the nearest 4-bit floats."""
+    from gguf import GGMLQuantizationType, quants  # not where only the tests marked `gpu` run
+
     raw = quants.quantize(weight.float().numpy(), GGMLQuantizationType.MXFP4).reshape(len(weight), -1, 17)
     codes = np.concatenate([raw[..., 1:] & 15, raw[..., 1:] >> 4], axis=-1)
     return MatrixArrays(Format.MXFP4, codes.reshape(len(weight), -1), np.ascontiguousarray(raw[..., 0]))

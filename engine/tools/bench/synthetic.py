@@ -1,8 +1,8 @@
 """Synthetic pairs of models: random weights of a given shape and a given acceptance rate α, without any download.
 
 Both networks run their whole forward pass; then one logit per position is raised so that they follow a synthetic
-language: the next token is a hash of the token before it and its position, and the draft knows it at a fraction α of
-the positions, chosen by another hash. So each drafted token is accepted with probability α, independently of the
+language: the next token is an entry of a random table, found by the token before it and its position, and the draft
+has it right in a fraction α of the entries. So each drafted token is accepted with probability α, independently of the
 others, as Leviathan et al. 2023 assume (section 3.1). This takes a few operations on the device and no copy to the
 host.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
 _CERTAIN = 1000.0
 """Logit of the next token: larger than random weights reach, so that it has all probability."""
-_BITS = 31
-_MASK = (1 << _BITS) - 1
+_ENTRIES = 1 << 20
+"""Of the tables of a language."""
 _PROMPTS = 16
 _PROMPT_TOKENS = 64
 
@@ -74,12 +75,28 @@ class Language:
 
     def next(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The next token after each token; all tensors int64 of one shape."""
-        return _hash(tokens, positions, 1) % self.vocabulary
+        return self._tables(tokens.device)[0][_index(tokens, positions)]
 
     def guess(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The draft's next token: `next`, or its neighbour in the vocabulary where the draft is wrong."""
-        wrong = _hash(tokens, positions, 2) >= int(self.agreement * (1 << _BITS))
-        return (self.next(tokens, positions) + wrong) % self.vocabulary
+        return self._tables(tokens.device)[1][_index(tokens, positions)]
+
+    def _tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        return _tables(self.vocabulary, self.agreement, device)
+
+
+@lru_cache
+def _tables(vocabulary: int, agreement: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Next tokens and guesses, int64 [`_ENTRIES`]."""
+    draw = torch.Generator().manual_seed(0)
+    following = torch.randint(vocabulary, (_ENTRIES,), generator=draw)
+    guessed = (following + (torch.rand(_ENTRIES, generator=draw) >= agreement)) % vocabulary
+    return following.to(device), guessed.to(device)
+
+
+def _index(tokens: Tensor, positions: Tensor) -> Tensor:
+    """Entries of the tables; few operations, as each of them is one of a GPU's launches."""
+    return (tokens * 0x2545F + positions * 0x1851F) % _ENTRIES
 
 
 def follow(network: Any, predict: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -139,8 +156,7 @@ def synthetic_models(agreement: float, shapes: str, on: str, dtype: str, progres
 def synthetic_prompts(shapes: str) -> PromptSet:
     """Prompts of arbitrary token ids that differ from each other."""
     vocabulary = SHAPES[parse_shapes(shapes)[0]]["vocab_size"]
-    tokens = torch.arange(_PROMPTS * _PROMPT_TOKENS).reshape(_PROMPTS, _PROMPT_TOKENS)
-    rows = (_hash(tokens, tokens, 3) % vocabulary).tolist()
+    rows = torch.randint(vocabulary, (_PROMPTS, _PROMPT_TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
     return PromptSet("synthetic", tuple(Prompt(ids=tuple(row)) for row in rows))
 
 
@@ -184,11 +200,3 @@ def _tokenizer(vocabulary: int) -> Any:
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
-
-
-def _hash(tokens: Tensor, positions: Tensor, purpose: int) -> Tensor:
-    """31-bit hash of each (token, position); the constants are odd and below 2^31, so products stay below 2^62."""
-    x = (tokens * 0x2545F491 + positions * 0x5851F42D + purpose * 0x14057B7F) & _MASK
-    for factor in (0x45D9F3B, 0x119DE1F3):
-        x = ((x ^ (x >> 16)) * factor) & _MASK
-    return x ^ (x >> 15)

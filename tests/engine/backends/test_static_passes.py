@@ -48,6 +48,31 @@ def prompted(network: Any, device: str = "cpu", length: int = 30, **options: Any
     return made
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("slots", [[2], [1, 2], [0, 3, 1]], ids=["one row", "neighbours", "scattered"])
+@pytest.mark.parametrize("network", NETWORKS)
+@torch.inference_mode()
+def test_prompts_are_read_without_a_mask_as_with_one(
+    network: str, slots: list[int], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype, found, asked = torch.bfloat16 if device == "cuda" else torch.float32, [], []
+    has_flash = attention._has_flash_attention if device == "cuda" else lambda *_: True
+    for maskless in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(attention, "_has_flash_attention", lambda *given: asked.append(0) or has_flash(*given))
+            if not maskless:
+                patch.setattr(attention, "_has_flash_attention", lambda *_: False)
+            torch.manual_seed(0)
+            backend = TransformersBackend(
+                NETWORKS[network]().eval().requires_grad_(False).to(device, dtype), 5, 400, 17
+            )
+            for start, length in ((0, 7), (7, 50), (57, 130)):
+                backend.prefill(drawn(len(slots), length, seed=start).to(device), slots, [start] * len(slots))
+            found.append(backend.forward(drawn(len(slots), 1).to(device), slots, [187] * len(slots)).float().cpu())
+    torch.testing.assert_close(found[0], found[1], atol=0.05 if device == "cuda" else 1e-4, rtol=0.02)
+    assert asked, "the first tokens of any network see all before them"
+
+
 @pytest.mark.parametrize(
     ("slots", "starts", "length"),
     [
