@@ -32,7 +32,7 @@ def source_fingerprint(source: Any, config: PreTrainedConfig) -> str:
     found = []
     for name, weight in state.items():
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
-        places = np.arange(weight.numel())[sampled(weight.numel())]
+        places = np.arange(*sampled(weight.numel()).indices(weight.numel()))
         if is_experts(name) and not source.has(name):
             values = _sample_experts(source, name, weight.shape, places, config.model_type)
         else:

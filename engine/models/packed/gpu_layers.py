@@ -16,6 +16,7 @@ from copy import copy
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +35,8 @@ _TRIED = (32, 64, 128, 256, 512, 1024)
 """Numbers of rows from which on dequantising may be faster; more than a round feeds for one sequence."""
 _LARGEST = 1 << 27
 """Most weights of a matrix that is dequantised for a product: 256 MB."""
+_AT_ONCE = 1 << 18
+"""Weights whose values are computed at once while loading."""
 
 
 class _Quantized(nn.Module):
@@ -218,13 +221,23 @@ def _four_bit_matrices(arrays: MatrixArrays) -> Iterator[tuple[Tensor, Tensor, T
 def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
     """Codes [N, K], and scale and minimum float32 [N, K/32] (None if it has none) of a weight."""
     if arrays.format is Format.Q8_SUPER16:
-        arrays = quantize(torch.from_numpy(arrays.values()), "q8")
+        arrays = _with_one_scale(arrays)
     scale, minimum = arrays.group_scales()
     return (
         torch.from_numpy(arrays.integers()),
         torch.from_numpy(scale),
         None if minimum is None else torch.from_numpy(minimum),
     )
+
+
+def _with_one_scale(arrays: MatrixArrays) -> MatrixArrays:
+    """The nearest 8-bit codes with one scale per 32 columns, some rows at a time, whose values stay in the caches."""
+    rows, columns = arrays.shape
+    step = max(_AT_ONCE // columns, 1)
+    blocks = (arrays.rows(slice(first, first + step)).values() for first in range(0, rows, step))
+    parts = [quantize(torch.from_numpy(values), "q8") for values in blocks]
+    codes, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "scale"))
+    return MatrixArrays(Format.Q8, codes, scale)
 
 
 def _packed(codes: Tensor, scale: Tensor, zero: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -13,6 +16,8 @@ from specchat.engine.kernels.quantized_layers import QuantizedLinear
 METHODS = ("q8", "q4")
 PLAIN = {torch.bfloat16: Format.BF16, torch.float16: Format.F16, torch.float32: Format.F32}
 """Dtypes that can be quantised."""
+_AT_ONCE = 1 << 20
+"""Weights of a thread's task."""
 
 
 def quantize(weights: Tensor, method: str) -> MatrixArrays:
@@ -26,14 +31,24 @@ def quantize(weights: Tensor, method: str) -> MatrixArrays:
     codes = np.empty((rows, columns), np.int8 if method == "q8" else np.uint8)
     scale = np.empty((rows, columns // GROUP), np.float16)
     minimum = None if method == "q8" else np.empty_like(scale)
-    library().c.sk_quantize(
-        int(PLAIN[weights.dtype]),
-        weights.data_ptr(),
-        scale.size,
-        codes.ctypes.data,
-        scale.ctypes.data,
-        None if minimum is None else minimum.ctypes.data,
-    )
+
+    def run(first: int) -> None:
+        part = slice(first, first + at_once)
+        library().c.sk_quantize(
+            int(PLAIN[weights.dtype]),
+            weights[part].data_ptr(),
+            scale[part].size,
+            codes[part].ctypes.data,
+            scale[part].ctypes.data,
+            None if minimum is None else minimum[part].ctypes.data,
+        )
+
+    at_once = max(_AT_ONCE // columns, 1)
+    if rows <= at_once:
+        run(0)
+    else:
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            deque(threads.map(run, range(0, rows, at_once)), maxlen=0)
     return MatrixArrays(Format.Q8 if minimum is None else Format.Q4, codes, scale, minimum)
 
 

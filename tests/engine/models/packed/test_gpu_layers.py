@@ -39,6 +39,7 @@ BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Forma
 def test_layers_compute_with_the_weights_as_they_are_stored(
     kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gpu_layers, "_AT_ONCE", 5 * COLUMNS)
     with nullcontext() if real else pretended_gpu(monkeypatch):
         compare(kind, torch.device("cuda", 0))
 

@@ -123,6 +123,15 @@ def test_codes_are_the_nearest(dtype: torch.dtype) -> None:
     assert np.array_equal(four.codes.reshape(groups.shape), np.rint(above * inverse(scale)).clip(0, 15))
 
 
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_threads_give_a_large_matrix_the_codes_of_its_rows(method: str) -> None:
+    weights = torch.randn(40001, 96, generator=torch.Generator().manual_seed(0))
+    whole, rows = quantize(weights, method), [7, 15000, 40000]
+    for name in ("codes", "scale", "minimum"):
+        of_rows = getattr(quantize(weights[rows], method), name)
+        assert of_rows is None or np.array_equal(getattr(whole, name)[rows], of_rows)
+
+
 def inverse(scale: np.ndarray) -> np.ndarray:
     plain = scale.astype(np.float32)[..., None]
     return np.divide(np.float32(1), plain, out=np.zeros_like(plain), where=plain != 0)
