@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.checkpoint import MTP_FILE
+from specchat.engine.models.checkpoint import MTP_FILE, is_finite
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.config import gguf_config, mtp_layers
 from specchat.engine.models.gguf.header import GgufHeader
@@ -189,7 +189,7 @@ def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable
     if lacking:
         raise EngineError(f"{file} lacks weights ({lacking[0]}): fetch the file again")
     for name, weight in network.named_parameters():
-        if not torch.isfinite(weight).all():
+        if not is_finite(weight):
             raise EngineError(f"{file} is damaged ({name} holds values that are not numbers): fetch the file again")
     return network
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
-from specchat.engine.models.checkpoint import MTP
+from specchat.engine.models.checkpoint import MTP, is_finite
 from specchat.engine.models.gguf.blocks import (
     check_type,
     dequantized_rows,
@@ -174,7 +174,7 @@ class GgufSource:
             for start in range(0, rows, step := max(_CHUNK // width, 1)):
                 part = dequantized_rows(self.header, tensor, order[start : start + step])
                 made[start : start + step] = torch.from_numpy(part[:, columns])
-        if not torch.isfinite(made).all():
+        if not is_finite(made):
             raise EngineError(
                 f"{self.header.path} is damaged ({name} holds values that are not numbers): fetch the file again"
             )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
-from specchat.engine.models.checkpoint import TEXT_PART, weight_files
+from specchat.engine.models.checkpoint import TEXT_PART, is_finite, weight_files
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, UNQUANTIZED
@@ -22,8 +22,6 @@ from specchat.engine.models.packed.quantize import PLAIN, quantize
 _BLOCKS, _SCALES = "_blocks", "_scales"
 """Ends of the names of the two tensors of a weight in MXFP4 (OpenAI's checkpoints of gpt-oss)."""
 Floats = NDArray[np.float32]
-_CHECKED = 1 << 14
-"""Rows of a weight that are checked at a time, so that what it takes stays small."""
 
 
 class CheckpointSource:
@@ -119,7 +117,7 @@ class CheckpointSource:
                 f"{self._folder} has {name} as {str(weight.dtype).removeprefix('torch.')}, which cannot be quantised "
                 "here: leave quantize at none"
             )
-        if not all(torch.isfinite(weight[at : at + _CHECKED]).all() for at in range(0, len(weight), _CHECKED)):
+        if not is_finite(weight):
             raise self._damaged(name)
         return weight
 
