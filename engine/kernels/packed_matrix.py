@@ -14,7 +14,7 @@ from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.structures import CMatrix
 
 GROUP, SUPER_GROUP, SUB_GROUP = 32, 256, 16
-"""Columns per scale; per outer scale of the SUPER formats; per inner scale of `Format.Q8_SUPER16`."""
+"""Columns per scale; per outer scale of the SUPER formats; per inner scale of `Format.Q6_SUPER16`."""
 _ALIGNMENT = 64
 Array = NDArray[Any]
 Indices = Sequence[int] | NDArray[np.int64]
@@ -33,8 +33,8 @@ class Format(IntEnum):
     """As Q8, with a float16 minimum per 32 (Q5_1)."""
     Q8_SUPER = 4
     """Signed 8-bit codes with the scales of Q4_SUPER (Q5_K)."""
-    Q8_SUPER16 = 5
-    """Signed 8-bit codes: d x sub_scale x code, signed 8 bits per 16 and float16 per 256 (Q6_K, Q3_K)."""
+    Q6_SUPER16 = 5
+    """Signed 6-bit codes: d x sub_scale x code, signed 8 bits per 16 and float16 per 256 (Q6_K, Q3_K)."""
     MXFP4 = 6
     """4-bit floats (E2M1) and a power of two per 32 (OCP Microscaling Formats 1.0; the experts of gpt-oss)."""
     BF16 = 7
@@ -47,7 +47,7 @@ _CODES = {
     **dict.fromkeys((Format.BF16, Format.F16), "u2"),
     Format.F32: "f4",
 }
-_SUPER = (Format.Q4_SUPER, Format.Q8_SUPER, Format.Q8_SUPER16)
+_SUPER = (Format.Q4_SUPER, Format.Q8_SUPER, Format.Q6_SUPER16)
 _WITH_MINIMUM = (Format.Q4, Format.Q4_SUPER, Format.Q8_MINIMUM, Format.Q8_SUPER)
 _DOUBLED_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 _NO_NUMBER = 255
@@ -60,13 +60,13 @@ class MatrixArrays:
 
     format: Format
     codes: Array
-    """[N, K]: uint8 (0 to 15) of 4-bit formats, int8 of 8-bit formats, else the values (bfloat16 as uint16 bits)."""
+    """[N, K]: uint8 (0 to 15) of 4-bit formats, int8 of 8- and 6-bit ones (-32 to 31), else the values (bfloat16 as uint16 bits)."""
     scale: Array | None = None
     """float16 [N, K/32], or [N, K/256] of the SUPER formats; uint8 exponents of 2, plus 127, [N, K/32] of MXFP4."""
     minimum: Array | None = None
     """float16, shape as `scale`; added (subtracted times `sub_minimum` in the SUPER formats)."""
     sub_scale: Array | None = None
-    """uint8 [N, K/32], or int8 [N, K/16] of `Format.Q8_SUPER16`."""
+    """uint8 [N, K/32], or int8 [N, K/16] of `Format.Q6_SUPER16`."""
     sub_minimum: Array | None = None
     """uint8 [N, K/32]."""
 
@@ -87,7 +87,7 @@ class MatrixArrays:
             return (self.codes.astype(np.uint32) << 16).view(np.float32)
         if self.format > Format.BF16:
             return self.codes.astype(np.float32)
-        group = SUB_GROUP if self.format is Format.Q8_SUPER16 else GROUP
+        group = SUB_GROUP if self.format is Format.Q6_SUPER16 else GROUP
         codes = self.integers().reshape(len(self.codes), -1, group)
         scale, minimum = self.group_scales()
         values: NDArray[np.float32] = scale[..., None] * codes.astype(np.float32)
@@ -200,7 +200,7 @@ def pack(arrays: MatrixArrays) -> PackedMatrix:
     data = aligned(packed_bytes(kind, rows, columns))
     scales = (rows, columns // (SUPER_GROUP if kind in _SUPER else GROUP))
     groups = (rows, columns // GROUP)
-    sub_scales, sub_type = ((rows, columns // SUB_GROUP), "i1") if kind is Format.Q8_SUPER16 else (groups, "u1")
+    sub_scales, sub_type = ((rows, columns // SUB_GROUP), "i1") if kind is Format.Q6_SUPER16 else (groups, "u1")
     parts = (
         _checked("codes", arrays.codes, _CODES.get(kind, "i1"), (rows, columns), True),
         _checked("scale", arrays.scale, "u1" if kind is Format.MXFP4 else "u2", scales, kind < Format.BF16),

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 20
+#define SK_ABI 21
 #define SK_NO_MEMORY "there is not enough memory"
 #if defined(_WIN32)
 #define SK_EXPORT extern "C" __declspec(dllexport)
@@ -21,7 +21,7 @@ enum sk_format : int32_t {
     SK_Q8 = 2,          // signed 8-bit codes, float16 scale per 32
     SK_Q8_MINIMUM = 3,  // signed 8-bit codes, float16 scale and minimum per 32
     SK_Q8_SUPER = 4,    // signed 8-bit codes, scales as in SK_Q4_SUPER
-    SK_Q8_SUPER16 = 5,  // signed 8-bit codes, signed 8-bit scale per 16, float16 factor per 256
+    SK_Q6_SUPER16 = 5,  // signed 6-bit codes, signed 8-bit scale per 16, float16 factor per 256
     SK_MXFP4 = 6,       // 4-bit E2M1 codes, E8M0 scale per 32
     SK_BF16 = 7,
     SK_F16 = 8,

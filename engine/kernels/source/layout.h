@@ -10,13 +10,15 @@
 //   Q8            64 columns, 1088 bytes: 2 x codes8, 2 x scale half[n]; the last block may be half empty
 //   Q8_MINIMUM    32 columns,  576 bytes: codes8, scale half[n], minimum half[n]
 //   Q8_SUPER     256 columns, 4416 bytes: d half[n], dmin half[n], scale u8[8][n], minimum u8[8][n], 8 x codes8
-//   Q8_SUPER16   256 columns, 4416 bytes: d half[n], scale i8[16][n], 32 zeros, 8 x codes8
+//   Q6_SUPER16   256 columns, 3392 bytes: d half[n], scale i8[16][n], 32 zeros, 8 x codes6
 //   MXFP4        128 columns, 1088 bytes: scale u8[4][n], 4 x codes4; the last block may be shorter
 //   BF16, F16      1 column,    32 bytes: values [n]
 //   F32            1 column,    64 bytes: values [n]
 //
 // where, for a group of 32 columns,
 //   codes4 is [j 0..3][n 0..15][i 0..3], 256 bytes: low half the code of column 8j + i, high half that of 8j + 4 + i
+//   codes6 is codes4 of the low bits, then [j 0..1][n 0..15][i 0..3], 128 bytes: bits 2m and 2m + 1 are the high ones of
+//          column 16j + 4m + i; the code is what they make less 32
 //   codes8 is [j 0..7][n 0..15][i 0..3], 512 bytes: the code of column 4j + i
 // Panels are padded with zeros to a multiple of 64 bytes.
 #pragma once
@@ -56,7 +58,7 @@ static constexpr int64_t scale_bytes(int32_t format) { return format == SK_MXFP4
 // Columns that scales are stored for at once: K must be a multiple of it.
 static constexpr int64_t columns_per_scale_block(int32_t format) {
     return !is_quantized(format)                                                           ? 1
-           : format == SK_Q4_SUPER || format == SK_Q8_SUPER || format == SK_Q8_SUPER16 ? kSuper
+           : format == SK_Q4_SUPER || format == SK_Q8_SUPER || format == SK_Q6_SUPER16 ? kSuper
                                                                                            : kGroup;
 }
 
@@ -72,17 +74,26 @@ static constexpr int64_t block_bytes(int32_t format) {
         case SK_MXFP4: return 1088;
         case SK_Q8_MINIMUM: return 576;
         case SK_Q8_SUPER: return 4416;
-        case SK_Q8_SUPER16: return 4416;
+        case SK_Q6_SUPER16: return 3392;
         case SK_F32: return 64;
         default: return 32;
     }
 }
 
+static constexpr int64_t code_bytes(int32_t format) {
+    return is_4_bit(format) ? 256 : format == SK_Q6_SUPER16 ? 384 : 512;
+}
+
+// Of a group of 32 columns, with its share of the scales.
+static constexpr int64_t group_bytes(int32_t format) {
+    return block_bytes(format) * kGroup / columns_per_block(format);
+}
+
 // Where the codes of a group of 32 columns begin in a panel.
 static constexpr int64_t codes_at(int32_t format, int64_t group) {
-    const int64_t groups = columns_per_block(format) / kGroup, bytes = is_4_bit(format) ? 256 : 512;
+    const int64_t groups = columns_per_block(format) / kGroup;
     const int64_t scales = groups == 8 ? 320 : groups == 4 ? 64 : 0;
-    return group / groups * block_bytes(format) + scales + group % groups * bytes;
+    return group / groups * block_bytes(format) + scales + group % groups * code_bytes(format);
 }
 
 static constexpr int64_t panel_bytes(int32_t format, int64_t columns) {

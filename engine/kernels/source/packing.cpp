@@ -14,7 +14,12 @@ constexpr int64_t kFour = 4;  // columns whose codes lie next to each other
 // Where the code of a column lies within its panel, in bytes.
 inline int64_t code_offset(int32_t format, int64_t column, int64_t n) {
     const int64_t b = column / kGroup, k = column % kGroup;
-    return codes_at(format, b) + (is_4_bit(format) ? k / 8 : k / 4) * 64 + n * 4 + k % 4;
+    return codes_at(format, b) + (code_bytes(format) < 512 ? k / 8 : k / 4) * 64 + n * 4 + k % 4;
+}
+
+// Where the high bits of a 6-bit code lie within its panel.
+inline int64_t high_offset(int64_t column, int64_t n) {
+    return codes_at(SK_Q6_SUPER16, column / kGroup) + 256 + column % kGroup / 16 * 64 + n * 4 + column % 4;
 }
 
 // Scale of the codes times 2 of an E8M0 exponent; that of 0, 2^-128, is taken for 0.
@@ -40,7 +45,7 @@ void pack_scales(int32_t format, int64_t row, int64_t n, int64_t columns, const 
                 block[64 + 16 * i + n] = ((const uint8_t*)plain.sub_scale)[(row * blocks + b) * 8 + i];
                 block[192 + 16 * i + n] = plain.sub_minimum[(row * blocks + b) * 8 + i];
             }
-        if (format == SK_Q8_SUPER16)
+        if (format == SK_Q6_SUPER16)
             for (int64_t i = 0; i < 16; i++)
                 block[32 + 16 * i + n] = ((const uint8_t*)plain.sub_scale)[(row * blocks + b) * 16 + i];
     }
@@ -63,11 +68,18 @@ void pack(int32_t format, int64_t rows, int64_t columns, const PlainMatrix& plai
         }
         for (int64_t k = 0; k < columns; k += kFour) {
             uint8_t* four = panel + code_offset(format, k, n);
-            if (is_4_bit(format))
-                for (int64_t i = 0; i < kFour; i++)
-                    four[i] = uint8_t(four[i] | (codes[k + i] & 15) << (k % 8 < 4 ? 0 : 4));
-            else
+            if (code_bytes(format) == 512) {
                 memcpy(four, codes + k, kFour);
+                continue;
+            }
+            const int first = format == SK_Q6_SUPER16 ? 32 : 0;
+            for (int64_t i = 0; i < kFour; i++)
+                four[i] = uint8_t(four[i] | ((codes[k + i] + first) & 15) << (k % 8 < 4 ? 0 : 4));
+            if (format == SK_Q6_SUPER16)
+                for (int64_t i = 0; i < kFour; i++) {
+                    uint8_t& high = panel[high_offset(k, n) + i];
+                    high = uint8_t(high | ((codes[k + i] + first) >> 4 & 3) << k % 16 / 4 * 2);
+                }
         }
         pack_scales(format, row, n, columns, plain, panel);
     }
@@ -86,11 +98,11 @@ void unpack_row(const sk_matrix& matrix, int64_t row, float* out) {
         }
         return;
     }
-    const int64_t group = format == SK_Q8_SUPER16 ? 16 : kGroup;
+    const int64_t group = format == SK_Q6_SUPER16 ? 16 : kGroup;
     for (int64_t g = 0; g < columns / group; g++) {
         const uint8_t* block = panel + scales_at(format, g * group / kGroup);
         float scale, minimum = 0.0f;
-        if (format == SK_Q8_SUPER16) {
+        if (format == SK_Q6_SUPER16) {
             scale = from_half(get_half(block, 0, n)) * float(int8_t(block[32 + g % 16 * 16 + n]));
         } else if (format == SK_Q4_SUPER || format == SK_Q8_SUPER) {
             scale = from_half(get_half(block, 0, n)) * float(block[64 + g % 8 * 16 + n]);
@@ -102,7 +114,9 @@ void unpack_row(const sk_matrix& matrix, int64_t row, float* out) {
         for (int64_t k = g * group; k < (g + 1) * group; k += kFour) {
             const uint8_t* four = panel + code_offset(format, k, n);
             for (int64_t i = 0; i < kFour; i++) {
-                int code = is_4_bit(format) ? (k % 8 < 4 ? four[i] & 15 : four[i] >> 4) : int8_t(four[i]);
+                int code = code_bytes(format) < 512 ? (k % 8 < 4 ? four[i] & 15 : four[i] >> 4) : int8_t(four[i]);
+                if (format == SK_Q6_SUPER16)
+                    code += ((panel[high_offset(k, n) + i] >> k % 16 / 4 * 2 & 3) << 4) - 32;
                 if (format == SK_MXFP4) code = kDoubledE2m1[code];
                 out[k + i] = float(code) * scale + minimum;
             }
@@ -125,16 +139,18 @@ void pick_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count, uint
             for (int64_t k = 0; k < matrix.columns; k++) move(k * kPanel * bytes, bytes);
             continue;
         }
-        for (int64_t k = 0; k < matrix.columns; k += kFour)
-            if (!is_4_bit(matrix.format) || k % 8 == 0) move(code_offset(matrix.format, k, 0), kFour);
+        for (int64_t k = 0; k < matrix.columns; k += kFour) {
+            if (code_bytes(matrix.format) == 512 || k % 8 == 0) move(code_offset(matrix.format, k, 0), kFour);
+            if (matrix.format == SK_Q6_SUPER16 && k % 16 == 0) move(high_offset(k, 0), kFour);
+        }
         const int64_t step = columns_per_scale_block(matrix.format) / kGroup;
         for (int64_t g = 0; g < matrix.columns / kGroup; g += step) {
             const int64_t at = scales_at(matrix.format, g);
             move(at, scale_bytes(matrix.format));
             if (has_minimum(matrix.format)) move(at + 32, 2);
             if (step == 1) continue;
-            // Scales of the groups, then their minima or the scales of the second halves of Q8_SUPER16.
-            const int64_t first = matrix.format == SK_Q8_SUPER16 ? 32 : 64;
+            // Scales of the groups, then their minima or the scales of the second halves of Q6_SUPER16.
+            const int64_t first = matrix.format == SK_Q6_SUPER16 ? 32 : 64;
             for (int64_t j = 0; j < 16; j++) move(at + first + j * kPanel, 1);
         }
     }

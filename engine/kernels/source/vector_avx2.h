@@ -121,6 +121,25 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
                         _mm256_and_si256(_mm256_srli_epi16(high, 4), mask)};
     }
 }
+// 6-bit codes as 8-bit ones.
+inline void load_6_bit(const uint8_t* p, Codes* w) {
+    const __m256i pair = _mm256_set1_epi8(48), first = _mm256_set1_epi8(-32);
+    load_4_bit(p, w);
+    const auto raise = [&](__m256i low, __m256i high) {
+        return _mm256_add_epi8(_mm256_or_si256(low, _mm256_and_si256(high, pair)), first);
+    };
+    const auto raise_all = [&](__m256i Codes::* part, int j, const uint8_t* at) {
+        const __m256i high = _mm256_loadu_si256((const __m256i*)at);
+        w[j].*part = raise(w[j].*part, _mm256_slli_epi16(high, 4));
+        w[j + 1].*part = raise(w[j + 1].*part, _mm256_slli_epi16(high, 2));
+        w[j + 2].*part = raise(w[j + 2].*part, high);
+        w[j + 3].*part = raise(w[j + 3].*part, _mm256_srli_epi16(high, 2));
+    };
+    for (int j = 0; j < 8; j += 4) {
+        raise_all(&Codes::low, j, p + 256 + 16 * j);
+        raise_all(&Codes::high, j, p + 256 + 16 * j + 32);
+    }
+}
 // The values of 4-bit floats, doubled, and raised by their largest to be unsigned.
 inline void load_e2m1(const uint8_t* p, Codes* w) {
     const __m128i table = _mm_loadu_si128((const __m128i*)kDoubledE2m1);

@@ -131,6 +131,23 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
             w[2 * j + 1].part[i] = vreinterpretq_s8_u8(vshrq_n_u8(both, 4));
         }
 }
+// 6-bit codes as 8-bit ones.
+inline void load_6_bit(const uint8_t* p, Codes* w) {
+    const uint8x16_t pair = vdupq_n_u8(48);
+    load_4_bit(p, w);
+    const auto raise = [&](int8x16_t& low, uint8x16_t high) {
+        const uint8x16_t code = vorrq_u8(vreinterpretq_u8_s8(low), vandq_u8(high, pair));
+        low = vsubq_s8(vreinterpretq_s8_u8(code), vdupq_n_s8(32));
+    };
+    for (int j = 0; j < 8; j += 4)
+        for (int i = 0; i < 4; i++) {
+            const uint8x16_t high = vld1q_u8(p + 256 + 16 * j + 16 * i);
+            raise(w[j].part[i], vshlq_n_u8(high, 4));
+            raise(w[j + 1].part[i], vshlq_n_u8(high, 2));
+            raise(w[j + 2].part[i], high);
+            raise(w[j + 3].part[i], vshrq_n_u8(high, 2));
+        }
+}
 // The values of 4-bit floats, doubled, as 8-bit codes.
 inline void load_e2m1(const uint8_t* p, Codes* w) {
     const int8x16_t values = vld1q_s8(kDoubledE2m1);

@@ -142,6 +142,13 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
             w[2 * j + 1].byte[i] = int8_t(p[64 * j + i] >> 4);
         }
 }
+// 6-bit codes as 8-bit ones.
+inline void load_6_bit(const uint8_t* p, Codes* w) {
+    load_4_bit(p, w);
+    for (int j = 0; j < 8; j++)
+        for (int i = 0; i < 64; i++)
+            w[j].byte[i] = int8_t((w[j].byte[i] | (p[256 + j / 4 * 64 + i] >> j % 4 * 2 & 3) << 4) - 32);
+}
 // The values of 4-bit floats, doubled, as 8-bit codes.
 inline void load_e2m1(const uint8_t* p, Codes* w) {
     load_4_bit(p, w);

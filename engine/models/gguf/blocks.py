@@ -227,10 +227,10 @@ _BLOCKS: dict[str, tuple[Callable[[Bytes], dict[str, Array]], Format]] = {
     "Q5_0": (_q5_0, Format.Q8),
     "Q5_1": (_q5_1, Format.Q8_MINIMUM),
     "Q8_0": (_q8_0, Format.Q8),
-    "Q3_K": (_q3_k, Format.Q8_SUPER16),
+    "Q3_K": (_q3_k, Format.Q6_SUPER16),
     "Q4_K": (_q4_k, Format.Q4_SUPER),
     "Q5_K": (_q5_k, Format.Q8_SUPER),
-    "Q6_K": (_q6_k, Format.Q8_SUPER16),
+    "Q6_K": (_q6_k, Format.Q6_SUPER16),
     "MXFP4": (_mxfp4, Format.MXFP4),
 }
 """Function that unpacks blocks, and format of the result."""

@@ -220,7 +220,7 @@ def _four_bit_matrices(arrays: MatrixArrays) -> Iterator[tuple[Tensor, Tensor, T
 
 def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
     """Codes [N, K], and scale and minimum float32 [N, K/32] (None if it has none) of a weight."""
-    if arrays.format is Format.Q8_SUPER16:
+    if arrays.format is Format.Q6_SUPER16:
         arrays = _with_one_scale(arrays)
     scale, minimum = arrays.group_scales()
     return (

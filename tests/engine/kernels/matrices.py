@@ -44,7 +44,9 @@ def random_arrays(kind: Format, rows: int, columns: int, seed: int = 0) -> tuple
         minimum = (rng.uniform(-9, -6, scale.shape) * (step if four else 0.1 * step)).astype(np.float16)
         return MatrixArrays(kind, codes, scale, minimum), _weights(wide, scale, 32, minimum)
     d = (rng.uniform(0.5, 1.5, (rows, columns // 256)) * step / 32).astype(np.float16)
-    if kind is Format.Q8_SUPER16:
+    if kind is Format.Q6_SUPER16:
+        codes = codes >> 2  # which have 6 bits
+        wide = codes.astype(np.float64)
         sub = rng.integers(-64, 64, (rows, columns // 16), dtype=np.int8)
         return MatrixArrays(kind, codes, d, sub_scale=sub), _weights(wide, np.repeat(_wide(d), 16, 1) * sub, 16)
     dmin = (_wide(d) * (8 if four else 1)).astype(np.float16)
