@@ -60,7 +60,8 @@ class MatrixArrays:
 
     format: Format
     codes: Array
-    """[N, K]: uint8 (0 to 15) of 4-bit formats, int8 of 8- and 6-bit ones (-32 to 31), else the values (bfloat16 as uint16 bits)."""
+    """[N, K]: uint8 (0 to 15) of 4-bit formats, int8 of 8- and 6-bit ones (-32 to 31), else the values (bfloat16 as
+    uint16 bits)."""
     scale: Array | None = None
     """float16 [N, K/32], or [N, K/256] of the SUPER formats; uint8 exponents of 2, plus 127, [N, K/32] of MXFP4."""
     minimum: Array | None = None
