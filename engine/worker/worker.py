@@ -193,7 +193,11 @@ class Worker:
         """Warm up; return whether there was enough memory."""
         self._say_loading("warm-up", "warming up", None)
         self._captures = Captures(made)
+        target = made.target
+        longest = min(self.config.chunk_on(target.device.type), target.context)
         try:
+            if target.capabilities.captured:  # the largest pass, whose kernels are loaded when it runs first
+                target.prefill(torch.zeros(1, longest, dtype=torch.int64).to(target.device), [0], [0])
             with self._captures.measured():
                 made.warm_up()
                 while made.capture_next(inf if self.is_lane else LATER):

@@ -72,13 +72,13 @@ void pack(int32_t format, int64_t rows, int64_t columns, const PlainMatrix& plai
                 memcpy(four, codes + k, kFour);
                 continue;
             }
-            const int first = format == SK_Q6_SUPER16 ? 32 : 0;
+            const int raised = format == SK_Q6_SUPER16 ? 32 : 0;  // stored codes are not signed
             for (int64_t i = 0; i < kFour; i++)
-                four[i] = uint8_t(four[i] | ((codes[k + i] + first) & 15) << (k % 8 < 4 ? 0 : 4));
+                four[i] = uint8_t(four[i] | ((codes[k + i] + raised) & 15) << (k % 8 < 4 ? 0 : 4));
             if (format == SK_Q6_SUPER16)
                 for (int64_t i = 0; i < kFour; i++) {
                     uint8_t& high = panel[high_offset(k, n) + i];
-                    high = uint8_t(high | ((codes[k + i] + first) >> 4 & 3) << k % 16 / 4 * 2);
+                    high = uint8_t(high | ((codes[k + i] + raised) >> 4 & 3) << k % 16 / 4 * 2);
                 }
         }
         pack_scales(format, row, n, columns, plain, panel);

@@ -123,10 +123,10 @@ inline void load_4_bit(const uint8_t* p, Codes* w) {
 }
 // 6-bit codes as 8-bit ones.
 inline void load_6_bit(const uint8_t* p, Codes* w) {
-    const __m256i pair = _mm256_set1_epi8(48), first = _mm256_set1_epi8(-32);
+    const __m256i pair = _mm256_set1_epi8(48), least = _mm256_set1_epi8(-32);
     load_4_bit(p, w);
     const auto raise = [&](__m256i low, __m256i high) {
-        return _mm256_add_epi8(_mm256_or_si256(low, _mm256_and_si256(high, pair)), first);
+        return _mm256_add_epi8(_mm256_or_si256(low, _mm256_and_si256(high, pair)), least);
     };
     const auto raise_all = [&](__m256i Codes::* part, int j, const uint8_t* at) {
         const __m256i high = _mm256_loadu_si256((const __m256i*)at);

@@ -87,14 +87,14 @@ inline void load_8_bit(const int8_t* p, Codes* w) {
 // 6-bit codes as 8-bit ones.
 template <bool Raised = true>
 inline void load_6_bit(const uint8_t* p, Codes* w) {
-    const __m512i pair = _mm512_set1_epi8(48), first = _mm512_set1_epi8(Raised ? 96 : -32);
+    const __m512i pair = _mm512_set1_epi8(48), least = _mm512_set1_epi8(Raised ? 96 : -32);
     load_4_bit(p, w);
     for (int j = 0; j < 8; j += 4) {
         const __m512i high = _mm512_loadu_si512(p + 256 + 16 * j);
         const __m512i moved[4] = {_mm512_slli_epi16(high, 4), _mm512_slli_epi16(high, 2), high,
                                   _mm512_srli_epi16(high, 2)};
         for (int i = 0; i < 4; i++)
-            w[j + i] = _mm512_add_epi8(_mm512_or_si512(w[j + i], _mm512_and_si512(moved[i], pair)), first);
+            w[j + i] = _mm512_add_epi8(_mm512_or_si512(w[j + i], _mm512_and_si512(moved[i], pair)), least);
     }
 }
 // The values of 4-bit floats, doubled, as 8-bit codes.
