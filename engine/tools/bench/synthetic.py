@@ -142,7 +142,7 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
 
 
 def synthetic_models(agreement: float, shapes: str, on: str, dtype: str, progress: Progress) -> list[LoadedModel]:
-    """The target, and the draft if there is one; `on` and `dtype` as `EngineConfig.device` and `dtype`."""
+    """The target, and the draft if any; `on` and `dtype` as `EngineConfig.device` and `dtype`."""
     device, (target, draft) = pick_device(on), parse_shapes(shapes)
     language = Language(SHAPES[target]["vocab_size"], agreement)
     tokenizer = _tokenizer(language.vocabulary)
