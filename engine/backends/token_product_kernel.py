@@ -17,10 +17,11 @@ _LONGEST, _SHORTEST = 2048, 256
 def launch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x Wᵀ + b [..., N] of x [..., K] with one token, W [N, K] and b [N], all of one dtype; sums in float32."""
     size_out, size_in = weight.shape
+    early = weight.is_contiguous() and starts_early(x.device)  # else its copy is the kernel before
     token, weight = x.reshape(-1).contiguous(), weight.contiguous()
     out = x.new_empty(*x.shape[:-1], size_out)
     step = max(min(size_in & -size_in, _LONGEST), _SHORTEST)
-    lines, early = _BLOCK // step, starts_early(x.device)
+    lines = _BLOCK // step
     _multiply[(triton.cdiv(size_out, lines),)](
         token, weight, weight if bias is None else bias, out, size_in, size_out,
         lines, step, bias is not None, early, num_warps=4, launch_pdl=early,

@@ -132,7 +132,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def is_finite(weight: Tensor) -> bool:
     """Whether all values are finite: 50 times as fast as `torch.isfinite`, and without its copies."""
-    return all(bool(extreme.isfinite()) for extreme in weight.aminmax())
+    return weight.numel() == 0 or all(bool(extreme.isfinite()) for extreme in weight.aminmax())
 
 
 def tensor_names(folder: Path) -> list[str]:
