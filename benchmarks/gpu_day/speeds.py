@@ -31,7 +31,7 @@ AGREEMENT = 0.8
 GAMMAS: dict[int, tuple[int | None, ...]] = (
     {1: (2, 4, 6, None), 8: (), 4: (4, None), 16: (4, None), 32: ()} if ON_GPU else {1: (4,), 2: (4,)}
 )
-"""Draft lengths by number of rows, the most telling first, since the section may be stopped; None for auto."""
+"""Draft lengths by number of rows, the most important first, since the section may be stopped; None for auto."""
 _TOKENS = 64 if ON_GPU else 16
 _COLUMNS = 8000 if ON_GPU else 300
 """Of a long text."""

@@ -1,4 +1,7 @@
-"""Time from an engine's start to `Ready` and to the last graph, twice in one process, and its memory: 8B shape."""
+"""Time from an engine's start to `Ready` and to the last graph, twice in one process, and its memory: 8B shape.
+
+`speeds`, which runs before it, has compiled the layers and measured a first start.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def rows() -> Iterator[Row]:
         engine, ready = started(SHAPE, slots=8 if ON_GPU else 2, context=4096 if ON_GPU else 512)
         usable = time.monotonic() - began
         stated = ready.weight_bytes + ready.cache_bytes
-        yield {"what": f"{number} start of {SHAPE}", "seconds": usable, "stated GB": stated / 1e9}
+        yield {"what": f"{number} start of {SHAPE} in a process", "seconds": usable, "stated GB": stated / 1e9}
         memory = held_memory(pick_device("auto")) or 0
         made = captured(engine)
         held = held_memory(pick_device("auto")) or 0

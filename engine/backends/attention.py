@@ -39,7 +39,7 @@ def scattered(places: Sequence[int]) -> AbstractContextManager[Sequence[int]]:
 
 
 def causal(*, known: bool) -> AbstractContextManager[bool]:
-    """In passes in here, if that is `known`, query i of T attends to the columns up to S - T + i, whatever the mask."""
+    """Passes in here are `known` to be causal: query i of T attends to columns 0 to S - T + i, so no mask is read."""
     return _set(_causal, known)
 
 

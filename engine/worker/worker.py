@@ -196,7 +196,7 @@ class Worker:
         target = made.target
         longest = min(self.config.chunk_on(target.device.type), target.context)
         try:
-            if target.capabilities.captured:  # the largest pass, whose kernels are loaded when it runs first
+            if target.capabilities.captured:  # the largest pass: it needs most memory, and loads its kernels
                 target.prefill(torch.zeros(1, longest, dtype=torch.int64).to(target.device), [0], [0])
             with self._captures.measured():
                 made.warm_up()

@@ -231,7 +231,7 @@ def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def _with_one_scale(arrays: MatrixArrays) -> MatrixArrays:
-    """The nearest 8-bit codes with one scale per 32 columns, some rows at a time, whose values stay in the caches."""
+    """8-bit codes with one scale per 32 columns, made of a few rows at a time, whose float32 values fit into caches."""
     rows, columns = arrays.shape
     step = max(_AT_ONCE // columns, 1)
     blocks = (arrays.rows(slice(first, first + step)).values() for first in range(0, rows, step))

@@ -17,7 +17,7 @@ METHODS = ("q8", "q4")
 PLAIN = {torch.bfloat16: Format.BF16, torch.float16: Format.F16, torch.float32: Format.F32}
 """Dtypes that can be quantised."""
 _AT_ONCE = 1 << 20
-"""Weights of a thread's task."""
+"""Weights that a thread quantises in one task."""
 
 
 def quantize(weights: Tensor, method: str) -> MatrixArrays:

@@ -95,7 +95,7 @@ def _tables(vocabulary: int, agreement: float, device: torch.device) -> tuple[Te
 
 
 def _index(tokens: Tensor, positions: Tensor) -> Tensor:
-    """Entries of the tables; few operations, as each of them is one of a GPU's launches."""
+    """Index into the tables for each token and position. Few operations: each is a kernel launch on a GPU."""
     return (tokens * 0x2545F + positions * 0x1851F) % _ENTRIES
 
 
