@@ -14,6 +14,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -34,10 +35,6 @@ from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64
 """Recompilation limit per layer class and process: kinds of layers, one or several rows, one or several tokens."""
-_OPTIONS: dict[str, Any] = {"emulate_precision_casts": True, "combo_kernels": True, "triton.enable_pdl": True}
-"""Options of torch's compiler. It rounds where the modelling code rounds, so that results differ only by the order of
-sums, puts kernels side by side into one launch, and lets a kernel start before the one before it has ended
-(`gpu.starts_early`)."""
 _marked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -72,10 +69,28 @@ def _indices(layer: nn.Module) -> set[int]:
     return {index for index in indices if isinstance(index, int)}
 
 
+@lru_cache
+def _options() -> dict[str, Any]:
+    """Options of torch's compiler, the same for all layers.
+
+    It rounds where the modelling code rounds, so that results differ only by the order of sums, puts kernels side by
+    side into one launch, lets a kernel start before the one before it has ended (`gpu.starts_early`), and makes gate
+    and residuals part of products of one token.
+    """
+    from specchat.engine.backends.fused_products import FuseProducts  # it takes a second to import
+
+    return {
+        "emulate_precision_casts": True,
+        "combo_kernels": True,
+        "triton.enable_pdl": True,
+        "pre_grad_custom_pass": FuseProducts(),
+    }
+
+
 def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
     """Forward pass of a layer, compiled if its cache view asks for it."""
     plain = type(layer).forward
-    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options=_OPTIONS)
+    compiled = torch.compile(plain, fullgraph=True, dynamic=True, options=_options())
     held = weakref.ref(layer)  # a cycle would keep the weights until Python looks for cycles
 
     def forward(*args: Any, **kwargs: Any) -> Any:

@@ -8,6 +8,7 @@ cuBLAS 17.3, 13.8, 57.0, 32.2, 247; torch's compiler, norm and activation includ
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,21 +33,32 @@ class TokenLinear(nn.Linear):
 
 
 @torch.library.custom_op("specchat::multiply", mutates_args=())
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x Wᵀ + b [..., out] of one token x [..., in]; in torch on a CPU."""
-    return functional.linear(x, weight, bias)
+def multiply(
+    x: Tensor, weight: Tensor, bias: Tensor | None, addend: Tensor | None = None, gated: bool = False
+) -> Tensor:
+    """x Wᵀ + b [..., out] of one token x [..., in]; in torch on a CPU.
+
+    Args:
+        addend: added to the result, which has its shape.
+        gated: the first half of the outputs are gates: the result is the other half times their SiLU.
+    """
+    product = functional.linear(x, weight, bias)
+    if gated:
+        gate, up = product.chunk(2, -1)
+        product = functional.silu(gate) * up
+    return product if addend is None else product + addend
 
 
 @multiply.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # noqa: ARG001
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
+def _(x: Tensor, weight: Tensor, bias: Any, addend: Any = None, gated: bool = False) -> Tensor:  # noqa: ARG001
+    return x.new_empty(*x.shape[:-1], weight.shape[0] // (2 if gated else 1))
 
 
 @multiply.register_kernel("cuda")
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _(x: Tensor, weight: Tensor, bias: Any, addend: Any = None, gated: bool = False) -> Tensor:
     from specchat.engine.backends.token_product_kernel import launch
 
-    return launch(x, weight, bias)
+    return launch(x, weight, bias, addend, gated=gated)
 
 
 def use_token_kernel(network: nn.Module) -> str | None:
@@ -66,10 +78,14 @@ def _fault(device: torch.device, dtype: torch.dtype) -> str | None:
     """What is wrong with the kernel on a device: not every GPU and build of Triton has it."""
     draw = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(count, 600, generator=draw).to(dtype) for count in (1, 40))
-    expected = x.float() @ weight.float().T
-    try:
-        found = multiply(x.to(device), weight.to(device), None).cpu().float()
-    except Exception as error:  # a compiler fails in many ways
-        return first_line(error)
-    gap = ((found - expected).norm() / expected.norm()).item()
-    return None if gap < _GAP else "its results are wrong"
+    product = x.float() @ weight.float().T
+    gate, up = product.chunk(2, -1)
+    x, weight, addend = (each.to(device) for each in (x, weight, torch.ones(1, 40, dtype=dtype)))
+    for expected, rest in (product, ()), (product + 1, (addend,)), (functional.silu(gate) * up, (None, True)):
+        try:
+            found = multiply(x, weight, None, *rest).cpu().float()
+        except Exception as error:  # a compiler fails in many ways
+            return first_line(error)
+        if not (found - expected).norm() < _GAP * expected.norm():
+            return "its results are wrong"
+    return None

@@ -5,44 +5,56 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import Gemma3ForCausalLM, LlamaForCausalLM
 
 from specchat.engine.backends import token_product
+from specchat.engine.backends.fused_products import FuseProducts
 from specchat.engine.backends.token_product import TokenLinear, multiply, use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device import gpu
+from specchat.engine.models.joined_linear import join_layers
 from tests.engine.backends.triton_kernels import CAPABILITIES, DEVICES, DTYPES, NEEDS_COMPILER, shared_memory
 from tests.engine.tiny import tiny_model
 
 SHAPES = [(40, 600), (3072, 2048), (100, 14336), (7, 48), (33, 8000)]
 """Outputs and inputs; some fill no block."""
+SIZES = {
+    "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("parts", ["", "bias", "addend", "bias gated", "addend gated"])
 @torch.inference_mode()
-def test_the_kernel_computes_what_torch_computes(shape: tuple[int, int], device: str, *, biased: bool) -> None:
+def test_the_kernel_computes_what_torch_computes(shape: tuple[int, int], device: str, parts: str) -> None:
     from specchat.engine.backends.token_product_kernel import launch
 
-    draw = torch.Generator().manual_seed(0)
+    draw, gated = torch.Generator().manual_seed(0), "gated" in parts
+    lines = 2 * shape[0] if gated else shape[0]
+    sizes = {"x": (1, 1, shape[1]), "weight": (lines, shape[1]), "bias": (lines,), "addend": (1, 1, shape[0])}
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        x, weight, bias = (torch.randn(size, generator=draw).to(dtype) for size in ((1, 1, shape[1]), shape, shape[:1]))
-        expected = nn.functional.linear(x.double(), weight.double(), bias.double() if biased else None)
-        given = [each.to(device) for each in (x, weight, bias)]
-        found = launch(given[0], given[1], given[2] if biased else None)
+        drawn = {name: torch.randn(size, generator=draw).to(dtype) for name, size in sizes.items()}
+        given = {name: each if name in f"x weight {parts}" else None for name, each in drawn.items()}
+        expected = multiply(*(each if each is None else each.double() for each in given.values()), gated)
+        found = launch(*(each if each is None else each.to(device) for each in given.values()), gated=gated)
         assert found.shape == (1, 1, shape[0])
         gap = (found.cpu().double() - expected).norm() / expected.norm()
-        assert gap < {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 5e-3}[dtype]
+        assert (
+            gap < {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
+        )  # Triton's interpreter does not round to it
 
 
 @NEEDS_COMPILER
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("capability", CAPABILITIES)
-def test_the_kernel_compiles_without_a_gpu(dtype: str, capability: int) -> None:
+@pytest.mark.parametrize("outputs", [4, 2], ids=["plain", "gated"])
+def test_the_kernel_compiles_without_a_gpu(outputs: int, dtype: str, capability: int) -> None:
     from specchat.engine.backends.token_product_kernel import _multiply
 
-    fixed = {"lines": 4, "step": 2048, "biased": True, "early": capability >= 90}
-    kinds = dict.fromkeys(("token", "weight", "bias", "out"), f"*{dtype}")
+    fixed = {"lines": 4, "outputs": outputs, "step": 2048, "biased": True, "added": True, "early": capability >= 90}
+    kinds = dict.fromkeys(("token", "weight", "bias", "addend", "out"), f"*{dtype}")
     assert shared_memory(_multiply, kinds, fixed, capability, num_warps=4) < 48 * 1024
 
 
@@ -63,25 +75,64 @@ def test_the_kernel_computes_passes_over_one_token(monkeypatch: pytest.MonkeyPat
     layer = nn.Linear(16, 8)
     other = nn.Linear(16, 8)
     other.load_state_dict(layer.state_dict())
-    asked.clear()
     assert use_token_kernel(layer) is None
+    asked.clear()  # by the check
     for x in (torch.randn(1, 1, 16), torch.randn(1, 2, 16), torch.randn(2, 1, 16), torch.randn(16)):
         torch.testing.assert_close(layer(x), other(x))
-    assert asked[1:] == [(1, 1, 16), (16,)], "after the check"
+    assert asked == [(1, 1, 16), (16,)]
 
 
 @pytest.mark.usefixtures("on_a_pretended_gpu")
 @pytest.mark.parametrize("broken", ["raises", "wrong"])
 def test_a_kernel_that_fails_is_not_used(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def instead(x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
+    def instead(x: torch.Tensor, *given: Any) -> torch.Tensor:
         if broken == "raises":
             raise RuntimeError("no such instruction.\nMore.")
-        return multiply(x, weight, bias) + 1
+        return multiply(x, *given) + 1
 
     monkeypatch.setattr(token_product, "multiply", instead)
     layer = nn.Linear(16, 8)
     assert use_token_kernel(layer) == {"raises": "no such instruction", "wrong": "its results are wrong"}[broken]
     assert type(layer) is nn.Linear
+
+
+PLAIN = (False, False)
+"""A product without addend and gate."""
+
+
+@pytest.mark.usefixtures("on_a_pretended_gpu")
+@pytest.mark.parametrize(
+    ("kind", "products"),
+    [
+        (LlamaForCausalLM, [PLAIN, (True, False), (False, True), (True, False)]),
+        (Gemma3ForCausalLM, [PLAIN] * 4),  # its gate is a GELU, and norms come before its residuals
+    ],
+)
+@torch.inference_mode()
+def test_gate_and_residuals_of_a_compiled_layer_are_part_of_its_products(kind: Any, products: list[Any]) -> None:
+    torch.manual_seed(0)
+    network = kind(kind.config_class(**SIZES)).eval().requires_grad_(False)
+    join_layers(network)
+    assert use_token_kernel(network) is None
+    layer, state = network.base_model.layers[0], torch.randn(1, 1, 32)
+    rotary = (torch.randn(1, 1, 8), torch.randn(1, 1, 8))
+    found = []
+
+    def rewritten(module: torch.fx.GraphModule, _: Any) -> Any:
+        FuseProducts()(module.graph)
+        module.graph.lint()
+        module.recompile()
+        calls = [node for node in module.graph.nodes if node.target is torch.ops.specchat.multiply.default]
+        for call in calls:
+            addend, gated = (*call.args[3:], None, False)[:2]
+            found.append((addend is not None, gated))
+        return module.forward
+
+    torch._dynamo.reset()
+    compiled = torch.compile(type(layer).forward, backend=rewritten, fullgraph=True)
+    given = {"position_embeddings": rotary, "attention_mask": None}
+    torch.testing.assert_close(compiled(layer, state, **given), layer(state, **given))
+    assert found == products
 
 
 @pytest.mark.gpu
