@@ -157,7 +157,7 @@ def test_a_product_that_starts_early_reads_what_came_before(monkeypatch: pytest.
     def chained() -> torch.Tensor:
         x = token
         for weight in weights:
-            x = multiply(x, weight, None)
+            x = multiply(x, weight, None, x)
         return x
 
     with monkeypatch.context() as patch:
