@@ -19,8 +19,7 @@ def launch(
 ) -> Tensor:
     """`multiply` of x [..., K] with one token, W [N, K], b [N] and an addend, all of one dtype; sums in float32."""
     size_out, size_in = weight.shape[0] // (2 if gated else 1), weight.shape[1]
-    contiguous = weight.is_contiguous() and (addend is None or addend.is_contiguous())
-    early = contiguous and starts_early(x.device)  # else its copy is the kernel before
+    early = weight.is_contiguous() and starts_early(x.device)  # else its copy is the kernel before
     token, weight = x.reshape(-1).contiguous(), weight.contiguous()
     out = x.new_empty(*x.shape[:-1], size_out)
     step = max(min(size_in & -size_in, _LONGEST), _SHORTEST)
