@@ -110,6 +110,11 @@ class SideStage(Stage):
     async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
         await super().send(pilot, text)
 
+    async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
+        """Send a prompt, and let both lanes give this many events (or all) of their replies."""
+        await self.send(pilot, text)
+        await self.give(pilot, count, count)
+
     async def give(  # type: ignore[override]
         self, pilot: Pilot[None], left: int | None, right: int | None
     ) -> None:

@@ -1,5 +1,6 @@
 """The app on a recorded engine and a store in a temporary folder, driven step by step."""
 
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Record
 from tests.app.quiet import all_done, show_all
 from tests.app.recorded import RecordedEngine, trace
 
@@ -35,18 +37,20 @@ class Stage:
         folder: Path,
         *,
         name: str = "chat",
+        records: list[Record] | None = None,
         theme: str = "",
         pictures: Path | None = None,
         file: Path | None = None,
         **settings: object,
     ) -> None:
-        self.engine = RecordedEngine(trace(name))
+        self.engine = RecordedEngine(records or trace(name))
         self.clock = NOW
         self.database = folder / "specchat.db"
         self.store = Store(self.database, now=lambda: self.clock)
         self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
+        self.file = file
         self.app = SpecChat(
-            lambda: Session(self.engine, self.settings, self.store, settings_file=file),
+            lambda: Session(self.engine, self.settings, self.store, settings_file=self.file),
             theme=theme,
             pictures=pictures or folder,
             now=lambda: self.clock,
@@ -55,13 +59,13 @@ class Stage:
 
     @asynccontextmanager
     async def started(
-        self, size: tuple[int, int] = WIDE, *, events: int | EllipsisType | None = ...
+        self, size: tuple[int, int] = WIDE, *, events: int | EllipsisType | None = ..., text: str = QUESTION
     ) -> AsyncIterator[Pilot[None]]:
-        """Run the app until the models are loaded; with `events`, also until so many events (or all) of a reply."""
+        """Run the app until the models are loaded; with `events`, also until so many events (or all) of the reply."""
         async with self.app.run_test(size=size) as pilot:
             await self.ready(pilot)
             if not isinstance(events, EllipsisType):
-                await self.answer(pilot, events)
+                await self.answer(pilot, events, text)
             yield pilot
 
     @asynccontextmanager
@@ -170,3 +174,12 @@ def lines_of(stage: Stage) -> Sequence[str]:
 def place_of(stage: Stage, text: str) -> tuple[int, int]:
     """Column and line of this text in the conversation."""
     return next((line.index(text), y) for y, line in enumerate(lines_of(stage)) if text in line)
+
+
+def what_a_kill_leaves(folder: Path) -> Path:
+    """A folder with the files of the store as they are now."""
+    killed = folder / "killed"
+    killed.mkdir()
+    for file in folder.glob("specchat.db*"):
+        shutil.copy(file, killed)
+    return killed

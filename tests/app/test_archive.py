@@ -10,7 +10,7 @@ from specchat.app.chat import archive as module
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
-from specchat.app.storage.store import Store
+from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Finished, FinishReason, Record
 from tests.stress.numbered import numbered, word
 
@@ -25,6 +25,13 @@ def answering(folder: Path) -> tuple[Store, Archive, list[str], Reply]:
     return store, archive, said, reply
 
 
+def stored(archive: Archive, folder: Path) -> list[StoredMessage]:
+    """The messages of the chat once the archive is closed."""
+    archive.close()
+    with Store(folder / "specchat.db") as again:
+        return again.messages(1)
+
+
 def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     store, archive, said, reply = answering(tmp_path)
@@ -37,9 +44,7 @@ def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest
     wait([archive.append([(reply, end)])])
     assert len(said) == 1
     assert "is full" in said[0]
-    archive.close()
-    with Store(tmp_path / "specchat.db") as again:
-        _, reply = again.messages(1)
+    _, reply = stored(archive, tmp_path)
     assert reply.content == "".join(f"and {word(number)}" for number in range(60)) + "the end"
     assert len(reply.events) == 61
     assert reply.finish_reason == "eos"
@@ -51,9 +56,7 @@ def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) 
     wait([archive.append([(reply, [numbered("r", number, 1, 0.0, word(number))])]) for number in range(5)])
     assert len(said) == 1
     archive.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
-    archive.close()
-    with Store(tmp_path / "specchat.db") as again:
-        assert again.messages(1)[1].content == "".join(f"and {word(number)}" for number in range(5))
+    assert stored(archive, tmp_path)[1].content == "".join(f"and {word(number)}" for number in range(5))
 
 
 def test_a_prompt_that_could_not_be_stored_is_stored_later_with_its_reply_and_what_followed(
@@ -76,9 +79,7 @@ def test_a_prompt_that_could_not_be_stored_is_stored_later_with_its_reply_and_wh
         wait([archive.append([(reply, [numbered(f"r{number}", 0, 1, 0.0, word(number)), end])])])
         assert (reply.message_id is None) is locked
         assert len(said) == min(number, 1)
-    archive.close()
-    with Store(tmp_path / "specchat.db") as again:
-        messages = again.messages(1)
+    messages = stored(archive, tmp_path)
     assert [message.content for message in messages] == [
         text for number in range(3) for text in (f"question {number}", f"and {word(number)}")
     ]
@@ -104,9 +105,7 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
     conversation.show_reply(turn, replies[1])
     archive.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
     wait([archive.choose(replies[1])])
-    archive.close()
-    with Store(tmp_path / "specchat.db") as again:
-        assert again.messages(1)[-1].parent == replies[0].message_id
+    assert stored(archive, tmp_path)[-1].parent == replies[0].message_id
 
 
 def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
@@ -115,7 +114,5 @@ def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Pat
     gone.message_id = 99
     archive.append([(gone, [numbered("gone", 0, 1, 0.0, word(0))])])
     archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
-    archive.close()
+    assert stored(archive, tmp_path)[1].content == f"and {word(1)}"
     assert ["message 99 is not in" in sentence for sentence in said] == [True]
-    with Store(tmp_path / "specchat.db") as again:
-        assert again.messages(1)[1].content == f"and {word(1)}"

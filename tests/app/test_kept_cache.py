@@ -20,8 +20,7 @@ async def test_the_stored_chats_are_kept_at_exit_and_no_deleted_one(tmp_path: Pa
     assert set(kept) <= {request.request_id for request in stage.engine.submitted}
 
 
-async def test_nothing_is_kept_without_a_request(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+async def test_nothing_is_kept_without_a_request(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.answer(pilot)
     assert not stage.engine.kept

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from specchat.engine import Engine
 from specchat.engine.kernels.library import Library, library, missing
 from tests.engine.kernels.variants import use
+from tests.engine.tiny import tiny_engine
 
 
 @pytest.fixture
@@ -16,6 +18,13 @@ def kernels() -> Iterator[Library]:
         pytest.skip(str(missing()))
     yield library()
     use(library(), None)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """A running engine on a tiny target."""
+    with tiny_engine() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -16,7 +17,9 @@ from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import Progress
 from specchat.engine.research.pass_drafter import LookAhead
+from specchat.engine.research.tables import LoadedTables
 from specchat.engine.tools.distill.eagle import head_shape
+from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
 EOS = 256
@@ -66,6 +69,13 @@ def tiny_head(target: LoadedModel, seed: int = 0, vocabulary: int = 200) -> Load
     return LoadedHead(head, ids, "tiny head", sum(weight.nbytes for weight in head.parameters()))
 
 
+def tiny_tables(tokens: Iterable[int], vocabulary: int = VOCABULARY) -> LoadedTables:
+    """Tables that were counted in a text; one of bytes for the tiny model."""
+    counter = TokenCounter(vocabulary)
+    counter.add(np.array(list(tokens), np.int64))
+    return LoadedTables(counter.counts(), "tables")
+
+
 @contextmanager
 def tiny_engine(
     target: LoadedModel | None = None,
@@ -76,6 +86,7 @@ def tiny_engine(
     queue: int = 1024,
     assemble: Assemble | None = None,
     look_ahead: LookAhead | None = None,
+    tables: LoadedTables | None = None,
     more: Sequence[LoadedModel] = (),
     cache_memory: float | None = None,
     kept: Path | None = None,
@@ -85,7 +96,8 @@ def tiny_engine(
     """A running engine on tiny models, or on what `assemble` puts together."""
 
     def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        return put_together(config, target or tiny_model(), draft, head, look_ahead=look_ahead, more=more)
+        research = {"look_ahead": look_ahead, "tables": tables}
+        return put_together(config, target or tiny_model(), draft, head, more=more, **research)
 
     sizes: dict[str, Any] = {"slots": slots, "context": 256, "queue": queue, "prefill_chunk": chunk}
     sizes |= {"cache_memory": cache_memory, "cache_type": cache_type, "seed": seed}

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from benchmarks.interface.running import ENTER
+from benchmarks.interface.running import ENTER, NEW_CHAT
 from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Finished, Round, from_json
 from tests.terminal import Terminal
@@ -30,6 +30,16 @@ def ask(terminal: Terminal, text: str) -> None:
     terminal.wait_for(text.split()[-1])
     terminal.type(ENTER)
     terminal.wait(lambda _: shown_round(terminal) >= 0, 60, "first round")
+
+
+def ask_each(terminal: Terminal, texts: Sequence[str], until: str = "") -> None:
+    """Send each prompt in a chat of its own; `until` is what each reply shows before the next one is sent."""
+    for number, text in enumerate(texts):
+        if number:
+            terminal.type(NEW_CHAT)
+            terminal.wait_for("new chat")
+        ask(terminal, text)
+        terminal.wait_for(until)
 
 
 def shown_round(terminal: Terminal) -> int:

@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.interface.running import NEW_CHAT, QUIT
+from benchmarks.interface.running import QUIT
 from specchat.app.errors import StoreError
 from specchat.app.settings.settings_file import load_settings
 from tests.stress.numbered import word
-from tests.stress.session import ask, draw_for, lost, shown_round, start, stored_messages
+from tests.stress.session import ask, ask_each, draw_for, lost, shown_round, start, stored_messages
 from tests.terminal import Terminal
 from tests.waiting import until
 
@@ -101,12 +101,7 @@ def test_resized_from_one_cell_to_a_wall_of_them(tmp_path: Path, dice: random.Ra
 def test_the_clock_goes_back_with_every_look(tmp_path: Path, dice: random.Random) -> None:
     names = [PROMPT, "Question-1", "Question-2"]
     with start(tmp_path, "--clock-back", dice.choice((0.001, 60, 3600, 1e8)), "--rounds", 30) as terminal:
-        for number, name in enumerate(names):
-            if number:
-                terminal.type(NEW_CHAT)
-                terminal.wait_for("new chat")
-            ask(terminal, name)
-            terminal.wait_for("copy")
+        ask_each(terminal, names, until="copy")
         assert terminal.leave(QUIT) == 0
     assert lost(tmp_path, names, 29, all_shown=True) == []
 
@@ -144,10 +139,7 @@ def test_two_on_one_home(tmp_path: Path) -> None:
     """Two chats in each, all four of them answering; each keeps another setting."""
     with start(tmp_path, "--rounds", ROUNDS) as one, start(tmp_path, "--rounds", ROUNDS) as other:
         for terminal, name in ((one, "one"), (other, "other")):
-            ask(terminal, f"{name}-first")
-            terminal.type(NEW_CHAT)
-            terminal.wait_for("new chat")
-            ask(terminal, f"{name}-second")
+            ask_each(terminal, [f"{name}-first", f"{name}-second"])
         one.type("/temp 0.5\r")
         other.type("/gamma 3\r")
         for terminal in (one, other):

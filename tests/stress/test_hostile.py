@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,30 +69,22 @@ def test_a_reply(home: Path, where: Path) -> None:
     """A model that says all of it: while it streams, as Markdown, in the inspector, the steps and the timeline."""
     pieces = where / "pieces.json"
     pieces.write_text(json.dumps(PIECES))
-    with _app(home, where, "--pieces", pieces, "--rate", 100, "--rounds", len(PIECES)) as terminal:
+    with _shows_none_raw(_app(home, where, "--pieces", pieces, "--rate", 100, "--rounds", len(PIECES))) as terminal:
         _say(terminal, "go on")
         terminal.wait_for("copy", 60)
-        for key in ("\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 15, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x1bp"):
-            _press(terminal, key)
+        _press(terminal, "\x14", "\x14", "\x1b[17~", *("\x1b[D",) * 15, ESCAPE, "\x0c", ESCAPE, "\x06", "\x06", "\x1bp")
         terminal.type("/export md" + ENTER)
         terminal.wait_for("exported as")
-        for key in ("\x1b[5~", "\x1b[6~"):
-            for _ in range(6):
-                _press(terminal, key)
-        assert terminal.leave(QUIT) == 0
-    assert found_in(terminal.written) == []
+        _press(terminal, *("\x1b[5~",) * 6, *("\x1b[6~",) * 6)
 
 
 def test_stored_chats(home: Path, where: Path) -> None:
     """A database from elsewhere: titles, prompts, replies and the unsent text."""
     _fill(home)
-    with _app(home, where) as terminal:
+    with _shows_none_raw(_app(home, where)) as terminal:
         terminal.type(CHATS)
         terminal.wait_for("u undo")
-        for key in (DOWN, ENTER, "\x1b[A", CHATS, DOWN, "r", ESCAPE, "d", "u"):
-            _press(terminal, key)
-        assert terminal.leave(QUIT) == 0
-    assert found_in(terminal.written) == []
+        _press(terminal, DOWN, ENTER, "\x1b[A", CHATS, DOWN, "r", ESCAPE, "d", "u")
 
 
 def test_settings_and_notices(home: Path, where: Path) -> None:
@@ -99,7 +93,7 @@ def test_settings_and_notices(home: Path, where: Path) -> None:
     file.parent.mkdir(parents=True)
     name = json.dumps(TITLE).replace("\x7f", "\\u007f")
     file.write_text(f"target = {name}\ntheme = {name}\n{name} = 1\n")
-    with _app(home, where) as terminal:
+    with _shows_none_raw(_app(home, where)) as terminal:
         for command in ("/theme [/red]", "/export [red]", "/preset [/x]", "/gamma [/x]"):
             _say(terminal, command)
             terminal.wait_quiet()
@@ -107,19 +101,14 @@ def test_settings_and_notices(home: Path, where: Path) -> None:
         _say(terminal, "/candidates 3 [/x]")
         terminal.wait_for("several replies")
         _press(terminal, ESCAPE)
-        assert terminal.leave(QUIT) == 0
-    assert found_in(terminal.written) == []
 
 
 def test_a_replay(home: Path, where: Path) -> None:
     """A trace of such a reply, in a file of such a name."""
-    with _specchat(home, where, "replay", _trace(where)) as terminal:
+    with _shows_none_raw(_specchat(home, where, "replay", _trace(where))) as terminal:
         terminal.wait_for("replay")
         terminal.wait_for("✗", 60)
-        for key in ("\x1b[17~", *("\x1b[D",) * 20, "\x1b", "\x0c", "\x06"):
-            _press(terminal, key)
-        assert terminal.leave(QUIT) == 0
-    assert found_in(terminal.written) == []
+        _press(terminal, "\x1b[17~", *("\x1b[D",) * 20, ESCAPE, "\x0c", "\x06")
 
 
 def test_a_printed_reply(home: Path, where: Path) -> None:
@@ -156,6 +145,15 @@ def test_commands(arguments: list[str], code: int, home: Path, where: Path) -> N
     assert found_in(terminal.written) == []
 
 
+@contextmanager
+def _shows_none_raw(terminal: Terminal) -> Iterator[Terminal]:
+    """The app, which is left at the end; nothing hostile may have reached the terminal as it was."""
+    with terminal:
+        yield terminal
+        assert terminal.leave(QUIT) == 0
+    assert found_in(terminal.written) == []
+
+
 def _app(home: Path, where: Path, *options: object) -> Terminal:
     terminal = Terminal(
         sys.executable, "-m", "tests.stress.numbered", *options, SPECCHAT_HOME=str(home), cwd=where,
@@ -174,9 +172,10 @@ def _python_path() -> str:
     return ":".join(dict.fromkeys([*(path for path in sys.path if path), str(Path.cwd())]))
 
 
-def _press(terminal: Terminal, keys: str) -> None:
-    terminal.type(keys)
-    terminal.wait_quiet()
+def _press(terminal: Terminal, *keys: str) -> None:
+    for key in keys:
+        terminal.type(key)
+        terminal.wait_quiet()
 
 
 def _say(terminal: Terminal, text: str) -> None:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.interface.running import NEW_CHAT
 from specchat.app.storage.store import Store
 from specchat.engine import to_json
 from tests.stress.numbered import numbered, word
-from tests.stress.session import ask, draw_for, lost, shown_round, start
-from tests.terminal import TerminalSize
+from tests.stress.session import ask, ask_each, draw_for, lost, shown_round, start
+from tests.terminal import Terminal, TerminalSize
 
 STEP = "\x1b[18~"
 NARROW: TerminalSize = {"columns": 80, "rows": 24}
@@ -21,9 +20,7 @@ def test_a_reply_killed(tmp_path: Path, dice: random.Random) -> None:
     """A reply of 40 rounds a second."""
     with start(tmp_path, **NARROW) as terminal:
         ask(terminal, "Question-0")
-        draw_for(terminal, dice.uniform(0, 1.5))
-        terminal.kill()
-        assert lost(tmp_path, ["Question-0"], shown_round(terminal)) == []
+        assert_kept_when_killed(terminal, tmp_path, dice, ["Question-0"])
 
 
 @pytest.mark.slow
@@ -31,14 +28,8 @@ def test_four_chats_killed(tmp_path: Path, dice: random.Random) -> None:
     """Four chats that answer at once; the last one is on screen."""
     names = [f"Question-{number}" for number in range(4)]
     with start(tmp_path, **NARROW) as terminal:
-        for number, name in enumerate(names):
-            if number:
-                terminal.type(NEW_CHAT)
-                terminal.wait_for("new chat")
-            ask(terminal, name)
-        draw_for(terminal, dice.uniform(0, 1.5))
-        terminal.kill()
-        assert lost(tmp_path, names[::-1], shown_round(terminal)) == []
+        ask_each(terminal, names)
+        assert_kept_when_killed(terminal, tmp_path, dice, names[::-1])
 
 
 @pytest.mark.slow
@@ -46,9 +37,16 @@ def test_four_candidates_killed(tmp_path: Path, dice: random.Random) -> None:
     """Four replies to one prompt, all of them on screen."""
     with start(tmp_path, SPECCHAT_TEMPERATURE="0.8", **WIDE) as terminal:
         ask(terminal, "/candidates 4 Question-0")
-        draw_for(terminal, dice.uniform(0, 1.5))
-        terminal.kill()
-        assert lost(tmp_path, ["Question-0"], shown_round(terminal), replies=4) == []
+        assert_kept_when_killed(terminal, tmp_path, dice, ["Question-0"], replies=4)
+
+
+def assert_kept_when_killed(
+    terminal: Terminal, home: Path, dice: random.Random, prompts: list[str], replies: int = 1
+) -> None:
+    """Kill it within its replies."""
+    draw_for(terminal, dice.uniform(0, 1.5))
+    terminal.kill()
+    assert lost(home, prompts, shown_round(terminal), replies) == []
 
 
 def test_stepped_rounds_killed(tmp_path: Path, dice: random.Random) -> None:

@@ -36,6 +36,9 @@ MISTAKES = {
     "ask hi --logit-bias the=5": "'the=5' is not a token id, = and a number",
     "ask hi --logit-bias -1=1": "logit-bias names token -1: token ids start at 0",
     "ask hi --logit-bias 99999=1 --target TINY": "logit-bias names token 99999 and the model has",
+    "ask hi --target no-model --trace new.jsonl": "no-model",
+    "ask hi --target TINY --trace TALK": "talk.jsonl exists already",
+    "ask hi --target TINY --trace no/trace.jsonl": "cannot be written",
     "ask hi --continue": "there are no chats yet",
     "ask hi --chat x": "there are no chats yet",
     "ask hi --chat x --continue": "name two chats",
@@ -146,10 +149,12 @@ def test_a_mistake_is_answered_by_one_sentence(
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
-    (talk := tmp_path / "talk.jsonl").write_text('{"messages": [{"role": "user", "content": "hi"}]}')
+    talk, text = tmp_path / "talk.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'
+    talk.write_text(text)
     words = {"TALK": talk, "TRACE": TRACE}
     if "TINY" in mistyped:
         words["TINY"] = tiny_model()
     done = command(*(words.get(word, word) for word in shlex.split(mistyped)), terminal=mistyped.startswith("--"))
     assert MISTAKES[mistyped] in done.sentence
     assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "home"}, "nothing is written"
+    assert talk.read_text() == text

@@ -1,5 +1,6 @@
 """What the tests of the store share."""
 
+import subprocess
 import sys
 
 from hypothesis import strategies as st
@@ -44,3 +45,26 @@ def child(code: str, *arguments: object) -> list[str]:
     imports = "import os, sys, time\nfrom pathlib import Path\nfrom specchat.app.storage.store import Store\n"
     head = imports + "path = Path(sys.argv[1])\n"
     return [sys.executable, "-c", head + code, *map(str, arguments)]
+
+
+def killed_after(statements: int, code: str, path: object) -> None:
+    """Run a program that kills itself, without any clean-up, after so many statements of a database.
+
+    Args:
+        statements: how many.
+        code: the program; it calls `watch(db, counts)`, where `counts` says of a statement whether it counts.
+        path: the file of the store.
+    """
+    watch = (
+        "import signal\n"
+        "left = int(sys.argv[2])\n"
+        "def watch(db, counts):\n"
+        "    def trace(statement):\n"
+        "        global left\n"
+        "        left -= counts(statement)\n"
+        "        if left < 0:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    db.set_trace_callback(trace)\n"
+    )
+    done = subprocess.run(child(watch + code, path, statements), timeout=60, check=False)
+    assert done.returncode == -9

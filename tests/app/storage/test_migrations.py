@@ -1,7 +1,6 @@
 """Older databases are brought up to date with their chats."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.search_index import ATTACHED
 from specchat.app.storage.store import Store
-from tests.app.storage.helpers import child
+from tests.app.storage.helpers import killed_after
 
 VERSION_2 = Path(__file__).with_name("fixtures") / "version-2.db"
 """A database that version 2 of the schema made: several replies, a prompt that was never answered, a deleted chat, and
@@ -57,24 +56,14 @@ def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, statem
     shutil.copy(VERSION_2, path)
     code = (
         "from specchat.app.storage import database\n"
-        "import signal\n"
-        "steps = database._MIGRATIONS[2]\n"
-        "class Deadly(str):\n"
-        "    pass\n"
         "real = database._migrate\n"
         "def migrate(db):\n"
-        "    seen = []\n"
-        "    def trace(statement):\n"
-        "        seen.append(statement in steps)\n"
-        "        if sum(seen) > int(sys.argv[2]):\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    db.set_trace_callback(trace)\n"
+        "    watch(db, database._MIGRATIONS[2].__contains__)\n"
         "    real(db)\n"
         "database._migrate = migrate\n"
         "Store(path)\n"
     )
-    ended = subprocess.run(child(code, path, statements - 1), timeout=60, check=False)
-    assert ended.returncode == -9
+    killed_after(statements - 1, code, path)
     with Store(path) as store:
         assert [len(turns) for turns in paths(store).values()] == [2, 4]
         assert store.unsent.texts() == {0: "half a question"}

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from specchat.app.ui.screens.candidates import CandidateFrame, CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
-from tests.app.stage import QUESTION, WIDE, Stage, lines_of
+from tests.app.stage import QUESTION, WIDE, Stage, lines_of, what_a_kill_leaves
 
 pytestmark = pytest.mark.slow
 
@@ -31,8 +31,7 @@ def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
 
 
 async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot, 5, text=ASK)
+    async with stage.started(WIDE, events=5, text=ASK):
         assert isinstance(stage.app.screen, CandidatesScreen)
         assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
         assert {request.messages for request in stage.engine.submitted} == {stage.engine.submitted[0].messages}
@@ -43,8 +42,7 @@ async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage)
 
 @pytest.mark.parametrize("how", ["key", "enter", "click"])
 async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot, text=ASK)
+    async with stage.started(WIDE, events=None, text=ASK) as pilot:
         if how == "key":
             await stage.press(pilot, "2")
         elif how == "enter":
@@ -62,8 +60,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
 
 
 async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot, 8, text=ASK)
+    async with stage.started(WIDE, events=8, text=ASK) as pilot:
         await stage.press(pilot, "3")
         ids = [request.request_id for request in stage.engine.submitted]
         assert stage.engine.cancelled == ids[:2]
@@ -77,8 +74,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
 
 
 async def test_leaving_the_grid_lets_them_go_on_and_shows_the_way_back(stage: Stage) -> None:
-    async with stage.started((80, 24)) as pilot:
-        await stage.answer(pilot, 10, text=ASK)
+    async with stage.started((80, 24), events=10, text=ASK) as pilot:
         await stage.press(pilot, "escape")
         assert isinstance(stage.app.screen, ChatScreen)
         assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
@@ -98,17 +94,14 @@ async def test_leaving_the_grid_lets_them_go_on_and_shows_the_way_back(stage: St
 
 @pytest.mark.parametrize(("width", "columns"), [(140, 3), (120, 3), (119, 2), (100, 2), (59, 1)])
 async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, width: int, columns: int) -> None:
-    async with stage.started((width, 40)) as pilot:
-        await stage.answer(pilot, 10, text=ASK)
+    async with stage.started((width, 40), events=10, text=ASK):
         frames = stage.app.screen.query(".candidate")
         assert len({frame.region.x for frame in frames}) == columns
 
 
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot, text=ASK)
-        await stage.press(pilot, "2")
-        await stage.press(pilot, "home")
+    async with stage.started(WIDE, events=None, text=ASK) as pilot:
+        await stage.press(pilot, "2", "home")
         stage.app.chat_screen.transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
         await stage.click_on(pilot, "2 / 3")
@@ -116,17 +109,13 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
 
 
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot, 20, text=ASK)
+    async with stage.started(WIDE, events=20, text=ASK) as pilot:
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
         stage.app.actions.archive.do(lambda: None).result()  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
-        copy = tmp_path / "killed"
-        copy.mkdir()
-        for file in tmp_path.glob("specchat.db*"):
-            (copy / file.name).write_bytes(file.read_bytes())
-    again = Stage(copy, name="sampled", temperature=0.8)
+        killed = what_a_kill_leaves(tmp_path)
+    again = Stage(killed, name="sampled", temperature=0.8)
     async with again.started(WIDE) as pilot:
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert [reply.text for reply in turn(again).replies] == texts
@@ -137,8 +126,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
 
 async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, ASK)
+    async with stage.started(WIDE, events=0, text=ASK) as pilot:
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "escape")
         assert stage.app.chat_screen.writing.unsent.of(stage.app.chat_screen.conversation)[0] == ASK
@@ -154,15 +142,13 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
 
 async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.5, top_k=1)
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, ASK)
+    async with stage.started(WIDE, events=0, text=ASK) as pilot:
         await stage.press(pilot, "1")
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
 
 
 async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot, 10, text=ASK)
+    async with stage.started(WIDE, events=10, text=ASK) as pilot:
         await stage.press(pilot, "ctrl+x")
         assert len(stage.engine.cancelled) == 3
         assert isinstance(stage.app.screen, CandidatesScreen)

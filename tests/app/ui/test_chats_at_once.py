@@ -1,6 +1,5 @@
 """Concurrent replies in several chats: marks in the list, unsent text, kills."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from specchat.app.storage.store import Store
 from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.engine import Finished, FinishReason
-from tests.app.stage import FOLLOW_UP, QUESTION, WIDE, Stage
+from tests.app.stage import FOLLOW_UP, QUESTION, WIDE, Stage, what_a_kill_leaves
 
 pytestmark = pytest.mark.slow
 
@@ -190,14 +189,6 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         assert second.reply.stage is ReplyStage.INTERRUPTED
 
 
-def what_a_kill_leaves(folder: Path) -> Path:
-    """The store as its files are now."""
-    (folder / "killed").mkdir()
-    for file in folder.glob("specchat.db*"):
-        shutil.copy(file, folder / "killed")
-    return folder / "killed" / "specchat.db"
-
-
 async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts are stored as unsent text when they are taken back, not at the next regular store."""
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
@@ -205,7 +196,7 @@ async def test_a_kill_behind_esc_loses_no_prompt(stage: Stage, tmp_path: Path, m
         await stage.send(pilot, "too early")
         await stage.press(pilot, *"typed", "escape")
         killed = what_a_kill_leaves(tmp_path)
-    with Store(killed) as store:
+    with Store(killed / "specchat.db") as store:
         assert [chat.title for chat in store.chats()] == ["Regex for dates"]
         assert store.unsent.texts() == {0: "too early\n\ntyped"}
 
@@ -218,7 +209,7 @@ async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> N
         while "typed" not in stage.store.unsent.texts().values():
             await pilot.pause(0.05)
         killed = what_a_kill_leaves(tmp_path)
-    with Store(killed) as store:
+    with Store(killed / "specchat.db") as store:
         (chat,) = store.chats()
         assert [(m.role, m.content) for m in store.messages(chat.id)] == [("user", "sent while the model loads")]
         assert store.unsent.texts() == {chat.id: "typed"}

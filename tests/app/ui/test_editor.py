@@ -42,6 +42,16 @@ async def test_what_the_editor_wrote_stands_in_the_composer(
             assert stage.composer.text == f"{TEXT} and tea\nplease"
 
 
+async def said_and_kept(stage: Stage) -> list[str]:
+    """The notices of an edit, which leaves the prompt as it was."""
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        stage.composer.put(TEXT)
+        await stage.press(pilot, "alt+e")
+        assert stage.composer.text == TEXT
+        return stage.said
+
+
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
@@ -61,27 +71,16 @@ async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
     monkeypatch.setenv("VISUAL", "")
     monkeypatch.setenv("EDITOR", edited_by(tmp_path, str(program)) if line is None else line)
     monkeypatch.setattr(stage.app, "suspend", nullcontext)
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.settle(pilot)
-        stage.composer.put(TEXT)
-        await stage.press(pilot, "alt+e")
-        said = stage.said
-        assert sentence in said[-1]
-        assert "\n" not in said[-1]
-        assert stage.composer.text == TEXT
+    said = await said_and_kept(stage)
+    assert sentence in said[-1]
+    assert "\n" not in said[-1]
 
 
 async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDITOR", "true")
-    async with stage.app.run_test(size=(80, 24)) as pilot:
-        await stage.settle(pilot)
-        stage.composer.put(TEXT)
-        await stage.press(pilot, "alt+e")
-        said = stage.said
-        assert said == ["an editor cannot take over the screen here: write in the composer"]
-        assert stage.composer.text == TEXT
+    assert await said_and_kept(stage) == ["an editor cannot take over the screen here: write in the composer"]
 
 
 def test_in_a_terminal_the_editor_has_the_screen_and_gives_it_back(tmp_path: Path) -> None:

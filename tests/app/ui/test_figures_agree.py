@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
 from specchat.engine import Admitted, Captured, Event, Prefilled, Round
-from tests.app.recorded import RecordedEngine, trace
+from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, text_of
 from tests.engine.records import make_round
@@ -42,8 +42,7 @@ def places_of(stage: Stage) -> list[Offset]:
 
 
 async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
+    async with stage.started(WIDE, events=0) as pilot:
         seen = set()
         for number in range(240):
             if number % 4 == 0:  # figures are taken several times while the line has them
@@ -58,8 +57,7 @@ async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
 
 
 async def test_figures_stay_in_their_place_while_a_reply_runs(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
+    async with stage.started(WIDE, events=0) as pilot:
         places = []
         warned: set[bool] = set()
         for rounds in (0, *[5] * 9):
@@ -74,10 +72,9 @@ async def test_figures_stay_in_their_place_while_a_reply_runs(stage: Stage) -> N
 
 
 async def test_no_lines_are_kept_where_nothing_will_be_drafted(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, gamma=0)
-    stage.engine = RecordedEngine([plain(record) if isinstance(record, Round) else record for record in trace()])
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
+    records = [plain(record) if isinstance(record, Round) else record for record in trace()]
+    stage = Stage(tmp_path, records=records, gamma=0)
+    async with stage.started(WIDE, events=0) as pilot:
         before = places_of(stage)
         await stage.give(pilot, 15)
         assert stage.app.screen.query_one(AcceptanceCard).metrics.emitted

@@ -47,37 +47,36 @@ KNOWN = [
 ]
 
 
-class Models:
+class Choosing(Stage):
     """A stage whose models can be chosen: each choice makes another recorded engine."""
 
     def __init__(self, folder: Path) -> None:
-        self.stage = Stage(folder)
+        super().__init__(folder)
         self.made: list[tuple[Settings, RecordedEngine]] = []
-        self.first = self.stage.engine
-        self.stage.app.actions.make_source = self.make
+        self.first = self.engine
+        self.app.actions.make_source = self.make
 
     def make(self, settings: Settings) -> RecordedEngine:
         engine = RecordedEngine(trace("chat"))
         self.made.append((settings, engine))
-        self.stage.engine = engine
+        self.engine = engine
         return engine
 
 
 @pytest.fixture
-def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Models:
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
     """With nothing to download."""
     monkeypatch.setattr(model_actions, "downloads", lambda _: {})
-    return Models(tmp_path)
+    return Choosing(tmp_path)
 
 
-async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(models: Models) -> None:
-    stage = models.stage
+async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(stage: Choosing) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         assert not any("smollm2-135m ·" in line for line in lines_of(stage))
         await stage.send(pilot, "/model qwen3-1.7b qwen3-0.6b")
-        (settings, engine), *_ = models.made
+        (settings, engine), *_ = stage.made
         assert (settings.target, settings.draft, settings.drafter) == ("qwen3-1.7b", "qwen3-0.6b", "auto")
-        assert models.first.closed
+        assert stage.first.closed
         await stage.send(pilot, FOLLOW_UP)
         assert engine.submitted == []
         await stage.ready(pilot)
@@ -93,24 +92,22 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(mod
 
 
 async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
-    models = Models(tmp_path)
-    stage = models.stage
+    stage = Choosing(tmp_path)
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/model nope")
         await stage.settle(pilot)
         assert any("no model is called 'nope'" in notice for notice in stage.said)
-        assert not models.first.closed
-        assert models.made == []
+        assert not stage.first.closed
+        assert stage.made == []
 
 
-async def test_a_model_is_the_next_start_s_once_it_is_ready(models: Models, tmp_path: Path) -> None:
+async def test_a_model_is_the_next_start_s_once_it_is_ready(stage: Choosing, tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
-    stage = models.stage
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, settings_file=file)
+    stage.file = file
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/model smollm2-135m nope")
         await stage.settle(pilot)
-        models.made[0][1]._out.append(Died("there is no draft model nope", 0.0))
+        stage.made[0][1]._out.append(Died("there is no draft model nope", 0.0))
         await stage.settle(pilot)
         await stage.send(pilot, "/model qwen3-1.7b none")
         await stage.settle(pilot)
@@ -120,13 +117,11 @@ async def test_a_model_is_the_next_start_s_once_it_is_ready(models: Models, tmp_
     assert load_settings(file)[0].target == "qwen3-1.7b"
 
 
-async def test_each_model_has_the_settings_that_it_had_last(models: Models, tmp_path: Path) -> None:
+async def test_each_model_has_the_settings_that_it_had_last(stage: Choosing, tmp_path: Path) -> None:
     file = tmp_path / "config" / "settings.toml"
     file.parent.mkdir()
     file.write_text("top_k = 5\n")
-    stage = models.stage
-    settings = replace(stage.settings, top_k=5)
-    stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, settings_file=file)
+    stage.settings, stage.file = replace(stage.settings, top_k=5), file
     async with stage.started(WIDE) as pilot:
         for line in ("/temp 0.3", "/max-tokens 99", "/system Be brief.", "/system-default", "/top-k 7", "/gamma 4"):
             await stage.send(pilot, line)
@@ -140,7 +135,7 @@ async def test_each_model_has_the_settings_that_it_had_last(models: Models, tmp_
             stage.engine._ready = replace(stage.engine._ready, drafters=("model", "suffix"))
             stage.engine.become_ready()
             await stage.settle(pilot)
-            s = models.made[-1][0]
+            s = stage.made[-1][0]
             shown = (s.temperature, s.max_tokens, s.system, s.top_k, s.gamma, s.draft, s.drafter)
             assert expected in (None, shown), line
     again, _ = load_settings(file)
@@ -150,13 +145,12 @@ async def test_each_model_has_the_settings_that_it_had_last(models: Models, tmp_
 
 
 async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
-    models: Models, monkeypatch: pytest.MonkeyPatch
+    stage: Choosing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = models.stage
     async with stage.started(WIDE, events=None) as pilot:
         before = stage.app.chat_screen.writing.gauge.usage
         await stage.send(pilot, "/model qwen3-1.7b")
-        _, engine = models.made[0]
+        _, engine = stage.made[0]
         stepper = stage.app.chat_screen.stepping.stepper
         monkeypatch.setattr(stepper, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
         await stage.ready(pilot)
@@ -164,8 +158,7 @@ async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
         assert before.history != usage.history == 77
 
 
-async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: Models) -> None:
-    stage = models.stage
+async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(stage: Choosing) -> None:
     settings = replace(stage.settings, target="qwen3-8b")
     stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, attached=True)
     async with stage.started(WIDE, events=None):
@@ -174,42 +167,41 @@ async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(models: 
     assert again.store.models() == [stage.engine._ready.target] != [settings.target]
 
 
-async def test_nothing_is_changed_while_a_reply_is_written(models: Models) -> None:
-    stage = models.stage
+async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> None:
     async with stage.started(WIDE, events=20) as pilot:
         await stage.send(pilot, "/model qwen3-0.6b")
         assert "a reply is being written" in stage.said[-1]
-        assert not models.made
+        assert not stage.made
 
 
-async def test_unloaded_models_are_loaded_by_the_next_prompt(models: Models) -> None:
-    stage = models.stage
+async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/unload")
-        assert models.first.closed
+        assert stage.first.closed
         assert stage.said[-1] == "unloaded · the next prompt loads smollm2-135m again"
         await stage.send(pilot, QUESTION)
         await stage.settle(pilot)
-        (settings, engine), *_ = models.made
+        (settings, engine), *_ = stage.made
         assert settings.target == "smollm2-135m"
         await stage.ready(pilot)
         assert len(engine.submitted) == 1
 
 
-async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(models: Models) -> None:
-    stage = models.stage
+async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(
+    stage: Choosing,
+) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         before = len(screen_of(stage).conversation.turns)
         await stage.send(pilot, "/model qwen3-0.6b")
-        models.made[0][1].die("there is no file or folder /x: check the path")
+        stage.made[0][1].die("there is no file or folder /x: check the path")
         await stage.settle(pilot)
         assert "there is no file or folder /x" in stage.said[-1]
         assert len(screen_of(stage).conversation.turns) == before
         await stage.send(pilot, "/model smollm2-135m")
-        models.made[1][1].become_ready()
+        stage.made[1][1].become_ready()
         await stage.settle(pilot)
         await stage.send(pilot, FOLLOW_UP)
-        assert len(models.made[1][1].submitted) == 1
+        assert len(stage.made[1][1].submitted) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,9 +213,8 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_anothe
     ],
 )
 async def test_a_chat_of_another_model_says_so_when_it_is_opened(
-    models: Models, model: str, imported: bool, sentence: str
+    stage: Choosing, model: str, imported: bool, sentence: str
 ) -> None:
-    stage = models.stage
     chat = stage.store.create_chat("old").id
     rounds = [record for record in trace() if isinstance(record, Round)][:4]
     text = "".join(record.text for record in rounds)
@@ -234,7 +225,7 @@ async def test_a_chat_of_another_model_says_so_when_it_is_opened(
         assert any(text.split()[0] in line for line in lines_of(stage))
 
 
-async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
+async def shown(stage: Choosing, pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
     async def misfit(_: object, __: KnownModel, draft: KnownModel) -> str:
         return "the draft's vocabulary is not the target's" if "qwen" in draft.spec else ""
 
@@ -243,15 +234,14 @@ async def shown(models: Models, pilot: Pilot[None], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     pull = Pull("qwen3.5-4b")
     pull.fraction, pull.text = 0.42, "Fetching unsloth/Qwen3.5-4B-MTP-GGUF: 1.2 GB of 2.8 GB"
-    models.stage.app.actions.models.pulls["qwen3.5-4b"] = pull
-    await models.stage.ready(pilot)
-    await models.stage.press(pilot, "ctrl+backslash")
+    stage.app.actions.models.pulls["qwen3.5-4b"] = pull
+    await stage.ready(pilot)
+    await stage.press(pilot, "ctrl+backslash")
 
 
-async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = models.stage
+async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(models, pilot, monkeypatch)
+        await shown(stage, pilot, monkeypatch)
         listed = stage.app.screen.query_one(OptionList)
         lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
         for line, word in zip(
@@ -268,7 +258,7 @@ async def test_the_list_of_models(models: Models, monkeypatch: pytest.MonkeyPatc
         assert isinstance(stage.app.screen, ModelsScreen)
         assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
-        assert models.made[0][0].target == "qwen3-0.6b"
+        assert stage.made[0][0].target == "qwen3-0.6b"
 
 
 def to_download(config: EngineConfig) -> dict[str, int]:
@@ -276,24 +266,23 @@ def to_download(config: EngineConfig) -> dict[str, int]:
     return {name: PRESETS[name].download_bytes(gpu=False) for name in names if name in PRESETS and "135m" not in name}
 
 
-async def test_a_model_that_does_not_fit_is_not_offered(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, begun = models.stage, []
+async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
     monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
     monkeypatch.setattr(model_actions, "downloads", to_download)
     async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(models, pilot, monkeypatch)
+        await shown(stage, pilot, monkeypatch)
         await stage.press(pilot, "home", "down", "down", "down", "enter")
         assert not begun
         needs = "gpt-oss-20b needs 13.3 GB of memory and 8.3 GB are free, 5.1 GB too little"
         assert needs in stage.said[-1]
         await stage.press(pilot, "escape")
         await stage.send(pilot, "/model gpt-oss-20b")
-        assert not models.made
+        assert not stage.made
         assert stage.said[-1].startswith(needs)
 
 
-async def test_a_start_asks_before_it_downloads(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = models.stage
+async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(stage.settings, target="qwen3.5-4b")
     stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
     monkeypatch.setattr(model_actions, "downloads", to_download)
@@ -302,24 +291,24 @@ async def test_a_start_asks_before_it_downloads(models: Models, monkeypatch: pyt
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "2")
-        assert not models.made
+        assert not stage.made
         await stage.send(pilot, QUESTION)
         not_here = "qwen3.5-4b is not on this machine: /model qwen3.5-4b downloads it"
         assert any(not_here[:40] in line for line in lines_of(stage))
         await stage.send(pilot, "/model qwen3.5-4b")
         await stage.press(pilot, "1")
-        (made, engine), *_ = models.made
+        (made, engine), *_ = stage.made
         assert made.target == "qwen3.5-4b"
         await stage.ready(pilot)
         await stage.send(pilot, FOLLOW_UP)
         assert len(engine.submitted) == 1
 
 
-async def test_a_download_is_asked_for_with_its_size(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, begun = models.stage, []
+async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
     monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
     async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(models, pilot, monkeypatch)
+        await shown(stage, pilot, monkeypatch)
         monkeypatch.setattr(model_actions, "downloads", to_download)
         del stage.app.actions.models.pulls["qwen3.5-4b"]
         for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
@@ -333,14 +322,14 @@ async def test_a_download_is_asked_for_with_its_size(models: Models, monkeypatch
         await stage.press(pilot, "escape")
         await stage.send(pilot, "/model qwen3.5-4b")
         await stage.press(pilot, "2")
-        assert not models.made
+        assert not stage.made
         await stage.send(pilot, "/model qwen3.5-4b")
         await stage.press(pilot, "1")
-        assert models.made[0][0].target == "qwen3.5-4b"
+        assert stage.made[0][0].target == "qwen3.5-4b"
 
 
 async def test_the_screen_says_that_it_looks_until_the_models_are_known(
-    models: Models, monkeypatch: pytest.MonkeyPatch
+    stage: Choosing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = asyncio.Event()
 
@@ -350,39 +339,37 @@ async def test_the_screen_says_that_it_looks_until_the_models_are_known(
 
     monkeypatch.setattr(model_actions.ModelActions, "known", known)
     monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
-    app = models.stage.app
+    app = stage.app
     async with app.run_test(size=NARROW) as pilot:
-        await models.stage.ready(pilot)
+        await stage.ready(pilot)
         await pilot.press("ctrl+backslash")
         await pilot.pause()
         about = app.screen.query_one("#models-about", Static)
         assert str(about.content) == models_screen.LOOKING
         looked.set()
-        await models.stage.settle(pilot)
+        await stage.settle(pilot)
         assert KNOWN[0].note in str(about.content)
         assert app.screen.query_one(OptionList).option_count == len(KNOWN)
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks(snap_compare: Any, models: Models, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+def test_looks(snap_compare: Any, stage: Choosing, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:
-        await shown(models, pilot, monkeypatch)
-        await models.stage.press(pilot, "down")
+        await shown(stage, pilot, monkeypatch)
+        await stage.press(pilot, "down")
 
-    assert snap_compare(models.stage.app, terminal_size=size, run_before=before)
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
 
 
-async def test_a_context_of_another_size_loads_the_models_again(models: Models) -> None:
-    stage = models.stage
+async def test_a_context_of_another_size_loads_the_models_again(stage: Choosing) -> None:
     async with stage.started() as pilot:
         await stage.send(pilot, "/context 0")
         assert stage.said[-1] == "context is 0: it must be at least 1"
         await stage.send(pilot, "/context 8192")
-        assert [settings.context for settings, _ in models.made] == [8192]
+        assert [settings.context for settings, _ in stage.made] == [8192]
 
 
-async def test_a_target_that_cannot_be_loaded_names_the_key_for_another(models: Models) -> None:
-    stage = models.stage
+async def test_a_target_that_cannot_be_loaded_names_the_key_for_another(stage: Choosing) -> None:
     async with stage.app.run_test() as pilot:
         await stage.settle(pilot)
         stage.engine.die("nothing is called smollm3-9t")

@@ -10,7 +10,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import AcceptanceCard, Panel
 from specchat.engine import Proposer, Record, Round
-from tests.app.recorded import RecordedEngine, trace
+from tests.app.recorded import trace
 from tests.app.stage import Stage
 from tests.app.views import WIDE, answering, reply_of
 from tests.engine.records import make_round
@@ -34,10 +34,8 @@ async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -
     records = [
         replace(record, drafter=drafter) if isinstance(record, Round) else record for record in records_of_two_drafts()
     ]
-    stage = Stage(tmp_path, drafter=drafter, draft="one,other")
-    stage.engine = RecordedEngine(records)
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
+    stage = Stage(tmp_path, records=records, drafter=drafter, draft="one,other")
+    async with stage.started(WIDE, events=0) as pilot:
         card = stage.app.screen.query_one(AcceptanceCard)
         height = card.size.height
         await stage.give(pilot, 30)
@@ -47,8 +45,7 @@ async def test_lines_are_kept_for_several_drafts(tmp_path: Path, drafter: str) -
 
 async def test_the_panel_of_a_chat_as_it_comes_fits_the_screen(tmp_path: Path) -> None:
     stage = Stage(tmp_path, name="usual", drafter="combined")
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
+    async with stage.started(WIDE, events=0) as pilot:
         panel = stage.app.screen.query_one(Panel)
         for rounds in (0, 10, 40):
             await stage.give(pilot, rounds)
@@ -59,8 +56,7 @@ async def test_the_panel_of_a_chat_as_it_comes_fits_the_screen(tmp_path: Path) -
 
 
 async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    stage.engine = RecordedEngine(records_of_two_drafts())
+    stage = Stage(tmp_path, records=records_of_two_drafts())
     async with answering(stage) as (pilot, screen):
         reply, card = reply_of(screen), screen.query_one(AcceptanceCard)
         for name, (tested, kept) in reply.metrics.by_draft.items():

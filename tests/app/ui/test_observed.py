@@ -13,7 +13,6 @@ from textual.pilot import Pilot
 from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
-from tests.app.recorded import RecordedEngine
 from tests.app.stage import Stage, lines_of, run
 from tests.app.views import text_of
 from tests.engine.records import observed_round
@@ -26,10 +25,8 @@ ENDED = Finished("r", FinishReason.EOS, "", "", 2.0)
 
 def stage_of(folder: Path, totals: Totals) -> Stage:
     """The app on a server that tells at the end."""
-    stage = Stage(folder)
     asked = Request("r", (Message("user", "Count."),))
-    stage.engine = RecordedEngine([READY, asked, Admitted("r", 0, 0, 0.0, 0.9), *CAME, totals, ENDED])
-    return stage
+    return Stage(folder, records=[READY, asked, Admitted("r", 0, 0, 0.0, 0.9), *CAME, totals, ENDED])
 
 
 def said(stage: Stage, card: type) -> str:
@@ -65,8 +62,7 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
 
 
 async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    stage.engine = RecordedEngine([replace(READY, target="m\nn\to")])
+    stage = Stage(tmp_path, records=[replace(READY, target="m\nn\to")])
     async with stage.started((140, 40)):
         card = stage.app.screen.query_one(SetUpCard)
         drawn = [card.render_line(y).text for y in range(card.size.height)]

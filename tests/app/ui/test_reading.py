@@ -12,7 +12,7 @@ from specchat.app.sanitize import opens_safely
 from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.engine import Finished, Record, Request, Round
-from tests.app.recorded import RecordedEngine, trace
+from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of, run
 from tests.app.thinking import thinking_trace
 from tests.app.views import NARROW, WIDE, answered, reply_of, screen_of
@@ -43,9 +43,7 @@ ls -l
 
 
 def thinking_stage(folder: Path, records: list[Record] | None = None) -> Stage:
-    stage = Stage(folder)
-    stage.engine = RecordedEngine(records or thinking_trace())
-    return stage
+    return Stage(folder, records=records or thinking_trace())
 
 
 def saying(text: str) -> list[Record]:

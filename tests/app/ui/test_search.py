@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +129,5 @@ async def test_a_list_of_hundreds_of_chats_grows_as_one_goes_down(stage: Stage) 
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
-    stage = Stage(tmp_path)
+def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
     assert snap_compare(stage.app, terminal_size=size, run_before=partial(searched, stage, text="where i"))

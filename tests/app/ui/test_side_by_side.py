@@ -27,11 +27,6 @@ def summary(stage: SideStage) -> str:
     return "\n".join(strip.text for strip in widget.render_lines(widget.outer_size.region))
 
 
-async def both_answer(stage: SideStage, pilot: object, text: str = QUESTION) -> None:
-    await stage.send(pilot, text)  # type: ignore[arg-type]
-    await stage.give(pilot, None, None)  # type: ignore[arg-type]
-
-
 async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: SideStage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot)
@@ -56,8 +51,7 @@ async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideSta
 
 async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
     """f3 asks both lanes the last prompt anew, without the replies to it; the summary has the spread."""
-    async with stage.started(WIDE) as pilot:
-        await both_answer(stage, pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         assert "median" not in summary(stage)
         await pilot.press("f3")
         await stage.settle(pilot)
@@ -66,14 +60,14 @@ async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
         await stage.give(pilot, None, None)
         assert "runs" in summary(stage)
         assert "median" in summary(stage)
-        await both_answer(stage, pilot, FOLLOW_UP)
+        await stage.answer(pilot, text=FOLLOW_UP)
         assert "median" not in summary(stage)
 
 
 async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
         assert "A lane's clock runs" in summary(stage)
-        await both_answer(stage, pilot)
+        await stage.answer(pilot)
         shown = summary(stage)
         assert "identical, token for token (72 tokens)" in shown
         for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
@@ -97,8 +91,7 @@ async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
 
 @pytest.mark.parametrize(("key", "side"), [("f8", 0), ("f9", 1)])
 async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> None:
-    async with stage.started(WIDE) as pilot:
-        await both_answer(stage, pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         conversation = stage.duet.conversations[side]
         await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ChatScreen)
@@ -131,8 +124,7 @@ async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None
 
 async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:
     stage = SideStage(tmp_path, change_right=differing)
-    async with stage.started(WIDE) as pilot:
-        await both_answer(stage, pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         assert "they part at token" in summary(stage)
         assert len(stage.left.asked) == 1
         await stage.send(pilot, FOLLOW_UP)
@@ -147,8 +139,7 @@ async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_
 
 
 async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await both_answer(stage, pilot)
+    async with stage.started(NARROW, events=None) as pilot:
         seen = []
         for _ in range(4):
             shown = [name for name in ("left", "right", "summary") if stage.screen.query_one(f"#{name}").size.height]
@@ -158,8 +149,7 @@ async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
 
 
 async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await both_answer(stage, pilot)
+    async with stage.started(WIDE, events=None) as pilot:
         await stage.press(pilot, "ctrl+r", "ctrl+t")
         views = list(stage.screen.query(Transcript))
         assert [view.rejected for view in views] == ["show", "show"]

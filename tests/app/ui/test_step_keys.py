@@ -1,8 +1,13 @@
 """Stepping through rounds, in a chat and in a replay."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
+from textual.pilot import Pilot
 
 from specchat.app.sources.source import Part
+from specchat.app.storage.store import Store
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.bars import ReplayBar, StepBar
 from specchat.engine import Fate
@@ -10,6 +15,15 @@ from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, Replay, answering, reply_of, spot_of, to_draft
 
 pytestmark = pytest.mark.slow
+
+
+@asynccontextmanager
+async def paused(stage: Stage) -> AsyncIterator[tuple[Pilot[None], ChatScreen]]:
+    """A reply that is paused at a draft."""
+    async with answering(stage, 7) as (pilot, screen):
+        await stage.press(pilot, "ctrl+l", "p")
+        await to_draft(stage, pilot)
+        yield pilot, screen
 
 
 async def test_a_live_round_in_three_steps(stage: Stage) -> None:
@@ -42,9 +56,7 @@ async def test_a_live_round_in_three_steps(stage: Stage) -> None:
 
 async def test_pending_tokens_are_drawn_once(stage: Stage) -> None:
     """However often the reply is drawn while they are pending: here another token is selected."""
-    async with answering(stage, 7) as (pilot, screen):
-        await stage.press(pilot, "ctrl+l", "p")
-        await to_draft(stage, pilot)
+    async with paused(stage) as (pilot, screen):
         shown = screen.transcript.all_lines()[0]
         await stage.press(pilot, "left", "left", "right")
         again = screen.transcript.all_lines()[0]
@@ -62,9 +74,7 @@ async def test_pending_tokens_are_not_left_behind(stage: Stage) -> None:
 
 
 async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
-    async with answering(stage, 7) as (pilot, screen):
-        await stage.press(pilot, "ctrl+l", "p")
-        await to_draft(stage, pilot)
+    async with paused(stage) as (pilot, screen):
         await stage.press(pilot, "escape")
         reply = reply_of(screen)
         assert reply.running
@@ -75,16 +85,11 @@ async def test_a_paused_reply_is_stopped(stage: Stage) -> None:
 
 
 async def test_closing_while_paused_keeps_what_is_held(stage: Stage) -> None:
-    async with answering(stage, 7) as (pilot, screen):
-        await stage.press(pilot, "ctrl+l", "p")
-        await to_draft(stage, pilot)
+    async with paused(stage) as (_pilot, screen):
         held = reply_of(screen).stepping
         assert held is not None
-    from specchat.app.storage.store import Store
-
-    store = Store(stage.database)
-    stored = store.messages(store.chats()[0].id)[1]
-    store.close()
+    with Store(stage.database) as store:
+        stored = store.messages(store.chats()[0].id)[1]
     assert stored.content.endswith(held[0].text)
 
 

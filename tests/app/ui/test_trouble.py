@@ -14,6 +14,7 @@ from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
 from specchat.engine import FinishReason, Ready, Round, to_json
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import WIDE, Stage, lines_of
+from tests.failing import fails
 
 pytestmark = pytest.mark.slow
 
@@ -61,10 +62,7 @@ async def test_a_target_that_holds_no_conversation_says_so_before_anything_is_as
 
 @pytest.mark.parametrize("error", [StoreError("chats are not stored: disk full"), RuntimeError("bug")])
 async def test_no_session(error: Exception) -> None:
-    def prepare() -> Session:
-        raise error
-
-    app = SpecChat(prepare)
+    app = SpecChat(fails(error))
     async with app.run_test(size=WIDE) as pilot:
         await app.prepared.wait()
         await pilot.press("h", "i", "enter")
@@ -99,8 +97,7 @@ async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:
         assert any("chats are not stored" in notice for notice in stage.said)
 
 
-async def test_without_a_store(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
+async def test_without_a_store(stage: Stage) -> None:
     engine = RecordedEngine(trace())
     stage.engine = engine
     stage.app = SpecChat(lambda: Session(engine, Settings(), None, ("chats cannot be stored here",)))

@@ -1,17 +1,19 @@
-"""Drafters, sampling settings and tiny models that the tests of GPU paths go through."""
+"""Drafters, sampling settings and tiny models that the tests of GPU paths go through, and the replies of an engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from specchat.engine import Sampling
+from specchat.engine import Event, Finished, FinishReason, Notice, Request, Round, Sampling
 from specchat.engine.drafters.head.folder import LoadedHead
+from specchat.engine.drafters.published.load import load_published
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.tables import LoadedTables
-from specchat.engine.tools.distill.tables import TokenCounter
-from tests.engine.tiny import VOCABULARY, tiny_head, tiny_model
+from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu
+from tests.engine.published_heads import llama
+from tests.engine.tiny import ids_of, tiny_head, tiny_model, tiny_tables
+from tests.engine.turns import Turns
 
 DRAFTERS = ["none", "suffix", "ngram", "copy", "random", "model", "model-tree", "head", "combined", "bigram", "unigram"]
 SAMPLINGS = {
@@ -26,17 +28,15 @@ SAMPLINGS = {
     "lenient": Sampling(temperature=1.0, lenience=0.8),
     "xtc": Sampling(temperature=0.9, xtc_probability=0.5, xtc_threshold=0.02),
 }
+WAITS = {"merged": 2, "hierarchical": 1 + 4, "model-tree": 99}
+"""How often the host may wait in a round, where that is not once: it sees the drafts while they are made."""
 
 
 def parts(drafter: str, hidden: int = 32) -> tuple[LoadedModel, dict[str, Any]]:
     """A tiny target, and the draft model, head or tables that the drafter needs."""
     target = tiny_model(hidden=hidden)
     if drafter in ("bigram", "unigram"):
-        counter = TokenCounter(VOCABULARY)
-        counter.add(
-            np.frombuffer(b"abababab the cat sat on the mat, the cat sat 0123456789", np.uint8).astype(np.int64)
-        )
-        return target, {"tables": LoadedTables(counter.counts(), "tables")}
+        return target, {"tables": tiny_tables(b"abababab the cat sat on the mat, the cat sat 0123456789")}
     if drafter.startswith("model"):
         return target, {"draft": tiny_model(seed=1, layers=1, hidden=hidden)}
     if drafter in ("merged", "hierarchical"):
@@ -60,3 +60,53 @@ def parts_to_cuda(*parts: LoadedModel | LoadedHead | LoadedTables) -> list[Any]:
         (part.model if isinstance(part, LoadedModel) else part.head).to("cuda")
         moved.append(replace(part, vocabulary=part.vocabulary.to("cuda")) if isinstance(part, LoadedHead) else part)
     return moved
+
+
+def replies(
+    requests: Sequence[Request],
+    drafter: str,
+    gpu: PretendedGpu | None = None,
+    *,
+    exact: bool = False,
+    gives_up: bool = False,
+    real: bool = False,
+    hidden: int = 32,
+    published: Path | None = None,
+) -> list[list[int]]:
+    """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
+    target, draft = (llama(), {}) if published else parts(drafter, hidden)
+    if gpu is not None or real:
+        move = parts_to_cuda if real else parts_to_gpu
+        target, draft = move(target)[0], moved(draft, move)
+    if published:  # which goes to where the target is
+        head = load_published(published, target)
+        draft = {"head": head if gpu is None else parts_to_gpu(head)[0]}
+
+    turns = Turns(target, draft, prefill_chunk=32, exact=exact, seed=5)
+    if real:
+        turns.box.drain()  # it may say that the device is not exact
+    turns.submit(requests)
+    events: list[Event] = []
+    while turns.busy:
+        if gpu is not None:
+            gpu.waits.clear()
+        turn = turns.turn()
+        assert gives_up or not any(isinstance(event, Notice) for event in turn), turn
+        if gpu is not None:
+            in_round = any(isinstance(event, Round) for event in turn)
+            most = WAITS.get(drafter, 1) if in_round or drafter == "model-tree" else 0
+            assert set(gpu.waits) <= {"to the host", "tolist"}, turn
+            assert len(gpu.waits) <= most, turn
+        events += turn
+    turns.end()
+    if not gives_up:
+        assert turns.made.target.performance_warnings == []
+        assert all(runner.performance_warnings == [] for runner in turns.made.draft_runners)
+    ends = [event for event in events if isinstance(event, Finished)]
+    assert {end.reason for end in ends} <= {FinishReason.LENGTH, FinishReason.EOS}
+    return replies_of(requests, events)
+
+
+def replies_of(requests: Sequence[Request], events: Sequence[Event]) -> list[list[int]]:
+    """The tokens of each request's reply."""
+    return [ids_of(e for e in events if getattr(e, "request_id", None) == r.request_id) for r in requests]

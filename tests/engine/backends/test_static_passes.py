@@ -20,6 +20,7 @@ from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.models.packed import gpu_layers
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
+from tests.failing import fails
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -200,10 +201,8 @@ def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(
 
 @torch.inference_mode()
 def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: fail)
+    error = RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fails(error))
     model, other = (prompted(tiny_model(layers=3).model) for _ in range(2))
     assert compile_layers(model.model)
     steps = make_static(model, compiled=True)

@@ -15,6 +15,7 @@ from specchat.engine.device.device import available_memory, held_memory, pick_de
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import pick_dtype
 from tests.engine.pretend_cuda import GPU, pretended_gpu
+from tests.failing import fails
 
 CPU = torch.device("cpu")
 
@@ -35,11 +36,8 @@ def test_devices_of_a_machine_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_why_a_gpu_is_not_used_is_said_in_a_sentence(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
-        raise RuntimeError(error)
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", fail)
+    monkeypatch.setattr(torch.cuda, "init", fails(RuntimeError(error)))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/nvidia-smi")
     reason = re.escape(error.split(". ")[0])
@@ -62,12 +60,10 @@ def test_why_a_gpu_is_not_used_is_said_in_a_sentence(error: str, monkeypatch: py
 def test_a_gpu_that_fails_is_refused_and_the_cpu_offered(
     name: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError(error + "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1")
-
     with pretended_gpu(monkeypatch):
         assert pick_device(name) == GPU
-        monkeypatch.setattr(torch, "ones", fail)
+        debugging = "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"
+        monkeypatch.setattr(torch, "ones", fails(RuntimeError(error + debugging)))
         with pytest.raises(EngineError, match=rf"^cuda:0 cannot be used \({error}\): free it, or choose --device cpu$"):
             pick_device(name)
 

@@ -5,7 +5,6 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,22 +20,21 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
-from specchat.engine.research.tables import LoadedTables
-from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import put_together
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
 from tests.engine.sampling.plainly import mixed, names, penalised
 from tests.engine.tiny import (
-    VOCABULARY,
     assert_the_same_in_a_batch,
     ids_of,
     rounds_of,
     run_together,
     tiny_head,
     tiny_model,
+    tiny_tables,
 )
+from tests.failing import fails
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,10 +93,8 @@ def with_look_ahead(_: Path) -> Setup:
 
 
 def with_tables(_: Path) -> Setup:
-    counter = TokenCounter(VOCABULARY)
-    counter.add(np.frombuffer(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!", np.uint8).astype(np.int64))
     names = ("bigram", "unigram", "copy", "random", "ngram", "suffix")
-    return tiny(names, 12.0, tables=LoadedTables(counter.counts(), "tables"))
+    return tiny(names, 12.0, tables=tiny_tables(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"))
 
 
 def packed(folder: Path, drafter: str) -> Setup:
@@ -169,12 +165,9 @@ def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int 
 def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
     drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise KernelError("it has no leaves")
-
     made = packed(tmp_path, "head")
     with closing(made.engine):
-        monkeypatch.setattr(GrowingTrees, "c_for", fail)
+        monkeypatch.setattr(GrowingTrees, "c_for", fails(KernelError("it has no leaves")))
         plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))
         events = list(made.engine.stream(made.ask(1, drafter, 4, Sampling())))
     told = [event.text for event in events if isinstance(event, Notice)]

@@ -19,6 +19,7 @@ from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import llama3_factors
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
+from tests.failing import fails
 from tests.tiny_model import write_tiny_gguf
 
 CPU = torch.device("cpu")
@@ -185,8 +186,6 @@ def test_too_little_memory_or_disk(gguf: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_disk_filling_up_meanwhile(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(convert, "_strip_load_options", full)
+    full = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+    monkeypatch.setattr(convert, "_strip_load_options", fails(full))
     _refused(gguf, tmp_path, r"stopped because the disk of .* is full")

@@ -22,6 +22,7 @@ from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import assemble
 from specchat.engine.worker.obtain import obtain_model
 from tests.engine import published_heads
+from tests.failing import fails, untouched
 from tests.hub import REVISION, Hub, serving, use
 from tests.tiny_model import write_tiny_gguf
 
@@ -142,10 +143,6 @@ def test_a_preset_and_its_hub_id_are_one_folder(tmp_path: Path) -> None:
     assert resolve("tiny", ModelStore(tmp_path), ignore_progress) == resolve(NAME, ModelStore(tmp_path), untouched)
 
 
-def untouched(*_: object) -> None:
-    raise AssertionError("nothing should be fetched")
-
-
 def test_another_hash_is_refused_and_deleted(hub: Hub, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models")
     hub.wrong_hash = True
@@ -190,17 +187,14 @@ def _response(status: int) -> Any:
         (errors.OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set"),
         (errors.HfHubHTTPError("oops", response=_response(503)), r"refused someone/tiny \(HTTP status 503\)"),
         (errors.HFValidationError("name"), "cannot be the name of a model"),
-        (ConnectionError("no route"), "the hub cannot be reached"),
+        (ConnectionError("no route"), "someone/tiny is not on this machine and the hub cannot be reached"),
     ],
 )
 @pytest.mark.usefixtures("hub")
 def test_a_refusal_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fails)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fails(error))
     with pytest.raises(EngineError, match=sentence):
         resolve(NAME, ModelStore(tmp_path), ignore_progress)
 

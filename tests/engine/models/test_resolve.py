@@ -13,6 +13,7 @@ from specchat.engine.models.load import load_model
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from tests.failing import untouched
 from tests.tiny_model import write_tiny_gguf
 
 
@@ -24,10 +25,6 @@ def store(tmp_path: Path) -> ModelStore:
 @pytest.fixture
 def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
     return write_tiny_gguf(tiny_model(), tmp_path / "tiny q4.gguf")
-
-
-def untouched(*_: object) -> None:
-    raise AssertionError("nothing should be fetched or converted")
 
 
 def test_a_folder_is_itself(tiny_model: Callable[..., Path], store: ModelStore) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.store import ModelStore
+from tests.failing import fails
 
 
 def build(store: ModelStore, name: str, content: str = "{}") -> Path:
@@ -90,10 +91,7 @@ def test_a_place_for_no_folder_is_named() -> None:
 
 
 def test_a_full_disk_at_the_last_step_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fails(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(EngineError, match=r"the disk of .* is full"):
         build(ModelStore(tmp_path), "one")
     assert ModelStore(tmp_path).find("one") is None

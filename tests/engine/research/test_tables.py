@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,24 +12,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from specchat.engine import Engine, EngineConfig, EngineError, Request, Sampling
-from specchat.engine.models.load import LoadedModel
+from specchat.engine import EngineConfig, EngineError, Request, Sampling
 from specchat.engine.progress import ignore_progress
-from specchat.engine.research.tables import CARD, MOST, TABLES, BigramNetwork, Counts, LoadedTables, UnigramNetwork
+from specchat.engine.research.tables import CARD, MOST, TABLES, BigramNetwork, Counts, UnigramNetwork
 from specchat.engine.tools.distill import DistillOptions, distill
 from specchat.engine.tools.distill.tables import TokenCounter
-from specchat.engine.worker.assembly import Assembly, assemble, put_together
-from tests.engine.tiny import VOCABULARY, ask, rounds_of, tiny_engine, tiny_model
+from specchat.engine.worker.assembly import Assembly, assemble
+from tests.engine.tiny import VOCABULARY, ask, rounds_of, tiny_engine, tiny_model, tiny_tables
 from tests.tiny_model import write_tiny_model
 
 TEXT = b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"
-
-
-def engine_with_tables(target: LoadedModel) -> AbstractContextManager[Engine]:
-    counter = TokenCounter(VOCABULARY)
-    counter.add(np.array(list(TEXT), dtype=np.int64))
-    tables = LoadedTables(counter.counts(), "tables")
-    return tiny_engine(assemble=lambda config, _: put_together(config, target, tables=tables))
 
 
 def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
@@ -39,7 +30,7 @@ def test_sampled_drafts_have_the_distributions_of_the_tables() -> None:
     for one, other in pairwise(TEXT):
         counted[one, other] += 1
     sampling = Sampling(temperature=0.5)
-    with engine_with_tables(tiny_model(sharpness=2.0)) as engine:
+    with tiny_engine(tiny_model(sharpness=2.0), tables=tiny_tables(TEXT)) as engine:
         text = list(ask("hi!").messages[0].content.encode())
         for drafter in ("bigram", "random"):
             request = Request("r", prompt_ids=tuple(text), drafter=drafter, gamma=3, max_tokens=30, sampling=sampling)

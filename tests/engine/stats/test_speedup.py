@@ -17,8 +17,12 @@ def rounds_of(name: str) -> list[Round]:
     return [r for r in read_trace(TRACES / f"{name}.jsonl") if isinstance(r, Round)]
 
 
-def made_of(rounds: list[Round]) -> tuple[SpeedupTracker, Baseline, Metrics]:
+def made_of(rounds: list[Round], plain_s: tuple[float, ...] | None = None) -> tuple[SpeedupTracker, Baseline, Metrics]:
+    """What the rounds add up to; `plain_s` are times of the warm-up."""
     baseline, metrics = Baseline(), Metrics()
+    if plain_s:
+        ready = next(r for r in read_trace(TRACES / "chat.jsonl") if isinstance(r, Ready))
+        baseline.add(replace(ready, plain_s=plain_s))
     gains = SpeedupTracker(baseline)
     for record in rounds:
         baseline.add(record)
@@ -82,14 +86,7 @@ def drafting(number: int, **changes: object) -> Round:
 
 
 def test_the_warm_up_is_a_baseline_where_every_round_drafts() -> None:
-    ready = next(r for r in read_trace(TRACES / "chat.jsonl") if isinstance(r, Ready))
-    gains, baseline, metrics = made_of([])
-    baseline.add(replace(ready, plain_s=(0.05, 0.04, 0.039, 0.041, 0.04)))
-    for number in range(30):
-        record = drafting(number)
-        baseline.add(record)
-        gains.add(record)
-        metrics.add(record)
+    gains, _, metrics = made_of([drafting(number) for number in range(30)], (0.05, 0.04, 0.039, 0.041, 0.04))
     gain = gains.gain(metrics.alpha)
     assert gain.measured == pytest.approx(0.05 * 3 / 0.1)
     assert gain.error < 0.05
@@ -97,16 +94,10 @@ def test_the_warm_up_is_a_baseline_where_every_round_drafts() -> None:
 
 def test_more_than_the_tokens_per_round_is_no_measurement() -> None:
     """A warm-up on a busy machine: its passes took four times as long as the rounds that followed."""
-    ready = next(r for r in read_trace(TRACES / "chat.jsonl") if isinstance(r, Ready))
-    gains, baseline, metrics = made_of([])
-    baseline.add(replace(ready, plain_s=(0.4,) * 5))
-    for number in range(40):
-        record = drafting(number, plain_s=0.04 if number >= 20 else 0.0)
-        baseline.add(record)
-        gains.add(record)
-        metrics.add(record)
-        if number == 19:
-            assert gains.gain(metrics.alpha) is None
+    rounds = [drafting(number, plain_s=0.04 if number >= 20 else 0.0) for number in range(40)]
+    gains, _, metrics = made_of(rounds[:20], (0.4,) * 5)
+    assert gains.gain(metrics.alpha) is None
+    gains, baseline, metrics = made_of(rounds, (0.4,) * 5)
     assert gains.gain(metrics.alpha) is None  # half of the rounds are still compared with the warm-up
     fresh = SpeedupTracker(baseline)
     fresh.add(drafting(41))

@@ -1,6 +1,5 @@
 """Requests that no engine can serve: each is refused in one sentence, and the others are served."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,6 @@ import pytest
 from specchat.engine import Engine, EngineConfig, EngineError, Finished, FinishReason, Outbox, Request
 from specchat.engine.worker.assembly import put_together
 from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tiny_model
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with tiny_engine() as running:
-        yield running
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,12 @@ from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
-from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts
-from tests.engine.backends.test_on_a_gpu import replies, replies_of
+from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, replies, replies_of
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
-from tests.engine.tiny import ask
+from tests.engine.tiny import ask, tiny_model
+from tests.engine.turns import Turns
 
 
 class Served(Outbox):
@@ -58,6 +58,7 @@ class Served(Outbox):
         super().__init__()
         self.gpu, self.requests, self._until = gpu, requests, until
         self.events: list[Event] = []
+        self.at_start = 0  # graphs, once it is ready
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         target, draft = parts(drafter)
         on_gpu, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
@@ -152,6 +153,13 @@ def test_what_is_not_captured_at_the_start_is_while_there_is_nothing_else_to_do(
     assert len(captured) > served.at_start
 
 
+def test_an_engine_can_be_closed_before_all_that_the_start_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        served = Served(gpu, "none", [], lambda *_: gpu.graphs == 2)
+    assert gpu.graphs == 3
+    assert served.at_start == 0, "it has become ready"
+
+
 def test_an_engine_is_closed_between_two_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         served = Served(gpu, "none", [], lambda event, _: isinstance(event, Captured))
@@ -196,26 +204,20 @@ def test_captures_do_not_change_what_running_rows_have(
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         target, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
         monkeypatch.setattr(Graphs, "plan", lambda *_: None)
-        box = Outbox()
-        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=512, exact=exact), box, [])
-        made = lane.load(lambda config, _: put_together(config, target, **draft))
-        for request in requests:
-            lane.take(Submit(request, box, 0.0))
+        turns = Turns(target, draft, slots=2, context=512, exact=exact)
+        turns.submit(requests)
         events: list[Event] = []
         while sum(isinstance(event, Round) for event in events) < 6:
-            lane.turn()
-            events += box.drain()
-        used, before = gpu.graphs, kept(made)
+            events += turns.turn()
+        made, used = turns.made, gpu.graphs
+        before = kept(made)
         monkeypatch.setattr(Graphs, "plan", plan)
         made.warm_up()
         while made.capture_next():
             pass
         assert gpu.graphs > used + 20
         assert all(map(torch.equal, before, kept(made)))
-        while lane.busy:
-            lane.turn()
-        lane.end()
-        events += box.drain()
+        events += turns.rest() + turns.end()
     assert replies_of(requests, events) == expected
 
 
@@ -223,3 +225,52 @@ def kept(made: Assembly) -> list[torch.Tensor]:
     """Copies of the keys and values of the prompt's tokens in both slots."""
     caches = [backend.cache for backend in (made.target, *made.draft_runners)]
     return [each[:, :, :36].clone() for cache in caches for each in (*cache.keys, *cache.values)]
+
+
+@pytest.mark.parametrize("number", [0, 4])
+def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[object] = []
+
+    def refuse_one(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        captured.append(run)
+        if len(captured) == number + 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return gpu.captured(run)
+
+    with pretended_gpu(monkeypatch) as gpu:
+        monkeypatch.setattr(GraphPool, "_captured", refuse_one)
+        turns = Turns(parts_to_gpu(tiny_model())[0], slots=2)
+        events: list[Event] = []
+        for gamma in (0, 2, 4, 8, 16):
+            turns.submit([ask("abababab", f"{gamma}", gamma=gamma, max_tokens=16)])
+            events += turns.rest()
+        notices = [event.text for event in events if isinstance(event, Notice)]
+        assert len(captured) > number + 1
+        assert turns.made.target.captured is not None
+        assert len(notices) == 1
+        assert "operation not permitted when stream is capturing" in notices[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drafter", "slots"), [*product(("none", "bigram", "combined", "model"), [1]), *product(("combined", "model"), [3])]
+)
+def test_no_reply_waits_for_a_graph(drafter: str, slots: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = parts(drafter)
+    with pretended_gpu(monkeypatch, capture=True) as gpu:
+        target, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
+        turns = Turns(target, draft, slots=slots)
+        before = gpu.graphs
+        assert before
+        every = product(("greedy", "filtered", "lenient", "penalised", "top-k", "sampled"), (3, None, 16), (0, 5))
+        for number, (sampling, gamma, detail) in enumerate(every):
+            drawn = drafter if number % 4 else "suffix"  # chains next to trees
+            options = {"drafter": drawn, "gamma": gamma, "sampling": SAMPLINGS[sampling], "detail": detail}
+            turns.submit([ask("abab", f"{number}", max_tokens=2 + number % 5, **options)])
+        turns.submit([Request("one token", prompt_ids=(7,), drafter=drafter, gamma=2, max_tokens=4)])
+        while turns.busy:
+            events = turns.turn()
+            assert gpu.graphs == before, events
+        assert turns.readies[0].cache_bytes == turns.made.cache_bytes + turns.made.graph_bytes

@@ -15,6 +15,7 @@ from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.plain_passes import PlainPasses
 from specchat.engine.worker.records import Commit, Times
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from tests.failing import fails
 
 PATIENCE = 60
 
@@ -53,11 +54,7 @@ def test_held_work_waits_for_the_launch_and_other_work_does_not() -> None:
     held.finish()
     assert done == [0, 1, 2]
     held.close()
-
-    def fail() -> None:
-        raise ValueError("no such thing")
-
-    free.put(fail)
+    free.put(fails(ValueError("no such thing")))
     with pytest.raises(ValueError, match="no such thing"):
         free.finish()
     free.close()
@@ -152,10 +149,7 @@ def test_an_error_in_one_record_ends_its_row_alone(engine: Engine, monkeypatch: 
 
 
 def test_an_error_in_the_last_record_ends_the_row_as_an_error(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: object) -> None:
-        raise ValueError("no text")
-
-    with around(Detokenizer, "add", fail, monkeypatch):
+    with around(Detokenizer, "add", fails(ValueError("no text")), monkeypatch):
         events = list(engine.stream(ask("x", max_tokens=1)))
     assert [type(event) for event in events[-2:]] != [Round, Finished]
     assert events[-1].reason is FinishReason.ERROR

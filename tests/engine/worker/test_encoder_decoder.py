@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,25 +11,20 @@ from torch import Tensor
 
 from specchat.engine import (
     Engine,
-    EngineConfig,
     EngineError,
     Finished,
     Message,
     Notice,
-    Outbox,
     Request,
     Round,
     Sampling,
 )
-from specchat.engine.commands import Submit
-from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.research.tables import LoadedTables
-from specchat.engine.tools.distill.tables import TokenCounter
-from specchat.engine.worker.assembly import put_together
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.sampled import check_distribution, sampled
-from tests.engine.tiny import ids_of, rounds_of, run_together, tiny_engine
+from tests.engine.tiny import ids_of, rounds_of, run_together, tiny_engine, tiny_tables
 from tests.engine.tiny_t5 import CONTEXT, PAD, VOCABULARY, tiny_t5, tiny_t5_network, tiny_t5_tokenizer
+from tests.engine.turns import Turns
 
 SOURCES = [
     "translate English to German: the house is wonderful.", "x", "summarize: aaaa bbbb aaaa bbbb", "q" * (CONTEXT - 1),
@@ -40,10 +35,8 @@ SLOW = pytest.mark.slow
 
 def tables() -> LoadedTables:
     """Counted in the sources, which have hardly any token of the replies: q is seldom p."""
-    counter = TokenCounter(VOCABULARY)
     draws = random.Random(0)
-    counter.add(torch.tensor([draws.randrange(VOCABULARY // 2) for _ in range(4000)]).numpy())
-    return LoadedTables(counter.counts(), "tables")
+    return tiny_tables([draws.randrange(VOCABULARY // 2) for _ in range(4000)], VOCABULARY)
 
 
 @pytest.fixture(scope="module", params=[pytest.param(False, id="T5", marks=SLOW), pytest.param(True, id="T5 1.1")])
@@ -54,7 +47,7 @@ def gated(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="module")
 def engine(gated: bool) -> Iterator[Engine]:
     target, draft = tiny_t5(gated=gated), tiny_t5(gated=gated, noise=0.1)
-    with tiny_engine(assemble=lambda config, _: put_together(config, target, draft, tables=tables())) as running:
+    with tiny_engine(target, draft, tables=tables()) as running:
         yield running
 
 
@@ -146,16 +139,14 @@ def test_on_a_gpu_it_runs_without_graphs_and_says_so(
     with pretended_gpu(monkeypatch) as gpu:
         parts = [tiny_t5(gated=gated), tiny_t5(gated=gated, noise=0.1)]
         target, draft = parts_to_gpu(*parts)
-        box = Outbox()
-        lane = LaneWorker(EngineConfig("tiny", Path(), slots=2, context=CONTEXT), box, [])
-        lane.load(lambda config, _: put_together(config, target, draft, tables=tables()))
-        for source in SOURCES[:2]:
-            lane.take(Submit(Request(source, prompt=source, drafter=drafter, gamma=4, max_tokens=TOKENS), box, 0.0))
-        while lane.busy:
+        turns = Turns(target, {"draft": draft, "tables": tables()}, slots=2, context=CONTEXT)
+        options: dict[str, Any] = {"drafter": drafter, "gamma": 4, "max_tokens": TOKENS}
+        turns.submit([Request(source, prompt=source, **options) for source in SOURCES[:2]])
+        events = []
+        while turns.busy:
             gpu.waits.clear()
-            lane.turn()
+            events += turns.turn()
             assert len(gpu.waits) <= 1, gpu.waits
-    events = box.drain()
     told = [event.text for event in events if isinstance(event, Notice)]
     assert any("tiny-t5: its passes are not captured as CUDA graphs: it runs slower" in text for text in told)
     for source in SOURCES[:2]:

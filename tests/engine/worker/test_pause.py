@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Round
+from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, Outbox, Request, Round
 from tests.engine.tiny import ask, ended, ids_of, tiny_engine
 
 PATIENCE = 120
@@ -17,6 +17,15 @@ QUIET = 0.2
 def engine() -> Iterator[Engine]:
     with tiny_engine() as running:
         yield running
+
+
+def paused(engine: Engine, *requests: Request) -> list[Outbox]:
+    """Where the events of these requests go, which wait for steps."""
+    engine.pause()
+    boxes = [Outbox() for _ in requests]
+    for request, box in zip(requests, boxes, strict=True):
+        engine.submit(request, box)
+    return boxes
 
 
 def until_round(box: Outbox) -> list[Event]:
@@ -32,9 +41,7 @@ def until_round(box: Outbox) -> list[Event]:
 def test_a_step_is_one_round_and_the_reply_is_the_same(engine: Engine) -> None:
     request = ask("abcabcabcabc", max_tokens=40)
     whole = ids_of(engine.stream(request))
-    box = Outbox()
-    engine.pause()
-    engine.submit(request, box)
+    (box,) = paused(engine, request)
     assert box.get(QUIET) is None
     stepped: list[Event] = []
     for number in range(4):
@@ -48,10 +55,7 @@ def test_a_step_is_one_round_and_the_reply_is_the_same(engine: Engine) -> None:
 
 
 def test_a_step_runs_a_round_of_the_whole_batch(engine: Engine) -> None:
-    boxes = [Outbox(), Outbox()]
-    engine.pause()
-    for name, box in zip("ab", boxes, strict=True):
-        engine.submit(ask("hello", name=name, max_tokens=20), box)
+    boxes = paused(engine, *(ask("hello", name=name, max_tokens=20) for name in "ab"))
     engine.step()  # one prompt is read before each round: the first comes alone
     until_round(boxes[0])
     for _ in range(3):
@@ -64,9 +68,7 @@ def test_a_step_runs_a_round_of_the_whole_batch(engine: Engine) -> None:
 
 
 def test_paused_time_is_not_time_of_the_reply(engine: Engine) -> None:
-    box = Outbox()
-    engine.pause()
-    engine.submit(ask("hello", max_tokens=20, gamma=0), box)
+    (box,) = paused(engine, ask("hello", max_tokens=20, gamma=0))
     for _ in range(3):
         assert box.get(QUIET) is None
         before = engine.clock()
@@ -77,9 +79,7 @@ def test_paused_time_is_not_time_of_the_reply(engine: Engine) -> None:
 
 
 def test_a_paused_reply_can_be_cancelled(engine: Engine) -> None:
-    box = Outbox()
-    engine.pause()
-    engine.submit(ask("hello", max_tokens=200), box)
+    (box,) = paused(engine, ask("hello", max_tokens=200))
     engine.step()
     until_round(box)
     engine.cancel("r")
@@ -88,10 +88,8 @@ def test_a_paused_reply_can_be_cancelled(engine: Engine) -> None:
 
 
 def test_a_paused_engine_closes() -> None:
-    box = Outbox()
     with tiny_engine() as engine:
-        engine.pause()
-        engine.submit(ask("hello", max_tokens=200), box)
+        (box,) = paused(engine, ask("hello", max_tokens=200))
         engine.step()
         until_round(box)
     assert isinstance(ended(box)[-1], Finished)
@@ -99,9 +97,7 @@ def test_a_paused_engine_closes() -> None:
 
 
 def test_detail_begins_and_ends_within_a_reply(engine: Engine) -> None:
-    box = Outbox()
-    engine.pause()
-    engine.submit(ask("hello", max_tokens=200), box)
+    (box,) = paused(engine, ask("hello", max_tokens=200))
     depths = []
     for detail in (0, 3, 0):
         engine.set_detail("r", detail)

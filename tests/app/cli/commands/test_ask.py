@@ -10,6 +10,7 @@ import pytest
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Admitted, EngineError, Message, Metrics, Ready, Request, Round, read_trace, size_text
 from tests.app.cli.commands.command import Done, command
+from tests.failing import fails
 from tests.hub import Hub, serving, use
 
 KEYS = [
@@ -147,20 +148,6 @@ def test_a_trace_holds_everything_the_figures_come_from(ask: Callable[..., Done]
     assert "".join(record.text for record in rounds) + records[-1].tail == values["text"]
 
 
-def test_a_trace_never_overwrites(ask: Callable[..., Done], tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    assert "mine.txt exists already" in ask("the", "--trace", tmp_path / "mine.txt").sentence
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-    assert "cannot be written" in ask("the", "--trace", tmp_path / "no" / "trace.jsonl").sentence
-
-
-def test_a_model_that_cannot_be_loaded_leaves_no_trace_behind(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    done = command("ask", "hi", "--target", tmp_path / "no-model", "--trace", path)
-    assert "no-model" in done.sentence
-    assert not path.exists()
-
-
 @pytest.mark.parametrize("question", ["", "   ", "\n\t", "\x00\x1b"])
 def test_an_empty_question_is_refused(ask: Callable[..., Done], question: str) -> None:
     assert "there is nothing to ask" in ask(question).sentence
@@ -180,10 +167,7 @@ def test_endless_input_is_refused_before_the_model_is_loaded(monkeypatch: pytest
 def test_an_engine_that_dies_is_one_sentence(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     from specchat.engine.worker.worker import Worker
 
-    def fail(_: Worker) -> None:
-        raise EngineError("the lights went out")
-
-    monkeypatch.setattr(Worker, "_round", fail)
+    monkeypatch.setattr(Worker, "_round", fails(EngineError("the lights went out")))
     assert ask("the").sentence == "the lights went out"
 
 

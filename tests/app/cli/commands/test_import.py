@@ -1,7 +1,6 @@
 """`specchat import`: whole chats come in with all of their versions, the rest is named."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
 from specchat.app.ui.rendering.reply_notes import note_lines
 from tests.app.cli.commands.command import command
-from tests.app.storage.helpers import child
+from tests.app.storage.helpers import killed_after
 from tests.app.storage.test_migrations import VERSION_2
 
 
@@ -182,22 +181,16 @@ def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) ->
     """The process ends itself, without any clean-up, after each statement that writes."""
     path = tmp_path / "specchat.db"
     code = (
-        "import signal\n"
         "from specchat.app.storage.store import Chat, StoredMessage\n"
         "s = Store(path)\n"
-        "left = [int(sys.argv[2])]\n"
-        "def trace(statement):\n"
-        "    left[0] -= statement.startswith(('INSERT', 'UPDATE', 'COMMIT'))\n"
-        "    if left[0] < 0:\n"
-        "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "s._file._db.set_trace_callback(trace)\n"
+        "watch(s._file._db, lambda statement: statement.startswith(('INSERT', 'UPDATE', 'COMMIT')))\n"
         f"{job}\n"
     )
     for statements in (0, 1, 2):
         path.write_bytes(VERSION_2.read_bytes())
         with Store(path) as store:
             before = [(chat, store.messages(chat.id)) for chat in store.chats()]
-        assert subprocess.run(child(code, path, statements), timeout=60, check=False).returncode == -9
+        killed_after(statements, code, path)
         with Store(path) as store:
             assert store.notice is None
             assert [(chat, store.messages(chat.id)) for chat in store.chats()] == before

@@ -25,6 +25,7 @@ from tests.engine.kernels.matrices import QUANTISED, random_arrays
 from tests.engine.pretend_cuda import GPU, int4_product, pretended_gpu, to_int4_layout
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
+from tests.failing import fails
 
 pytestmark = pytest.mark.usefixtures("kernels")
 CPU = torch.device("cpu")
@@ -106,15 +107,12 @@ def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatc
 
 
 def test_layers_whose_copy_is_wrong_or_fails_keep_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(_: object) -> torch.Tensor:
-        raise RuntimeError("no compiler")
-
     monkeypatch.setattr(gpu_layers, "_seconds", lambda product, _: len(product.__name__) == len("product"))
     with pretended_gpu(monkeypatch):
         for copied, dequantizes in (
             (gpu_layers._dequantized, True),
             (lambda p: -gpu_layers._dequantized(p), False),
-            (fails, False),
+            (fails(RuntimeError("no compiler")), False),
         ):
             monkeypatch.setattr(gpu_layers, "_compiled", lambda copied=copied: copied)
             layer = GpuQuantizedLinear(random_arrays(Format.Q4, ROWS, COLUMNS)[0], None, GPU)
@@ -157,12 +155,11 @@ def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pyte
 
 def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_other("olmo2", tmp_path / "model")
-
-    def fails(*_: object) -> torch.Tensor:
-        raise RuntimeError("no kernel image")
-
     for number, (stand_in, sentence) in enumerate(
-        ((fails, r"does not run on cuda:0 \(no kernel image\)"), (lambda x, *_: x[:, :16] * 0, "gives wrong numbers"))
+        (
+            (fails(RuntimeError("no kernel image")), r"does not run on cuda:0 \(no kernel image\)"),
+            (lambda x, *_: x[:, :16] * 0, "gives wrong numbers"),
+        )
     ):
         with pretended_gpu(monkeypatch):
             monkeypatch.setattr(torch, "_weight_int4pack_mm", stand_in)

@@ -15,6 +15,7 @@ from specchat.engine.tools.bench.llama_server import VARIABLE, describe, load_li
 from specchat.engine.tools.bench.peers import BatchClock, LlamaCppPeer, TransformersPeer
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
+from tests.failing import fails
 from tests.tiny_model import write_tiny_gguf
 
 PROMPTS = (Prompt("Hello"), Prompt("A longer question than that"))
@@ -31,11 +32,7 @@ def test_plain_generation_in_a_batch_of_unequal_prompts(temperature: float) -> N
 
 def test_a_peer_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = _model()
-
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(loaded.model, "generate", fail)
+    monkeypatch.setattr(loaded.model, "generate", fails(RuntimeError("no")))
     with pytest.raises(EngineError, match="transformers failed: no"):
         TransformersPeer(loaded).run(PROMPTS, 1, 0.0, 4)
 

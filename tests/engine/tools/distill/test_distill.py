@@ -31,6 +31,7 @@ from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
 from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.worker.assembly import Assembly, assemble
 from tests.engine.tiny import tiny_model
+from tests.failing import fails
 from tests.tiny_model import write_tiny_model
 
 _REACHED = HeadAcceptance(0.5, (0.5,), 1.5)
@@ -314,11 +315,8 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
 def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on_once_there_is_room(
     module: ModuleType, function: str, words: str, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(module, function, full)
+        patch.setattr(module, function, fails(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         with pytest.raises(EngineError, match=f"{words} stopped because the disk of .* is full"):
             make(target, tmp_path / "head")
     assert not (tmp_path / "head" / CARD).exists()

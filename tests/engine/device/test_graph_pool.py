@@ -1,0 +1,103 @@
+"""Captures of CUDA graphs: what a failure switches off, the memory and the stream that they share, and threads."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specchat.engine.backends.transformers_backend import TransformersBackend
+from specchat.engine.device import graph_pool
+from specchat.engine.device.graph_pool import GraphPool
+from tests.engine.pretend_cuda import GPU, OnGpu, pretended_gpu, to_gpu
+from tests.engine.tiny import tiny_model
+from tests.failing import fails
+
+
+@pytest.mark.parametrize("where", ["_warm", "_captured"])
+def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended_gpu(monkeypatch) as gpu:
+        target = tiny_model()
+        to_gpu(target.model)
+        runner = TransformersBackend(target.model, 2, 64, 17)
+        token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
+        with monkeypatch.context() as while_short:
+            error = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+            while_short.setattr(GraphPool, where, fails(RuntimeError(error)))
+            with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
+                runner.forward(token, [0], [0])
+        assert gpu.graphs == 0
+        runner.forward(token, [0], [0])
+        assert gpu.graphs == 1
+        assert runner.performance_warnings == []
+
+
+def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")  # as torch does
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(GraphPool, "_captured", fail)
+        pool = GraphPool(GPU, capture=True)
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
+            pool.graph(lambda: None)
+        assert pool.not_captured is None
+
+
+def test_after_a_capture_that_failed_others_get_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch 2.11 leaves the pool of a failed capture open, and every later capture in it fails."""
+    handles, used = iter([(0, 1), (0, 2)]), []
+
+    def fail(pool: GraphPool, _: object) -> None:
+        used.append(pool._pool)
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+        monkeypatch.setattr(GraphPool, "_captured", fail)
+        pool = GraphPool(GPU, capture=True)
+        pool.graph(lambda: None)
+        monkeypatch.setattr(GraphPool, "_captured", lambda pool, _: used.append(pool._pool))
+        pool.graph(lambda: None)
+    assert used == [(0, 1), (0, 2)]
+
+
+def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream gets a workspace of cuBLAS, of 32 MiB on large GPUs."""
+    made: list[object] = []
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: made.append(stream) or stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(GraphPool, "_captured", lambda _, run: run)
+    graph_pool._stream.cache_clear()
+    for pool in [GraphPool(GPU, capture=True) for _ in range(2)]:
+        pool.graph(lambda: None)
+    graph_pool._stream.cache_clear()
+    assert len(made) == 1
+
+
+def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = [], []
+
+    def capture(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+        inside.append(run)
+        time.sleep(0.01)
+        most.append(len(inside))
+        inside.remove(run)
+        return run
+
+    with pretended_gpu(monkeypatch):
+        monkeypatch.setattr(GraphPool, "_captured", capture)
+        pools = [GraphPool(GPU, capture=True) for _ in range(3)]
+        with ThreadPoolExecutor(3) as threads:
+            for pool in pools * 3:
+                threads.submit(pool.graph, lambda: None)
+    assert most == [1] * 9
