@@ -9,7 +9,7 @@ import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -115,7 +115,7 @@ def measure(
 ) -> Tally:
     """Run `run_pass` and return its `Tally`."""
     passed = run_pass(engine, variant, prompts, batch, sampling, max_tokens)
-    return tally((event for events in passed for event in events), batch)
+    return tally(chain.from_iterable(passed), batch)
 
 
 class Crossover:
