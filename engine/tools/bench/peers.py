@@ -155,17 +155,15 @@ class LoopPeer(Peer):
             self._target.prefill(torch.tensor([ids[:-1]], device=device), [slot], [0])
         lengths = [len(ids) - 1 for ids in texts]
         tokens = torch.tensor([[ids[-1]] for ids in texts], device=device)
-        started, count = 0.0, 0
+        started, step = 0.0, 0
         for step in range(max_tokens):
             tokens = self._target.forward(tokens, slots, [length + step for length in lengths]).argmax(-1)
             ended = not self._loaded.eos_ids.isdisjoint(tokens.flatten().tolist())
             if step == 0:
                 started = time.perf_counter()
-            else:
-                count += len(slots)
             if ended:
                 break
-        return Pace(count, time.perf_counter() - started)
+        return Pace(step * len(slots), time.perf_counter() - started)
 
 
 class TransformersPeer(Peer):
