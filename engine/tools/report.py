@@ -51,13 +51,12 @@ class Table:
         """Columns of each part."""
         sizes = [max(map(len, column)) + _GAP for column in zip(self.header, *self.rows, strict=True)]
         names = list(range(self.names))
-        parts, used = [list(names)], sum(sizes[: self.names])
+        parts = [names]
         for column in range(self.names, len(sizes)):
-            if width is not None and used + sizes[column] - _GAP > width and len(parts[-1]) > self.names:
-                parts.append(list(names))
-                used = sum(sizes[: self.names])
-            parts[-1].append(column)
-            used += sizes[column]
+            used = sum(sizes[each] for each in (*parts[-1], column)) - _GAP
+            if width is not None and used > width and parts[-1] != names:
+                parts.append(names)
+            parts[-1] = [*parts[-1], column]
         return parts
 
     def _draw(self, columns: Sequence[int]) -> str:

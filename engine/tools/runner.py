@@ -18,6 +18,7 @@ from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Request, Sampling, gamma_text
 from specchat.engine.round import Round
+from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -201,6 +202,15 @@ def make_request(variant: Variant, prompt: Prompt, sampling: Sampling, max_token
 def reply_tokens(events: Iterable[Event]) -> list[int]:
     """Token ids of one request's reply."""
     return [token for event in events if isinstance(event, Round) for token in event.emitted]
+
+
+def metrics_of(events: Iterable[Event]) -> Metrics:
+    """Metrics of the rounds among these events."""
+    metrics = Metrics()
+    for event in events:
+        if isinstance(event, Round):
+            metrics.add(event)
+    return metrics
 
 
 def rotated(items: Sequence[_Item], number: int) -> list[_Item]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import mul
 from statistics import median
 from typing import Any
 
@@ -20,9 +22,8 @@ from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.models.load import held
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.round import Round
-from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.runner import NONE, Variant
+from specchat.engine.tools.runner import NONE, Variant, metrics_of
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import Model
 
@@ -79,34 +80,27 @@ class Tally:
 
     def __init__(self, counted: Sequence[tuple[Sequence[Round], float]]) -> None:
         self.counted = counted
-        self.rounds = len(counted)
+        rounds = [rows for rows, _ in counted]
+        last = [rows[-1] for rows in rounds]  # the last row's record covers the whole round
+        steps = [max(row.steps for row in rows) for rows in rounds]
+        positions = [sum(row.position for row in rows) for rows in rounds]
+        self.rounds = len(rounds)
         """Rounds of the batch, with one target pass each."""
-        self.seconds = self.draft_s = self.verify_s = 0.0
-        self.steps = 0
+        self.seconds = sum(row.seconds for row in last) + sum(gap for _, gap in counted)
+        self.draft_s = sum(row.draft_s for row in last)
+        self.verify_s = sum(row.verify_s for row in last)
+        self.steps = sum(steps)
         """Draft steps: sum over rounds of the longest draft."""
-        self.positions = 0
+        self.positions = sum(positions)
         """Tokens in the target's KV cache, summed over rows and rounds."""
-        self.draft_positions = 0
+        self.draft_positions = sum(map(mul, steps, positions))
         """Tokens in the draft's KV cache, summed over rows, rounds and draft steps."""
-        self.lengths: Counter[int] = Counter()
+        self.lengths = Counter(row.steps for rows in rounds for row in rows)
         """Draft length to number of drafts, over rows and rounds."""
-        self.verified = 0
+        self.verified = sum(row.verified for rows in rounds for row in rows)
         """Drafted tokens in the target's passes, over rows and rounds."""
-        self.figures = Metrics()
+        self.figures = metrics_of(chain.from_iterable(rounds))
         """Acceptance rate, τ and α."""
-        for rows, gap in counted:
-            last = rows[-1]  # the last row's record covers the whole round
-            steps, positions = max(row.steps for row in rows), sum(row.position for row in rows)
-            self.seconds += last.seconds + gap
-            self.draft_s += last.draft_s
-            self.verify_s += last.verify_s
-            self.steps += steps
-            self.positions += positions
-            self.draft_positions += steps * positions
-            self.lengths.update(row.steps for row in rows)
-            self.verified += sum(row.verified for row in rows)
-            for row in rows:
-                self.figures.add(row)
 
     @property
     def tokens(self) -> int:

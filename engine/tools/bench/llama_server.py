@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,33 +26,27 @@ _servers: list[Any] = []
 """The server of this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """What a server runs, and how."""
-
-    library: Path | None
-    """As `load_library` takes it."""
-    file: Path
-    """GGUF."""
-    context: int
-    """Tokens per slot."""
-    slots: int
-    gamma: int
-    """Draft length of its prompt lookup; 0 for plain decoding."""
-    threads: int
-    gpu: bool
-
-
 class LlamaServer:
     """A server whose process ends with this one.
+
+    Args:
+        library: folder of xllamacpp (`load_library`).
+        file: the GGUF file.
+        context: tokens per slot.
+        slots: number of slots.
+        gamma: draft length of its prompt lookup; 0 for plain decoding.
+        threads: CPU threads.
+        gpu: whether it may use a GPU.
 
     Raises:
         EngineError: llama.cpp is not installed, cannot read the file, has too little memory, or crashed.
     """
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(
+        self, library: Path | None, file: Path, context: int, slots: int, gamma: int, threads: int, gpu: bool
+    ) -> None:
         self._process = ProcessPoolExecutor(1, get_context("spawn"))
-        self._ask(_start, options)
+        self._ask(_start, library, file, context, slots, gamma, threads, gpu)
 
     def complete(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Timings of requests that run at the same time.
@@ -67,10 +60,10 @@ class LlamaServer:
                 raise EngineError(f"llama.cpp failed: {answer['error'].get('message', answer['error'])}")
         return [dict(answer["timings"]) for answer in answers]
 
-    def _ask(self, function: Callable[..., Any], given: object) -> Any:
+    def _ask(self, function: Callable[..., Any], *given: object) -> Any:
         """Result of a function in the server's process."""
         try:
-            return self._process.submit(function, given).result()
+            return self._process.submit(function, *given).result()
         except BrokenProcessPool:
             raise EngineError("the process of llama.cpp has ended by itself: try without --peer llama.cpp") from None
 
@@ -105,27 +98,27 @@ def describe(library: Any) -> tuple[str, str]:
     return f"xllamacpp {version('xllamacpp')}", ", ".join(name.strip() for name, on in pairs if on.strip() != "0")
 
 
-def _start(options: ServerOptions) -> None:
+def _start(folder: Path | None, file: Path, context: int, slots: int, gamma: int, threads: int, gpu: bool) -> None:
     """Start the server of this process."""
-    library = load_library(options.library)
+    library = load_library(folder)
     parameters = library.CommonParams()  # its defaults for everything else
-    parameters.model.path = str(options.file)
-    parameters.n_ctx = options.context * options.slots
-    parameters.n_parallel = options.slots
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = options.threads
+    parameters.model.path = str(file)
+    parameters.n_ctx = context * slots
+    parameters.n_parallel = slots
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
     parameters.port = 0
     parameters.verbosity = -1
-    if not options.gpu:
+    if not gpu:
         parameters.n_gpu_layers = 0
-    if options.gamma:
+    if gamma:
         speculative = parameters.speculative
         speculative.types = [library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
-        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = _NGRAM, options.gamma
+        speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = _NGRAM, gamma
     try:
         _servers.append(library.Server(parameters))
     except RuntimeError as error:
-        slots = f"{options.slots} slots of {options.context} tokens"
-        raise EngineError(f"it cannot load {options.file} with {slots}: {first_line(error)}") from None
+        room = f"{slots} slots of {context} tokens"
+        raise EngineError(f"it cannot load {file} with {room}: {first_line(error)}") from None
 
 
 def _complete(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.bench.figures import Pace
-from specchat.engine.tools.bench.llama_server import LlamaServer, ServerOptions, describe, load_library
+from specchat.engine.tools.bench.llama_server import LlamaServer, describe, load_library
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import Model, make_runner
@@ -155,17 +155,15 @@ class LoopPeer(Peer):
             self._target.prefill(torch.tensor([ids[:-1]], device=device), [slot], [0])
         lengths = [len(ids) - 1 for ids in texts]
         tokens = torch.tensor([[ids[-1]] for ids in texts], device=device)
-        started, count = 0.0, 0
+        started, step = 0.0, 0
         for step in range(max_tokens):
             tokens = self._target.forward(tokens, slots, [length + step for length in lengths]).argmax(-1)
             ended = not self._loaded.eos_ids.isdisjoint(tokens.flatten().tolist())
             if step == 0:
                 started = time.perf_counter()
-            else:
-                count += len(slots)
             if ended:
                 break
-        return Pace(count, time.perf_counter() - started)
+        return Pace(step * len(slots), time.perf_counter() - started)
 
 
 class TransformersPeer(Peer):
@@ -219,28 +217,25 @@ class TransformersPeer(Peer):
 class BatchClock:
     """A streamer of transformers that records token times until the first reply of the batch ends."""
 
-    def __init__(self, eos: Collection[int]) -> None:
+    def __init__(self, eos: Set[int]) -> None:
         self._eos = eos
         self._arrivals: list[tuple[float, int]] = []
-        self._prompt_seen = False
+        """Times and numbers of tokens, the prompt's first."""
         self._ended = False
 
     def put(self, value: torch.Tensor) -> None:
         """Called with the prompt first, then with each step's tokens."""
-        if not self._prompt_seen:
-            self._prompt_seen = True
-        elif not self._ended:
+        if not self._ended:
             self._arrivals.append((time.perf_counter(), value.numel()))
-            self._ended = any(token in self._eos for token in value.flatten().tolist())
+            self._ended = len(self._arrivals) > 1 and not self._eos.isdisjoint(value.flatten().tolist())
 
     def end(self) -> None:
         """Called at the end; does nothing."""
 
     def pace(self) -> Pace:
         """Tokens and seconds after the first step, which includes prefill."""
-        if len(self._arrivals) < 2:
-            return Pace(0, 0.0)
-        return Pace(sum(count for _, count in self._arrivals[1:]), self._arrivals[-1][0] - self._arrivals[0][0])
+        steps = self._arrivals[1:]
+        return Pace(sum(count for _, count in steps[1:]), steps[-1][0] - steps[0][0] if steps else 0.0)
 
 
 def _generation_config(**settings: Any) -> Any:
@@ -268,7 +263,7 @@ class LlamaCppPeer(Peer):
         super().__init__("llama.cpp prompt lookup" if gamma else "llama.cpp", gamma, slots)
         self._tokenizer = model.tokenizer
         threads, gpu = torch.get_num_threads(), model.device.type != "cpu"
-        self._server = LlamaServer(ServerOptions(library, file, context, slots, gamma, threads, gpu))
+        self._server = LlamaServer(library, file, context, slots, gamma, threads, gpu)
 
     def read(self, ids: Sequence[int]) -> float | None:
         """Seconds to read a prompt without its last token, which the first pass of a reply reads."""

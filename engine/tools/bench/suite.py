@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
@@ -116,7 +115,7 @@ def measure(
 ) -> Tally:
     """Run `run_pass` and return its `Tally`."""
     passed = run_pass(engine, variant, prompts, batch, sampling, max_tokens)
-    return tally((event for events in passed for event in events), batch)
+    return tally(chain.from_iterable(passed), batch)
 
 
 class Crossover:
@@ -197,24 +196,20 @@ def measure_reading(
     """
     drafters = list(dict.fromkeys(variant.drafter for variant in variants))
     draws = random.Random(suite.plan.seed)
-    paces: dict[str, list[Pace]] = defaultdict(list)
+    paces: dict[str, list[Pace]] = {name: [] for name in drafters}
     for number in range(-1, suite.plan.passes):  # the first pass is a warm-up
         progress = "warming up" if number < 0 else f"{number + 1}/{suite.plan.passes}"
         suite.say(f"prompt of {length} tokens: {progress}")
-        taken: dict[str, Pace] = {}
         for name in rotated(drafters, number):
             variant = NONE if name == BASELINE else Variant(name, 1)
             prompt = Prompt(ids=tuple(draws.choices(known, k=length)))
             (events,) = run_pass(suite.engine, variant, [prompt], 1, Sampling(temperature=0), 1)
-            taken[name] = reading_pace(events)
+            paces[name].append(reading_pace(events))
         for peer in peers:
             seconds = None if peer.gamma else peer.read(draws.choices(known, k=length))
             if seconds is not None:
-                taken[peer.name] = Pace(length - 1, seconds)
-        if number >= 0:
-            for name, pace in taken.items():
-                paces[name].append(pace)
-    return tuple(ReadingCell(name, length, taken, paces[BASELINE]) for name, taken in paces.items())
+                paces.setdefault(peer.name, []).append(Pace(length - 1, seconds))
+    return tuple(ReadingCell(name, length, taken[1:], paces[BASELINE][1:]) for name, taken in paces.items())
 
 
 def reading_pace(events: Iterable[Event]) -> Pace:

@@ -50,19 +50,20 @@ SHAPES: dict[str, dict[str, Any]] = {
 """Arguments of `LlamaConfig`, from the models' own config.json."""
 
 
-def parse_shapes(text: str) -> tuple[str, str | None]:
-    """Parse `TARGET/DRAFT` into target and draft; `TARGET` alone has no draft.
+def parse_shapes(text: str) -> list[str]:
+    """Parse `TARGET/DRAFT`, or `TARGET` alone, into the names of the target and of the draft if there is one.
 
     Raises:
         EngineError: a name is unknown, or the two do not share a vocabulary.
     """
     target, _, draft = text.partition("/")
-    for name in (target, *([draft] if draft else [])):
+    names = [target, draft] if draft else [target]
+    for name in names:
         if name not in SHAPES:
             raise EngineError(f"shape {name!r} is not known: choose from {', '.join(SHAPES)}, as TARGET/DRAFT")
-    if draft and SHAPES[target]["vocab_size"] != SHAPES[draft]["vocab_size"]:
-        raise EngineError(f"the shapes {target} and {draft} have different vocabularies: choose two of one family")
-    return target, draft or None
+    if len({SHAPES[name]["vocab_size"] for name in names}) > 1:
+        raise EngineError(f"the shapes {' and '.join(names)} have different vocabularies: choose two of one family")
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +76,19 @@ class Language:
 
     def next(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The next token after each token; all tensors int64 of one shape."""
-        return self._tables(tokens.device)[0][_index(tokens, positions)]
+        return _tables(self, tokens.device)[0][_index(tokens, positions)]
 
     def guess(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """The draft's next token: `next`, or its neighbour in the vocabulary where the draft is wrong."""
-        return self._tables(tokens.device)[1][_index(tokens, positions)]
-
-    def _tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        return _tables(self.vocabulary, self.agreement, device)
+        return _tables(self, tokens.device)[1][_index(tokens, positions)]
 
 
 @lru_cache
-def _tables(vocabulary: int, agreement: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def _tables(language: Language, device: torch.device) -> tuple[Tensor, Tensor]:
     """Next tokens and guesses, int64 [`_ENTRIES`]."""
     draw = torch.Generator().manual_seed(0)
-    following = torch.randint(vocabulary, (_ENTRIES,), generator=draw)
-    guessed = (following + (torch.rand(_ENTRIES, generator=draw) >= agreement)) % vocabulary
+    following = torch.randint(language.vocabulary, (_ENTRIES,), generator=draw)
+    guessed = (following + (torch.rand(_ENTRIES, generator=draw) >= language.agreement)) % language.vocabulary
     return following.to(device), guessed.to(device)
 
 
@@ -143,11 +141,11 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
 
 def synthetic_models(agreement: float, shapes: str, on: str, dtype: str, progress: Progress) -> list[LoadedModel]:
     """The target, and the draft if any; `on` and `dtype` as `EngineConfig.device` and `dtype`."""
-    device, (target, draft) = pick_device(on), parse_shapes(shapes)
-    language = Language(SHAPES[target]["vocab_size"], agreement)
+    device, names = pick_device(on), parse_shapes(shapes)
+    language = Language(SHAPES[names[0]]["vocab_size"], agreement)
     tokenizer = _tokenizer(language.vocabulary)
     models = []
-    for stage, name in (("target", target), *([("draft", draft)] if draft else [])):
+    for stage, name in zip(("target", "draft"), names, strict=False):
         progress(stage, f"Making a synthetic {name}", None)
         models.append(_make(name, language, device, _dtype(dtype, device), tokenizer, drafting=stage == "draft"))
     return models

@@ -81,18 +81,17 @@ def read_replies(
     least = sum(min(len(text.prompt), _BEFORE) + len(text.reply) for text in texts)
     size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
     require_space(corpus.folder, min(least, _TOKENS) * size * len(target.taps), "training text")
-    read, held, done = 0, list[Conversation](), 0
+    read, held = 0, list[Conversation]()
     for number, text in enumerate(reversed(texts), 1):
         held.append(_read(target, text, dtype))
-        read, done = read + len(held[-1].tokens), done + len(held[-1].tokens)
+        read += len(held[-1].tokens)
         progress("text", f"read {number} of {len(texts)} replies, {read:,} tokens", number / len(texts))
-        if done >= _SHARD_TOKENS:
+        enough = number == len(texts) or read >= _TOKENS
+        if enough or sum(len(talk.tokens) for talk in held) >= _SHARD_TOKENS:
             corpus.add(held)
-            held, done = [], 0
-        if read >= _TOKENS:
+            held = []
+        if enough:
             break
-    if held:
-        corpus.add(held)
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -25,8 +25,6 @@ from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
-from specchat.engine.round import Round
-from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
 from specchat.engine.tools.distill.replies import LENGTH, acceptance, read_replies, split
@@ -43,7 +41,7 @@ from specchat.engine.tools.distill.work_folder import (
     find_start,
 )
 from specchat.engine.tools.prompts import load_prompts
-from specchat.engine.tools.runner import Variant, run_pass, running
+from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
 from specchat.engine.worker.obtain import Model, make_runner, obtain_model
 
 KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
@@ -301,9 +299,7 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
         for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
             progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
             passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), _MAX_TOKENS)
-            metrics = Metrics()
-            for event in (event for events in passed for event in events if isinstance(event, Round)):
-                metrics.add(event)
+            metrics = metrics_of(chain.from_iterable(passed))
             rate, tau = metrics.acceptance or 0.0, metrics.mean_emitted_length or 1.0
             reached[name] = HeadAcceptance(rate, tuple(metrics.per_position), tau)
     return reached

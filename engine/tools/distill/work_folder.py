@@ -123,17 +123,14 @@ class WorkFolder:
 
         with disk_errors(folder, "distilling"):
             make_folder(folder)
-            lock = FileLock(folder / "lock")
             try:
-                lock.acquire(timeout=0)
+                lock = FileLock(folder / "lock").acquire(timeout=0)
             except Timeout:
                 raise EngineError(f"another specchat is distilling into {folder.parent}: wait for it") from None
-        try:
+        with lock:
             work = cls(folder, target, fingerprint, kind)
             work.spend(work._stored_seconds() if (folder / _STATE).is_file() else 0.0)
             yield work
-        finally:
-            lock.release()
 
     def require_text(self, folder: Path) -> Path:
         """Work folder of another distillation, to read its text.

@@ -9,12 +9,11 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from itertools import combinations, permutations
 
-from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError, unknown_drafter
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
-from specchat.engine.request import MAX_GAMMA, Request, Sampling
+from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.stats.theory import speedup_of_rounds
@@ -234,10 +233,10 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     config = config_of(options, slots=1, context=options.context)
     made = assemble(config, ignore_progress)
     require_decoder_only(made.model, "specchat evaluate reads texts with")
-    known = [name for name in made.drafters if name != NoDrafter.name]
+    known = [name for name in made.drafters if name != NO_DRAFTER]
     _require_drafters(options.drafters, known)
-    names, gammas = dict.fromkeys(options.drafters or known), dict.fromkeys(options.gammas)
-    courses: dict[Way, list[Course]] = {Way(name, gamma): [] for name in names for gamma in gammas}
+    ways = [Way(name, gamma) for name in options.drafters or known for gamma in options.gammas]
+    courses: dict[Way, list[Course]] = {way: [] for way in ways}
     texts, problems = select(options, made.model.tokenizer, made.target.context)
     made.warm_up()
     while made.capture_next():

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -143,8 +143,6 @@ class TextBackend(TensorBackend):
     Args:
         target: gives the sizes.
     """
-
-    performance_warnings: ClassVar[list[str]] = []
 
     def __init__(self, target: Backend) -> None:
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary

@@ -198,13 +198,12 @@ class TargetComparison:
 
     def csv(self) -> str:
         """A line for all texts, then one for each category."""
-        bounds = ("same_low", "same_high", "kl_low", "kl_high")
+        bounds = ("same_low", "same_high", "kl_low", "kl_high", "first_low", "first_high")
         rows = (
-            {**each, **dict(zip(bounds, (*each["same_interval"], *each["kl_interval"]), strict=True))}
+            [*map(each.get, _CSV), *each["same_interval"], *each["kl_interval"], each["first_low"], each["first_high"]]
             for each in self.figures()
         )
-        header = (*_CSV, *bounds, "first_low", "first_high")
-        return csv_report(header, ([row[name] for name in header] for row in rows))
+        return csv_report((*_CSV, *bounds), rows)
 
     def _first_differences(self) -> Iterator[str]:
         """First difference of each text, sorted by the first target's top-2 gap, largest first."""
