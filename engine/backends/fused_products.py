@@ -41,7 +41,7 @@ def _fuse_gate(graph: Graph, node: Any) -> None:
     gated, up = node.args
     if not (_read_once(gated) and gated.target is functional.silu and _read_once(up)):
         return
-    gate = next(iter(gated.args), None)
+    gate: Any = next(iter(gated.args), None)
     if not (_read_once(gate) and gate.target is up.target is operator.getitem and gate.args[0] is up.args[0]):
         return
     halves = gate.args[0]
