@@ -9,7 +9,7 @@ depend on its place in the matrix, is measured by `check_batch_invariance`.
 from __future__ import annotations
 
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -128,8 +128,7 @@ def check_batch_invariance(target: Backend) -> BatchInvarianceCheck:
     """Run the same tokens in different steps and compare their logits; overwrites the cache's first slot."""
     generator = torch.Generator().manual_seed(0)
     start = min(_START, target.context - _TOKENS - 1)
-    vocabulary = target.vocabulary
-    tokens = torch.randint(vocabulary, (start + _TOKENS,), generator=generator).to(target.device)
+    tokens = torch.randint(target.vocabulary, (start + _TOKENS,), generator=generator).to(target.device)
     if start:
         target.prefill(tokens[None, :start], [0], [0])
     found = [_logits(target, tokens[start:], start, pattern) for pattern in _PATTERNS]
@@ -149,11 +148,7 @@ def _logits(target: Backend, tokens: Tensor, start: int, pattern: Sequence[int])
 
 def _cost(target: Backend, token: Tensor, start: int) -> float:
     def seconds(run: Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]) -> float:
-        times = []
-        for _ in range(_TIMED):
-            began = time.perf_counter()
-            run(token[None], [0], [start]).amax().item()
-            times.append(time.perf_counter() - began)
+        times = timeit.repeat(lambda: run(token[None], [0], [start]).amax().item(), number=1, repeat=_TIMED)
         return statistics.median(times)
 
     return seconds(target.forward) / seconds(target.forward_fast)

@@ -150,13 +150,9 @@ def accept_packed(
     reference: TensorAcceptance,
 ) -> PackedVerdict:
     """Verdict of a batch; arguments as for `Backend.accept`, with the reference for special rows."""
-    drafts, memory = proposal.on_host, scores.rows
+    memory, everyone = scores.rows, range(len(rows))
     special = [i for i, (row, tree) in enumerate(zip(rows, proposal.trees, strict=True)) if _is_special(row, tree)]
-    outcomes = {
-        i: _outcome(row, gammas[i], drafts[i], proposal.trees[i], memory, i)
-        for i, row in enumerate(rows)
-        if i not in special
-    }
+    outcomes = _outcomes(rows, proposal, memory, gammas, [i for i in everyone if i not in special])
     if special:
         logits = pad_sequence([scores.logits[i] for i in special], batch_first=True)
         own = [rows[i] for i in special]
@@ -165,9 +161,10 @@ def accept_packed(
         for i in special:
             memory.settle(i, outcomes[i].path)
     earlier = [
-        VerifiedRound(each, _outcomes(rows, each, made, gammas), made.c.seconds) for each, made in scores.earlier
+        VerifiedRound(each, [*_outcomes(rows, each, made, gammas, everyone).values()], made.c.seconds)
+        for each, made in scores.earlier
     ]
-    return PackedVerdict([outcomes[i] for i in range(len(rows))], scores, earlier)
+    return PackedVerdict([outcomes[i] for i in everyone], scores, earlier)
 
 
 def _is_special(row: SequenceState, tree: Tree) -> bool:
@@ -177,11 +174,11 @@ def _is_special(row: SequenceState, tree: Tree) -> bool:
 
 
 def _outcomes(
-    rows: Sequence[SequenceState], proposal: Proposal, judged: RoundRows, gammas: Sequence[int]
-) -> list[Outcome]:
-    """Outcomes of rows that the kernels have judged."""
-    drafts = zip(rows, gammas, proposal.on_host, proposal.trees, strict=True)
-    return [_outcome(row, gamma, drafted, tree, judged, i) for i, (row, gamma, drafted, tree) in enumerate(drafts)]
+    rows: Sequence[SequenceState], proposal: Proposal, judged: RoundRows, gammas: Sequence[int], mine: Iterable[int]
+) -> dict[int, Outcome]:
+    """Outcomes of those rows that the kernels have judged, by number."""
+    drafts = proposal.on_host
+    return {i: _outcome(rows[i], gammas[i], drafts[i], proposal.trees[i], judged, i) for i in mine}
 
 
 def _outcome(row: SequenceState, gamma: int, drafted: list[int], tree: Tree, judged: RoundRows, i: int) -> Outcome:

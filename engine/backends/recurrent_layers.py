@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +18,7 @@ from torch import Tensor, nn
 
 from specchat.engine.cache.recurrent_states import stepwise
 
-_DELTA_RULE, _DELTA_STEP = "torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"
-_SCAN, _SCAN_STEP = "mamba2_chunk_scan", "mamba2_selective_state_update"
-Step = Callable[..., tuple[Tensor, Tensor]]
+Operator = Callable[..., tuple[Tensor, Tensor]]
 
 
 def record_states(network: nn.Module, layers: set[int]) -> set[int]:
@@ -43,75 +42,70 @@ def record_states(network: nn.Module, layers: set[int]) -> set[int]:
 
 def _made_stepwise(module: ModuleType) -> bool:
     """Replace the operators of a file of modelling code; whether it has any."""
-    pairs: tuple[tuple[str, str, Callable[[Any], Step]], ...] = (
-        (_DELTA_RULE, _DELTA_STEP, _delta_step),
-        (_SCAN, _SCAN_STEP, _scan_step),
-    )
     found = False
-    for name, single, step in pairs:
+    for name, single, step in _OPERATORS:
         whole = getattr(module, name, None)
         if whole is None or not hasattr(module, single):
             continue
         found = True
         if not hasattr(whole, "whole"):
-            setattr(module, name, stepwise(whole, step(getattr(module, single))))
+            setattr(module, name, stepwise(whole, partial(step, getattr(module, single))))
     return found
 
 
-def _delta_step(single: Any) -> Step:
+def _delta_step(
+    single: Operator,
+    t: int,
+    state: Tensor | None,
+    *qkv: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
     """The gated delta rule for token t: queries, keys and values [B, T, heads, size], gates g and β [B, T, heads]."""
-
-    def step(
-        t: int,
-        state: Tensor | None,
-        *qkv: Tensor,
-        g: Tensor,
-        beta: Tensor,
-        initial_state: Tensor | None = None,
-        **options: Any,
-    ) -> tuple[Tensor, Tensor]:
-        now = slice(t, t + 1)
-        before = initial_state if state is None else state
-        found: tuple[Tensor, Tensor] = single(
-            *(each[:, now] for each in qkv), g=g[:, now], beta=beta[:, now], initial_state=before, **options
-        )
-        return found
-
-    return step
+    now = slice(t, t + 1)
+    before = initial_state if state is None else state
+    parts = [each[:, now] for each in qkv]
+    return single(*parts, g=g[:, now], beta=beta[:, now], initial_state=before, **options)
 
 
-def _scan_step(single: Any) -> Step:
+def _scan_step(
+    single: Callable[..., Tensor],
+    t: int,
+    state: Tensor | None,
+    inputs: Tensor,
+    dt: Tensor,
+    decay: Tensor,
+    enter: Tensor,
+    leave: Tensor,
+    *,
+    initial_states: Tensor,
+    D: Tensor,  # noqa: N803 the modelling code's name
+    dt_bias: Tensor,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
     """The state space model for token t: inputs [B, T, heads, size], dt [B, T, heads], B and C [B, T, groups, n]."""
+    heads, size = inputs.shape[2:]
+    after = (initial_states if state is None else state).clone()  # overwritten
+    spread = after.shape[-1]
+    output = single(
+        after,
+        inputs[:, t],
+        dt[:, t, :, None].expand(-1, -1, size),
+        decay[:, None, None].expand(-1, size, spread),
+        enter[:, t],
+        leave[:, t],
+        D[:, None].expand(-1, size),
+        z=None,
+        dt_bias=dt_bias[:, None].expand(-1, size),
+        dt_softplus=True,
+    )
+    return output.view(-1, 1, heads, size), after
 
-    def step(
-        t: int,
-        state: Tensor | None,
-        inputs: Tensor,
-        dt: Tensor,
-        decay: Tensor,
-        enter: Tensor,
-        leave: Tensor,
-        *,
-        initial_states: Tensor,
-        D: Tensor,  # noqa: N803 the modelling code's name
-        dt_bias: Tensor,
-        **_: Any,
-    ) -> tuple[Tensor, Tensor]:
-        heads, size = inputs.shape[2:]
-        after = (initial_states if state is None else state).clone()  # overwritten
-        spread = after.shape[-1]
-        output = single(
-            after,
-            inputs[:, t],
-            dt[:, t, :, None].expand(-1, -1, size),
-            decay[:, None, None].expand(-1, size, spread),
-            enter[:, t],
-            leave[:, t],
-            D[:, None].expand(-1, size),
-            z=None,
-            dt_bias=dt_bias[:, None].expand(-1, size),
-            dt_softplus=True,
-        )
-        return output.view(-1, 1, heads, size), after
 
-    return step
+_OPERATORS: tuple[tuple[str, str, Operator], ...] = (
+    ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", _delta_step),
+    ("mamba2_chunk_scan", "mamba2_selective_state_update", _scan_step),
+)
+"""Names of an operator over many tokens and of the one over a single token, and how the second is called for each."""

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK, Node, PrefixTree
@@ -62,8 +61,8 @@ class BlockPool:
         self.stores: list[BlockStore] = []
         self.states: States | None = None
         """Of the target's recurrent layers."""
-        self.draft_states: list[States] = []
-        """Of those of draft models, which may know less of a text."""
+        self.all_states: list[States] = []
+        """Also those of draft models, which may know less of a text."""
         self._users = [1] * self.blocks
         self._free: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(slots)]
@@ -128,7 +127,7 @@ class BlockPool:
             usable: how much of a length may be used.
         """
         found, length = self._match(tokens, usable)
-        for states in self._all_states:
+        for states in self.all_states:
             states.give(slot, {n: state for n, state in _known(found, states).items() if n <= length})
         whole, rest = divmod(length, BLOCK)
         blocks = [node.block for node, _ in found[: whole + (rest > 0)]]
@@ -198,7 +197,7 @@ class BlockPool:
                 if before is not None:
                     self._drop(before)
             nodes.append(node)
-        for states in self._all_states if final else ():
+        for states in self.all_states if final else ():
             for length, state in states.take(slot, len(tokens)).items():
                 node = nodes[-(-length // BLOCK) - 1]
                 if (states, length) not in node.states:
@@ -207,11 +206,6 @@ class BlockPool:
         while len(self._with_states) > _STATES:
             node, key = self._with_states.popleft()
             node.states.pop(key, None)
-
-    @property
-    def _all_states(self) -> Iterator[States]:
-        yield from ([self.states] if self.states else [])
-        yield from self.draft_states
 
     def known(self, tokens: Sequence[int], usable: Callable[[int], int] = int) -> int:
         """Length of the longest known beginning of a text."""
@@ -287,8 +281,7 @@ def as_array(tensor: Tensor) -> Any:
     """
     if tensor.device.type != "cpu":
         return tensor
-    array: NDArray[Any] = (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    return array
+    return (tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
 
 
 class BlockStore:

@@ -9,7 +9,7 @@ pass that gathers blocks costs more than such a copy for every prompt.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
@@ -46,30 +46,8 @@ def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
-Make = Callable[[int, int, int], Tensor]
-"""Makes a tensor [layers, ...] for so many layers of G heads and head size D."""
-
-
-def grouped(shapes: Shapes, keys: Make, values: Make) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Tensors of neighbouring layers of one shape in one tensor, so that copying a column takes one operation for all.
-
-    Args:
-        shapes: of the layers.
-        keys: makes tensors of keys.
-        values: makes tensors of values.
-
-    Returns:
-        These tensors; of each layer its keys, and its values.
-    """
-    made: list[Tensor] = []
-    for make, sizes in ((keys, [(h, d) for h, d, _, _ in shapes]), (values, [(h, d) for _, _, h, d in shapes])):
-        made += [make(len(list(alike)), *size) for size, alike in groupby(sizes)]
-    layers = [layer for tensor in made for layer in tensor]
-    return made, layers[: len(shapes)], layers[len(shapes) :]
-
-
 class LayerCache(BlockStore):
-    """Keys and values of all layers of a model: sizes, and memory by block.
+    """Keys and values of all layers of a model: sizes, and memory by block. Subclasses have the tensors.
 
     Args:
         shapes: of the layers.
@@ -91,39 +69,64 @@ class LayerCache(BlockStore):
         columns: int,
         device: torch.device,
         dtype: torch.dtype,
-        states: States | None,
-        pool: BlockPool | None,
+        *,
+        states: States | None = None,
+        pool: BlockPool | None = None,
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states
         self._shapes, self._device, self._dtype = shapes, device, dtype
         self.column_bytes = column_bytes(shapes, dtype)
         super().__init__(pool or BlockPool(slots, columns))
+        if states:
+            self.pool.all_states.append(states)
         if pool is None:
             self.pool.states = states
-        elif states:
-            pool.draft_states.append(states)
+        try:
+            self._create()
+        except (RuntimeError, MemoryError):
+            size, what = slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens"
+            raise EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context") from None
+
+    def _create(self) -> None:
+        """Make the tensors that the cache begins with."""
+        raise NotImplementedError
 
     @property
     def state_bytes(self) -> int:
         """Memory of one recurrent state of one slot. Some more are kept after a pass over several tokens."""
         return self.states.bytes if self.states else 0
 
-    def _by_block(
-        self, blocks: int, shapes: Shapes, dtype: torch.dtype, *, by_dimension: bool = False
+    def clear(self, slot: int) -> None:
+        """Forget a slot after something that is not a number."""
+        if self.states:
+            self.states.give(slot, {})
+
+    def _zeros(
+        self, shapes: Shapes, dtype: torch.dtype, rows: int, columns: int, *, by_dimension: bool = False
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Tensors [layers, blocks, G, BLOCK, D], as `grouped` returns them; in memory keys may be [..., D, BLOCK]."""
+        """Keys and values of all layers, zeros: not empty, since a masked position still multiplies its value by 0, and
+        0 x NaN is NaN.
 
-        def by_column(layers: int, heads: int, size: int) -> Tensor:
-            return lazy_zeros((layers, blocks, heads, BLOCK, size), self._device, dtype)
+        Args:
+            shapes: of the layers.
+            dtype: of the tensors.
+            rows: slots or blocks.
+            columns: of each.
+            by_dimension: whether keys are [..., D, columns] in memory.
 
-        def transposed(layers: int, heads: int, size: int) -> Tensor:
-            return lazy_zeros((layers, blocks, heads, size, BLOCK), self._device, dtype).mT
-
-        return grouped(shapes, transposed if by_dimension else by_column, by_column)
-
-    def _shortage(self) -> EngineError:
-        size, what = self.slots * self.columns * self.column_bytes, f"a cache of {self.slots} x {self.columns} tokens"
-        return EngineError(f"{what} needs {size / 1e9:.1f} GB and does not fit: lower --context")
+        Returns:
+            Tensors [layers, rows, G, columns, D] for neighbouring layers of one shape, so that copying a column takes
+            one operation for all; of each layer its keys, and its values.
+        """
+        sizes_of_keys, sizes_of_values = [(h, d) for h, d, _, _ in shapes], [(h, d) for _, _, h, d in shapes]
+        made: list[Tensor] = []
+        for sizes, transposed in ((sizes_of_keys, by_dimension), (sizes_of_values, False)):
+            for (heads, size), alike in groupby(sizes):
+                last = (size, columns) if transposed else (columns, size)
+                tensor = lazy_zeros((len(list(alike)), rows, heads, *last), self._device, dtype)
+                made.append(tensor.mT if transposed else tensor)
+        layers = [layer for tensor in made for layer in tensor]
+        return made, layers[: len(shapes)], layers[len(shapes) :]
 
 
 def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
@@ -133,35 +136,12 @@ def column_bytes(shapes: Shapes, dtype: torch.dtype) -> int:
 
 
 class KVCache(LayerCache):
-    """Tensors [slots, G, columns, D] of keys and of values, one pair per layer.
+    """Tensors [slots, G, columns, D] of keys and of values, one pair per layer."""
 
-    Its arguments are those of `LayerCache`.
-
-    Raises:
-        EngineError: it does not fit into memory.
-    """
-
-    def __init__(
-        self,
-        shapes: Shapes,
-        slots: int,
-        columns: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        *,
-        states: States | None = None,
-        pool: BlockPool | None = None,
-    ) -> None:
-        def rows(layers: int, heads: int, size: int) -> Tensor:
-            # Zeros, not empty: a masked position still multiplies its value by 0, and 0 x NaN is NaN.
-            return lazy_zeros((layers, slots, heads, columns, size), device, dtype)
-
-        super().__init__(shapes, slots, columns, device, dtype, states, pool)
-        require_memory(device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
-        try:
-            self._rows, self.keys, self.values = grouped(shapes, rows, rows)
-        except (RuntimeError, MemoryError):
-            raise self._shortage() from None
+    def _create(self) -> None:
+        slots, columns = self.slots, self.columns
+        require_memory(self._device, slots * columns * self.column_bytes, f"a cache of {slots} x {columns} tokens")
+        self._rows, self.keys, self.values = self._zeros(self._shapes, self._dtype, slots, columns)
         self._saved: list[Tensor] = []
         """[layers, blocks, G, BLOCK, D] as `_rows`, once there are blocks."""
 
@@ -173,7 +153,7 @@ class KVCache(LayerCache):
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to on a CPU."""
         self._saved, self.memory = [], ()
-        self._saved = self._by_block(blocks, self._shapes, self._dtype)[0]
+        self._saved = self._zeros(self._shapes, self._dtype, blocks, BLOCK)[0]
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._saved]
 
     def load(self, slot: int, length: int) -> None:
@@ -190,10 +170,9 @@ class KVCache(LayerCache):
 
     def clear(self, slot: int) -> None:
         """Zero a slot. Needed after a NaN, which a mask does not remove (0 x NaN is NaN)."""
+        super().clear(slot)
         for rows in self._rows:
             rows[:, slot] = 0
-        if self.states:
-            self.states.give(slot, {})
 
     def place(self, slot: int, start: int, count: int) -> Any:
         """Index of columns of a slot in the keys or values of a layer."""

@@ -33,7 +33,8 @@ class PagedCache(LayerCache):
     In memory keys are [blocks, G, D, BLOCK]: attention computes the scores of neighbouring columns together.
     8-bit keys and values are codes with a scale per column and head, which costs attention one product per column; with
     scales per 32 dimensions, or per dimension, as many greedy tokens differ from those of float16.
-    Rolling back shortens a length (`SequenceState.cached`) and moves no data.
+    Rolling back shortens a length (`SequenceState.cached`) and moves no data. Kernels read no column that a token does
+    not see, so what is no number may stay after `clear`.
 
     Args:
         cache_type: one of `TYPES`. Others as for `LayerCache`.
@@ -51,14 +52,13 @@ class PagedCache(LayerCache):
         pool: BlockPool | None = None,
         cache_type: str = "f16",
     ) -> None:
-        super().__init__(shapes, slots, columns, torch.device("cpu"), TYPES[cache_type], states, pool)
-        require_memory(self._device, columns * self.column_bytes, f"a cache for a text of {columns} tokens")
+        super().__init__(shapes, slots, columns, torch.device("cpu"), TYPES[cache_type], states=states, pool=pool)
+
+    def _create(self) -> None:
+        require_memory(self._device, self.columns * self.column_bytes, f"a cache for a text of {self.columns} tokens")
         self._attach: Attach = _nowhere
         self.move: Move = _nowhere
-        try:
-            self.allocate(self.pool.blocks)
-        except MemoryError:
-            raise self._shortage() from None
+        self.allocate(self.pool.blocks)
 
     def connect(self, attach: Attach, move: Move) -> None:
         """Call `attach` now and whenever the memory changes, and `move` to copy columns."""
@@ -72,19 +72,15 @@ class PagedCache(LayerCache):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for blocks, which takes it when they are first written to."""
-        self._blocks, self.keys, self.values = self._by_block(blocks, self._shapes, self._dtype, by_dimension=True)
+        made = self._zeros(self._shapes, self._dtype, blocks, BLOCK, by_dimension=True)
+        self._blocks, self.keys, self.values = made
         self._scales: list[list[Tensor]] = []
         if self._dtype is torch.int8:
             single = [(keys, 1, values, 1) for keys, _, values, _ in self._shapes]
-            scales, *self._scales = self._by_block(blocks, single, torch.float32)
+            scales, *self._scales = self._zeros(single, torch.float32, blocks, BLOCK)
             self._blocks += scales
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
         self.connect(self._attach, self.move)
-
-    def clear(self, slot: int) -> None:
-        """Forget a slot. Kernels read no column that a token does not see, so what is no number may stay."""
-        if self.states:
-            self.states.give(slot, {})
 
     def place(self, slot: int, start: int, count: int) -> Any:
         """Index of columns of a slot in the keys or values of a layer."""

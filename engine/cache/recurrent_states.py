@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -41,10 +40,6 @@ class StateShape(NamedTuple):
     def bytes(self) -> int:
         """Memory of it."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
-
-    def zeros(self, rows: int, device: torch.device) -> Tensor:
-        """States of rows that have read nothing."""
-        return torch.zeros(rows, *self.shape, dtype=self.dtype, device=device)
 
 
 Key = tuple[int, str]
@@ -239,21 +234,17 @@ class StatePass:
 
     def states_of(self, row: int) -> Iterator[tuple[int, State]]:
         """A row's states after numbers of tokens of this pass."""
-        for key, tensor in self._handed.items():  # a layer that read one token has overwritten what it was handed
-            if key not in self._after:
-                self._after[key] = partial(_row, tensor)
+        # A layer that read one token has overwritten what it was handed.
+        overwritten = {key: states[row] for key, states in self._handed.items() if key not in self._after}
         for count in range(1 if self._records else self._tokens, self._tokens + 1):
-            yield count, {key: after(row, count) for key, after in self._after.items()}
+            yield count, overwritten | {key: after(row, count) for key, after in self._after.items()}
 
     def _before(self, key: Key) -> Tensor:
         if key not in self._handed:
-            blank = self._states.shapes[key].zeros(1, self._states.device)[0]
+            shape, dtype = self._states.shapes[key]
+            blank = torch.zeros(shape, dtype=dtype, device=self._states.device)
             self._handed[key] = torch.stack([blank if state is None else state[key] for state in self._befores])
         return self._handed[key]
-
-
-def _row(state: Tensor, row: int, _: int) -> Tensor:
-    return state[row]
 
 
 _steps: ContextVar[list[Tensor] | None] = ContextVar("steps", default=None)

@@ -75,12 +75,8 @@ def _check_heads(shape: DecoderShape, sizes: LayerShape, rope: tuple[Floats, Flo
 
 def _expected(shape: DecoderShape, sizes: LayerShape, layer: LayerWeights, inputs: int) -> dict[str, tuple[int, ...]]:
     """Shapes of the parts of a layer."""
-    queries, keys, hidden, inner = (
-        shape.heads * sizes.head_size,
-        sizes.key_heads * sizes.head_size,
-        shape.hidden,
-        sizes.intermediate,
-    )
+    queries, keys = shape.heads * sizes.head_size, sizes.key_heads * sizes.head_size
+    hidden, inner = shape.hidden, sizes.intermediate
     wanted: dict[str, tuple[int, ...]] = {
         "query": (queries, hidden),
         "key": (keys, hidden),

@@ -68,32 +68,32 @@ class Library:
 
 
 @lru_cache(maxsize=1)
-def _loaded() -> tuple[Library | None, str | None]:
-    if not LIBRARY.exists():
-        return None, "the quantised kernels are not built (no C++ compiler at installation): run `make setup` again"
-    try:
-        return Library(LIBRARY), None
-    except KernelError as error:
-        return None, f"the quantised kernels cannot be used ({error})"
-    except OSError as error:
-        return None, f"the quantised kernels cannot be loaded ({error})"
-
-
-def missing() -> str | None:
-    """Why the kernels are not available, as one sentence; None if they are."""
-    return _loaded()[1]
-
-
 def library() -> Library:
     """The loaded kernels.
 
     Raises:
         KernelError: they are not available.
     """
-    loaded, why = _loaded()
-    if loaded is None:
-        raise KernelError(why or "the quantised kernels are missing")
-    return loaded
+    if not LIBRARY.exists():
+        raise KernelError(
+            "the quantised kernels are not built (no C++ compiler at installation): run `make setup` again"
+        )
+    try:
+        return Library(LIBRARY)
+    except KernelError as error:
+        raise KernelError(f"the quantised kernels cannot be used ({error})") from error
+    except OSError as error:
+        raise KernelError(f"the quantised kernels cannot be loaded ({error})") from error
+
+
+@lru_cache(maxsize=1)
+def missing() -> str | None:
+    """Why the kernels are not available, as one sentence; None if they are."""
+    try:
+        library()
+    except KernelError as error:
+        return str(error)
+    return None
 
 
 def require(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], what: str) -> None:

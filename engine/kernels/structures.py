@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from specchat.engine.kernels.build import SOURCE
 
-_Made = TypeVar("_Made", bound=type[Structure])
 _HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
 _BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}
 """By name of a structure, the declarations of its fields."""
@@ -44,54 +43,39 @@ def _declared(text: str) -> Iterator[tuple[str, Any]]:
             yield name, _type(kind, points=names[i - 1 : i] == ["*"])
 
 
-def _of_header(name: str) -> Callable[[_Made], _Made]:
-    """Decorator that gives a structure the fields of this one of api.h; structures in it are defined before."""
-
-    def decorate(made: _Made) -> _Made:
-        made._fields_ = [field for each in _BODIES[name].split(";")[:-1] for field in _declared(each)]
-        _TYPES[name] = made
-        return made
-
-    return decorate
+class _HeaderStructure(Structure):
+    """Base of the structures: each has the fields of the one of api.h with its name, `CHeadStep` of `sk_head_step`."""
 
 
-@_of_header("sk_matrix")
-class CMatrix(Structure):
+class CMatrix(_HeaderStructure):
     """A packed weight."""
 
 
-@_of_header("sk_layer")
-class CLayer(Structure):
+class CLayer(_HeaderStructure):
     """Weights of a layer."""
 
 
-@_of_header("sk_rope")
-class CRope(Structure):
+class CRope(_HeaderStructure):
     """A rotary table."""
 
 
-@_of_header("sk_model")
-class CModel(Structure):
+class CModel(_HeaderStructure):
     """Weights of a decoder."""
 
 
-@_of_header("sk_batch")
-class CBatch(Structure):
+class CBatch(_HeaderStructure):
     """A pass."""
 
 
-@_of_header("sk_head_model")
-class CHeadModel(Structure):
+class CHeadModel(_HeaderStructure):
     """Weights of a draft head."""
 
 
-@_of_header("sk_head_step")
-class CHeadStep(Structure):
+class CHeadStep(_HeaderStructure):
     """A step of a draft head."""
 
 
-@_of_header("sk_cache")
-class CCache(Structure):
+class CCache(_HeaderStructure):
     """Keys and values of a layer."""
 
     @classmethod
@@ -100,8 +84,7 @@ class CCache(Structure):
         return cls(*(tensor.data_ptr() for tensor in tensors))
 
 
-@_of_header("sk_tables")
-class CTables(Structure):
+class CTables(_HeaderStructure):
     """Block tables of a cache."""
 
     @classmethod
@@ -110,50 +93,46 @@ class CTables(Structure):
         return cls(tables.ctypes.data, *tables.shape)
 
 
-@_of_header("sk_read")
-class CRead(Structure):
+class CRead(_HeaderStructure):
     """Hidden states of the target that a draft head reads."""
 
 
-@_of_header("sk_sampling")
-class CSampling(Structure):
+class CSampling(_HeaderStructure):
     """Settings of a sampled row."""
 
 
-@_of_header("sk_penalties")
-class CPenalties(Structure):
+class CPenalties(_HeaderStructure):
     """Bias and penalties of a row."""
 
 
-@_of_header("sk_growth")
-class CGrowth(Structure):
+class CGrowth(_HeaderStructure):
     """A draft that grows."""
 
 
-@_of_header("sk_growing")
-class CGrowing(Structure):
+class CGrowing(_HeaderStructure):
     """Drafts that grow together."""
 
 
-@_of_header("sk_draw")
-class CDraw(Structure):
+class CDraw(_HeaderStructure):
     """Tokens to draw."""
 
 
-@_of_header("sk_row")
-class CRow(Structure):
+class CRow(_HeaderStructure):
     """A row of a round."""
 
 
-@_of_header("sk_rows")
-class CRows(Structure):
+class CRows(_HeaderStructure):
     """The rows of a round."""
 
 
-@_of_header("sk_round")
-class CRound(Structure):
+class CRound(_HeaderStructure):
     """A round."""
 
+
+for _made in _HeaderStructure.__subclasses__():  # in the order above: a structure comes after those in it
+    _name = "sk" + re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", _made.__name__.removeprefix("C"))
+    _made._fields_ = [field for each in _BODIES[_name].split(";")[:-1] for field in _declared(each)]
+    _TYPES[_name] = _made
 
 _FUNCTION = re.compile(r"SK_EXPORT (.*?)\b(sk_\w+)\(([^)]*)\);")
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {

@@ -33,7 +33,6 @@ MTP_FILE = "mtp.safetensors"
 """The multi-token-prediction layer of a model that came as a GGUF file."""
 TEXT_PART = "model.language_model."
 """Beginning of the names of the text part's weights where a model reads images too."""
-_NEEDED_ARGUMENTS = {"attention_mask", "position_ids"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,7 @@ def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig)
         return f"layers are of an unknown type ({', '.join(others)})"
     if network._is_stateful and not getattr(text, "layer_types", None):
         return "layers keep a recurrent state"
-    needed = {*_NEEDED_ARGUMENTS, cache_argument(network.forward)}
+    needed = {"attention_mask", "position_ids", cache_argument(network.forward)}
     lacking = needed - set(inspect.signature(network.forward).parameters)
     if lacking or getattr(text, "alibi", False):
         return "cache is not indexed by token position"

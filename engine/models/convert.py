@@ -190,7 +190,7 @@ def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable
         raise EngineError(f"{file} lacks weights ({lacking[0]}): fetch the file again")
     for name, weight in network.named_parameters():
         if not is_finite(weight):
-            raise EngineError(f"{file} is damaged ({name} holds values that are not numbers): fetch the file again")
+            raise header.damaged(name)
     return network
 
 

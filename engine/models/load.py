@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from specchat.engine.device.device import computes_bfloat16, require_memory, tri
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, read_json, tensor_names
-from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
@@ -98,27 +97,13 @@ class LoadedModel:
         return norms_fingerprint(self.model.state_dict().items())
 
 
-class Outside(Protocol):
-    """Weights that are not in the model's folder: those of a GGUF file."""
-
-    format: str
-    """Display name of the format of most of them."""
-    header: GgufHeader
-
-    def network(self) -> PreTrainedModel:
-        """The network, with parameters on the meta device."""
-
-    def fingerprint(self) -> str:
-        """Fingerprint of the network with these weights."""
-
-
 def load_model(
     folder: Path,
     device: torch.device,
     dtype: torch.dtype,
     progress: Progress,
     stage: str = "target",
-    source: Outside | None = None,
+    source: Any = None,
 ) -> LoadedModel:
     """Load a model from a folder. No code of the folder is run, and only safetensors weights are read.
 
@@ -126,7 +111,8 @@ def load_model(
         folder: result of `engine.models.resolve.resolve`.
         dtype: of weights and computation.
         stage: for `progress`: target or draft.
-        source: where weights will come from; parameters are then on the meta device, and the folder needs no weights.
+        source: a `GgufSource` that weights will come from; parameters are then on the meta device, and the folder needs
+            no weights.
 
     Raises:
         EngineError: the folder is not a supported model, is damaged, or does not fit into memory.

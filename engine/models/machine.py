@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import time
+import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -86,11 +86,7 @@ def _free_memory() -> int:
 def _bandwidth() -> float:
     """The best of several copies of 64 MB, by all threads of a CPU."""
     copy = _gpu_copy() if has_gpu() else _cpu_copy()
-    times = []
-    for _ in range(_COPIES + 1):  # the first one maps the pages
-        start = time.perf_counter()
-        copy()
-        times.append(time.perf_counter() - start)
+    times = timeit.repeat(copy, number=1, repeat=_COPIES + 1)  # the first one maps the pages
     return 2 * _COPIED / min(times)
 
 

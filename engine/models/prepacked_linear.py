@@ -29,8 +29,7 @@ class PrepackedLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The weight in plain layout [out, in]; copied at each access."""
-        plain: Tensor = self._packed.to_dense()
-        return plain
+        return self._packed.to_dense()
 
     @property
     def bytes(self) -> int:

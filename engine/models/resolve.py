@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.errors import EngineError
-from specchat.engine.files import make_folder
+from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
@@ -208,7 +208,6 @@ def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) 
     known[str(file)] = {"identity": identity, "sha256": digest}
     with disk_errors(store.folder, f"preparing {file.name}"):
         make_folder(store.folder)
-        fresh = index.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known), encoding="utf-8")
-        fresh.replace(index)
+        with replacing(index) as fresh:
+            fresh.write_text(json.dumps(known), encoding="utf-8")
     return digest

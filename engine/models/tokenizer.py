@@ -52,8 +52,7 @@ class PlainTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""
-        ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+        return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False

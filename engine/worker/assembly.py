@@ -144,13 +144,12 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     target = obtain_model(config.target, config, pick_device(config.device), progress)
     unused = unused_gpu() if config.device == "auto" else None
     parts, more_notices = _load_parts(config, target.model, progress)
-    if parts or not config.draft:
-        more_notices += [part.notice for part in parts.values() if isinstance(part, LoadedHead) and part.notice]
-        notices = [*([unused] if unused else []), *target.notices, *more_notices]
-        return put_together(config, target.model, notices=notices, **parts)
-    draft, *more = obtain_drafts(config, target.model, progress)
-    notices = [*([unused] if unused else []), *(notice for each in (target, draft, *more) for notice in each.notices)]
-    return put_together(config, target.model, draft.model, notices=notices, more=[each.model for each in more])
+    drafts = obtain_drafts(config, target.model, progress) if config.draft and not parts else []
+    more_notices += [part.notice for part in parts.values() if isinstance(part, LoadedHead)]
+    of_models = [notice for each in (target, *drafts) for notice in each.notices]
+    notices = [notice for notice in (unused, *of_models, *more_notices) if notice]
+    draft, more = drafts[0].model if drafts else None, [each.model for each in drafts[1:]]
+    return put_together(config, target.model, draft, notices=notices, more=more, **parts)
 
 
 def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple[dict[str, Any], list[str]]:

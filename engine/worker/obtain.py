@@ -101,12 +101,11 @@ def make_runner(
     Raises:
         EngineError: the cache does not fit into memory or cannot be of this type, or the model cannot be exact.
     """
-    options = {}
-    if cache_type != "f16":
-        if not isinstance(model, PackedModel):
-            reason = f"{model.name} does not run as a quantised model on the CPU"
-            raise EngineError(f"a cache of type {cache_type} is not available, as {reason}: leave --cache-type at f16")
-        options = {"cache_type": cache_type}
+    is_packed = isinstance(model, PackedModel)
+    if cache_type != "f16" and not is_packed:
+        reason = f"{model.name} does not run as a quantised model on the CPU"
+        raise EngineError(f"a cache of type {cache_type} is not available, as {reason}: leave --cache-type at f16")
+    options = {"cache_type": cache_type} if is_packed else {}
     module = import_module(model.backend)  # where it needs transformers' modelling code: seconds
     made: Backend = module.build(model, slots, context, overhang, taps, exact=exact, pool=pool, **options)
     return made
@@ -116,14 +115,14 @@ def _quantized_network(
     spec: str, quantize: str, store: ModelStore, device: torch.device, progress: Progress, stage: str
 ) -> LoadedModel:
     """The network of transformers with linear layers that compute with codes."""
-    from specchat.engine.models.packed.network import Codes, GgufCodes, MadeCodes, load_quantized_network
+    from specchat.engine.models.packed.network import Codes, load_quantized_network
 
     file = gguf_file(spec, store, progress) if quantize == "auto" else None
     header = GgufHeader.read(file) if file else None
     folder = resolve(spec, store, progress, weights=header is None or header.architecture not in ARCHITECTURES)
 
     def load() -> LoadedModel:
-        codes: Codes = GgufCodes(header, folder) if header else MadeCodes("q8" if quantize == "auto" else quantize)
+        codes = Codes("q8" if quantize == "auto" else quantize, header, folder)
         return load_quantized_network(folder, codes, device, progress, stage)
 
     return shared((folder.resolve(), str(device), quantize), load)
@@ -141,19 +140,18 @@ def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> li
     Raises:
         EngineError: one is unavailable, cannot be loaded or run, or does not fit the target; or they cannot be merged.
     """
-    several = len(config.drafts) > 1
-    if several:
+    if len(config.drafts) > 1:
         _check_several(config, progress)
-    return [_obtain_draft(spec, config, target, progress, several=several) for spec in config.drafts]
+    return [_obtain_draft(spec, config, target, progress) for spec in config.drafts]
 
 
-def _obtain_draft(spec: str, config: EngineConfig, target: Model, progress: Progress, *, several: bool) -> Obtained:
+def _obtain_draft(spec: str, config: EngineConfig, target: Model, progress: Progress) -> Obtained:
     draft = obtain_model(spec, config, target.device, progress, stage="draft")
     try:
         check_same_kind(target, draft.model)
         check_vocabularies(target.tokenizer, draft.model.tokenizer, target.eos_ids, draft.model.eos_ids)
     except EngineError as error:
-        if several:
+        if len(config.drafts) > 1:
             raise EngineError(f"{spec} cannot be one of the drafts: {error}") from error
         raise
     return draft

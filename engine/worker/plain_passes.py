@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import torch
@@ -31,11 +32,8 @@ _RECENT = 5
 
 def time_warm_passes(target: Backend) -> tuple[float, ...]:
     """Seconds of passes over one token of one row, of a target that is warm."""
-    token, times = torch.zeros(1, 1, dtype=torch.long, device=target.device), []
-    for _ in range(WARM_UP_PASSES):
-        started = time.perf_counter()
-        target.forward(token, [0], [0]).amax().item()
-        times.append(time.perf_counter() - started)
+    token = torch.zeros(1, 1, dtype=torch.long, device=target.device)
+    times = timeit.repeat(lambda: target.forward(token, [0], [0]).amax().item(), number=1, repeat=WARM_UP_PASSES)
     return tuple(times)
 
 
@@ -43,10 +41,9 @@ def time_wider_passes(target: Backend) -> list[tuple[int, float]]:
     """Widths and seconds of passes over one row, of a target that is warm and has no row."""
     found = []
     for width in (width for width in TIMED_WIDTHS if width <= target.context):
-        for _ in range(_TIMED):
-            started = time.perf_counter()
-            target.forward(torch.zeros(1, width, dtype=torch.long), [0], [0])
-            found.append((width, time.perf_counter() - started))
+        tokens = torch.zeros(1, width, dtype=torch.long)
+        times = timeit.repeat(partial(target.forward, tokens, [0], [0]), number=1, repeat=_TIMED)
+        found += [(width, seconds) for seconds in times]
     return found
 
 

@@ -117,19 +117,14 @@ class Commit:
             last_fate=fate,
             pieces=(*pieces[:accepted], *others),
             last_piece="" if cut else pieces[-1],
-            at=times.at,
-            draft_s=times.draft_s,
-            verify_s=times.verify_s,
-            rest_s=times.rest_s,
-            rows=times.rows,
             detail=self._details(tested, cut, fate),
             refused=tuple(
                 tuple(Refused(token, row.text.name(token), *chances) for token, *chances in each)
                 for each in tests.refused[:tested]
             ),
             offered=outcome.offered,
-            plain_s=times.plain_s,
             proposers=tuple(source.proposer(tests.drafted) for source in self.sources if tests.drafted),
+            **times._asdict(),
         )
 
     def _details(self, tested: int, cut: bool, fate: Fate | None) -> tuple[Any, ...]:

@@ -186,8 +186,7 @@ class Worker:
         self._loaded = True
 
     def _make_scheduler(self, made: Assembly) -> Scheduler:
-        target = made.target
-        return Scheduler(target.cache, prefixes=target.capabilities.prefixes)
+        return Scheduler(made.target.cache, prefixes=made.target.capabilities.prefixes)
 
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""
@@ -220,9 +219,8 @@ class Worker:
         Raises:
             _ClosingError: a `Close` command has come.
         """
-        with suppress(queue.Empty):
-            while True:
-                self._early.append(self.inbox.get_nowait())
+        while not self.inbox.empty():
+            self._early.append(self.inbox.get())
         if any(isinstance(command, commands.Close) for command in self._early):
             raise _ClosingError
         text = "compiling and capturing CUDA graphs, the first start is the longest"

@@ -64,9 +64,7 @@ def read_matrix(
             parts[name][first : first + step] = part.reshape(len(some), -1)
     arrays = MatrixArrays(form, **parts)
     if arrays.is_damaged:
-        raise EngineError(
-            f"{header.path} is damaged ({tensor.name} holds values that are not numbers): fetch the file again"
-        )
+        raise header.damaged(tensor.name)
     return arrays
 
 
@@ -75,8 +73,7 @@ def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.
     from gguf import GGMLQuantizationType, quants
 
     raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(math.prod(tensor.shape[1:]), -1)
-    values: NDArray[np.float32] = quants.dequantize(raw[chosen], GGMLQuantizationType[tensor.type])
-    return values
+    return quants.dequantize(raw[chosen], GGMLQuantizationType[tensor.type])
 
 
 def read_vector(header: GgufHeader, tensor: GgufTensor) -> NDArray[np.float32]:
@@ -128,13 +125,11 @@ def _q4_1(blocks: Bytes) -> dict[str, Array]:
 
 
 def _q5_0(blocks: Bytes) -> dict[str, Array]:
-    codes = _nibbles(blocks[:, 6:22]) | _bits(blocks[:, 2:6]) << 4
-    return {"codes": codes.view(np.int8) - np.int8(16), "scale": _half(blocks, 0)}
+    return {"codes": _five_bits(blocks, 2).view(np.int8) - np.int8(16), "scale": _half(blocks, 0)}
 
 
 def _q5_1(blocks: Bytes) -> dict[str, Array]:
-    codes = _nibbles(blocks[:, 8:24]) | _bits(blocks[:, 4:8]) << 4
-    return {"codes": codes.view(np.int8), "scale": _half(blocks, 0), "minimum": _half(blocks, 2)}
+    return {"codes": _five_bits(blocks, 4).view(np.int8), "scale": _half(blocks, 0), "minimum": _half(blocks, 2)}
 
 
 def _q8_0(blocks: Bytes) -> dict[str, Array]:
@@ -147,23 +142,21 @@ def _q3_k(blocks: Bytes) -> dict[str, Array]:
     pairs = (low >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(-1, 256)
     set_bits = (high[:, None] >> np.arange(8, dtype=np.uint8)[:, None] & 1).reshape(-1, 256)
     packed = blocks[:, 96:108]
-    low_scales = np.concatenate([packed[:, :8] & 15, packed[:, :8] >> 4], axis=1)
     high_scales = (packed[:, None, 8:] >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3).reshape(-1, 16)
     return {
         "codes": (pairs | set_bits << 2).view(np.int8) - np.int8(4),
         "scale": _half(blocks, 108),
-        "sub_scale": (low_scales | high_scales << 4).view(np.int8) - np.int8(32),
+        "sub_scale": (_nibbles(packed[:, :8]) | high_scales << 4).view(np.int8) - np.int8(32),
     }
 
 
 def _q4_k(blocks: Bytes) -> dict[str, Array]:
-    codes = _halves_of_pairs(blocks[:, 16:144])
-    return {"codes": codes, **_k_scales(blocks)}
+    return {"codes": _k_nibbles(blocks[:, 16:144]), **_k_scales(blocks)}
 
 
 def _q5_k(blocks: Bytes) -> dict[str, Array]:
     high = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None] & 1).reshape(-1, 256)
-    codes = _halves_of_pairs(blocks[:, 48:176]) | high << 4
+    codes = _k_nibbles(blocks[:, 48:176]) | high << 4
     return {"codes": codes.view(np.int8), **_k_scales(blocks)}
 
 
@@ -200,20 +193,19 @@ def _half(blocks: Bytes, at: int) -> Array:
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    """[blocks, 32] from 16 bytes: the low halves, then the high ones."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1)
+    """[..., 2 n] from n bytes: the low halves, then the high ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=-1)
 
 
-def _halves_of_pairs(packed: Bytes) -> Bytes:
+def _k_nibbles(packed: Bytes) -> Bytes:
     """[blocks, 256] from 128 bytes: of each 32 bytes the low halves, then the high ones."""
-    groups = packed.reshape(-1, 4, 1, 32)
-    return np.concatenate([groups & 15, groups >> 4], axis=2).reshape(-1, 256)
+    return _nibbles(packed.reshape(-1, 4, 32)).reshape(-1, 256)
 
 
-def _bits(packed: Bytes) -> Bytes:
-    """[blocks, 32], one bit each, from 4 bytes."""
-    bits: Bytes = np.unpackbits(packed, axis=1, bitorder="little")
-    return bits
+def _five_bits(blocks: Bytes, at: int) -> Array:
+    """[blocks, 32] from the 20 bytes after `at`: their highest bits, then the others as `_nibbles`."""
+    highest = np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little")
+    return _nibbles(blocks[:, at + 4 : at + 20]) | highest << 4
 
 
 _PLAIN: dict[str, tuple[Format, str]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,10 @@ class GgufHeader:
             raise EngineError(f"{self.path} lacks weights ({name}): fetch the file again")
         return self.tensors[name]
 
+    def damaged(self, name: str) -> EngineError:
+        """Error for a tensor with values that are not numbers."""
+        return EngineError(f"{self.path} is damaged ({name} holds values that are not numbers): fetch the file again")
+
     def names(self) -> Any:
         """gguf's map from names of transformers' state dicts to those of the file.
 
@@ -153,26 +157,24 @@ class _Reader:
         for _ in range(pair_count):
             key = self._string()
             metadata[key] = self._value(self._scalar("<I"))
-        infos = [self._tensor_info() for _ in range(tensor_count)]
+        tensors = [self._tensor() for _ in range(tensor_count)]
         alignment = int(metadata.get("general.alignment", 32))
         data = -(-self._at // alignment) * alignment
         metadata["general.architecture"]  # a KeyError here means a damaged header
-        return metadata, {name: self._tensor(name, shape, kind, data + at) for name, shape, kind, at in infos}
+        return metadata, {each.name: replace(each, offset=data + each.offset) for each in tensors}
 
-    def _tensor_info(self) -> tuple[str, tuple[int, ...], int, int]:
+    def _tensor(self) -> GgufTensor:
+        """The next tensor, whose offset is that after the header."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
         name = self._string()
         dimensions = self._scalar("<I")
         if dimensions > _MAX_DIMENSIONS:
             raise ValueError(f"{name} has {dimensions} dimensions")
         shape = tuple(self._scalar("<Q") for _ in range(dimensions))
-        return name, shape, self._scalar("<I"), self._scalar("<Q")
-
-    def _tensor(self, name: str, shape: tuple[int, ...], kind: int, offset: int) -> GgufTensor:
-        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-
-        named = GGMLQuantizationType(kind)
-        block, block_bytes = GGML_QUANT_SIZES[named]
-        return GgufTensor(name, shape, named.name, offset, math.prod(shape) // block * block_bytes)
+        kind = GGMLQuantizationType(self._scalar("<I"))
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+        return GgufTensor(name, shape, kind.name, self._scalar("<Q"), math.prod(shape) // block * block_bytes)
 
     def _value(self, kind: int) -> Any:
         if kind == _STRING:

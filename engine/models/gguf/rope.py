@@ -80,5 +80,4 @@ def llama3_factors(base: float, dimensions: int, factor: float) -> NDArray[np.fl
     """Divisor of each of `dimensions / 2` frequencies: 1 for high ones, `factor` for low ones, interpolated between."""
     wavelengths = 2 * math.pi * base ** (np.arange(0, dimensions, 2) / dimensions)
     blend = np.clip((_ORIGINAL_CONTEXT / wavelengths - _LOW) / (_HIGH - _LOW), 0.0, 1.0)
-    result: NDArray[np.float64] = 1.0 / ((1.0 - blend) / factor + blend)
-    return result
+    return 1.0 / ((1.0 - blend) / factor + blend)

@@ -105,7 +105,7 @@ def decoder_weights(
     listed = [(names.EMBEDDING, True)]
     for layer in range(described.layers):
         prefix = f"model.layers.{layer}."
-        matrices = described.matrices(layer, experts=source.has(described.router(layer))).values()
+        matrices = described.matrices(layer, source.has).values()
         listed += [(f"{part}.weight", True) for part in matrices]
         listed += [(f"{part}.bias", False) for part in (*matrices, described.name(f"{prefix}{names.KERNEL}"))]
         listed += [(described.name(f"{prefix}{part}.weight"), False) for part in (*names.NORMS, names.KERNEL)]

@@ -6,7 +6,7 @@ rotary scaling are those of the modelling code. Loading a packed model does not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,10 +90,14 @@ class DecoderDescription:
         """Sizes of a layer."""
         return self.layer_shapes[layer] if self.layer_shapes else self.shape.layer
 
-    def matrices(self, layer: int, *, experts: bool) -> dict[str, str]:
+    def matrices(self, layer: int, has: Callable[[str], bool]) -> dict[str, str]:
         """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix.
 
         Those of all experts of a layer are one matrix, one after the other.
+
+        Args:
+            layer: its number.
+            has: whether the model has a weight of that name.
         """
         mlp = {part: names.MATRICES[part] for part in ("gate", "up", "down")}
         if layer in self.recurrent:
@@ -105,7 +109,7 @@ class DecoderDescription:
         parts = {part: name for part, name in parts.items() if part not in absent} | (
             names.INPUTS if self.inputs else {}
         )
-        if experts:
+        if has(self.name(f"model.layers.{layer}.{names.ROUTER}.weight")):
             mixture = {part: name.replace("mlp.", "mlp.experts.") for part, name in mlp.items()}
             parts = parts | mixture | {"router": names.ROUTER}
         return {part: self.name(f"model.layers.{layer}.{name}") for part, name in parts.items()}
@@ -126,10 +130,6 @@ class DecoderDescription:
         if part is None or not self.gated_attention:
             return None
         return np.arange(2 * self.shape.heads * self.shape.head_size).reshape(self.shape.heads, 2, -1)[:, part].ravel()
-
-    def router(self, layer: int) -> str:
-        """Name of the router of a layer with experts."""
-        return self.name(f"model.layers.{layer}.{names.ROUTER}.weight")
 
     @property
     def layers(self) -> int:
@@ -167,7 +167,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     if looks_ahead or getattr(config, "enable_moe_block", False) or (delta and config.attention_bias):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
     activation = _activation(config)
-    network = _empty_network(config)
+    network = empty_network(config).base_model
     types, rotaries = _rotaries(config, network)
     layer_types = list(getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) or 0
@@ -278,14 +278,14 @@ def _delta_net(config: Any) -> dict[str, Any]:
     }
 
 
-def _empty_network(config: PreTrainedConfig) -> Any:
-    """The network of the modelling code without its output layer, without weights."""
+def empty_network(config: PreTrainedConfig) -> Any:
+    """The network of the modelling code without weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
         auto: Any = AutoModelForCausalLM
-        return auto.from_config(config).base_model
+        return auto.from_config(config)
 
 
 def _rotaries(config: PreTrainedConfig, network: Any) -> tuple[Sequence[str], tuple[Rotary, ...]]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.models.load import fingerprint_of, sampled
+from specchat.engine.models.packed.decoder_description import empty_network
 from specchat.engine.models.packed.experts import is_experts, matrices_of, places_in_matrices
 from specchat.engine.models.packed.names import EMBEDDING, OUTPUT
 
@@ -24,13 +25,8 @@ def source_fingerprint(source: Any, config: PreTrainedConfig) -> str:
         source: of the weights, with the methods `has` and `sample` of `engine.models.packed.source.WeightSource`.
         config: of the model.
     """
-    from transformers import AutoModelForCausalLM
-
-    auto: Any = AutoModelForCausalLM
-    with torch.device("meta"):
-        state = auto.from_config(config).state_dict()
     found = []
-    for name, weight in state.items():
+    for name, weight in empty_network(config).state_dict().items():
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
         places = np.arange(*sampled(weight.numel()).indices(weight.numel()))
         if is_experts(name) and not source.has(name):

@@ -25,8 +25,7 @@ def split_pairs(heads: int, size: int) -> Order:
     llama.cpp stores rows that are rotated together next to each other; transformers rotates row d with row d + size / 2
     of a head.
     """
-    order: Order = np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2).ravel()
-    return order
+    return np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2).ravel()
 
 
 def grouped_heads(config: Any) -> tuple[dict[str, Order], dict[str, Order]]:

@@ -175,9 +175,7 @@ class GgufSource:
                 part = dequantized_rows(self.header, tensor, order[start : start + step])
                 made[start : start + step] = torch.from_numpy(part[:, columns])
         if not is_finite(made):
-            raise EngineError(
-                f"{self.header.path} is damaged ({name} holds values that are not numbers): fetch the file again"
-            )
+            raise self.header.damaged(name)
         return made
 
     def entry(self, name: str, dtype: torch.dtype, shape: torch.Size | None = None) -> Tensor:

@@ -128,9 +128,8 @@ class PackedModel:
 
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
-        attends, has_delta = number not in described.recurrent, self.weights.has(f"{prefix}{names.DECAY_RATE}")
-        sizes = described.layer_shape(number)
-        parts = described.matrices(number, experts=self.weights.has(described.router(number)))
+        attends, sizes = number not in described.recurrent, described.layer_shape(number)
+        parts = described.matrices(number, self.weights.has)
 
         def norm(name: str, exists: bool = True) -> Any:
             return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
@@ -138,14 +137,10 @@ class PackedModel:
         def vector(name: str) -> Any:
             return self.weights.vector(name) if self.weights.has(name) else None
 
-        scale = vector(f"{prefix}{names.SCALE}")
+        scale, decay = vector(f"{prefix}{names.SCALE}"), vector(f"{prefix}{names.DECAY_RATE}")
         matrices: dict[str, Any] = {"key": None, "value": None}
         matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in parts.items()}
         kernel = None if attends else norm(names.KERNEL).reshape(-1, described.shape.taps).T
-        if has_delta:
-            matrices["decay_rate"] = -np.exp(self.weights.vector(f"{prefix}{names.DECAY_RATE}"))
-            matrices["decay_bias"] = self.weights.vector(f"{prefix}{names.DECAY_BIAS}")
-            matrices["delta_norm"] = self.weights.vector(f"{prefix}{names.DELTA_NORM}")
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
         return LayerWeights(
             **matrices,
@@ -169,6 +164,9 @@ class PackedModel:
             convolution=kernel,
             convolution_bias=vector(described.name(f"{prefix}{names.KERNEL}.bias")),
             sinks=vector(f"{prefix}{names.SINKS}"),
+            decay_rate=None if decay is None else -np.exp(decay),
+            decay_bias=vector(f"{prefix}{names.DECAY_BIAS}"),
+            delta_norm=vector(f"{prefix}{names.DELTA_NORM}"),
         )
 
 

@@ -39,24 +39,36 @@ _COMPARED = 16
 _STORED = {frozenset({"BF16"}): torch.bfloat16, frozenset({"F16"}): torch.float16}
 
 
-class MadeCodes:
-    """Codes computed from the weights; embedding and output layer always have 8 bits.
+class Codes:
+    """Source of the quantised weights: codes of a GGUF file, or new ones.
+
+    New codes of embedding and output layer always have 8 bits. With a file of a family without `source`, a weight that
+    is not stored as it is loaded gets new codes.
 
     Args:
-        method: one of `engine.models.packed.quantize.METHODS`.
+        method: of new codes, one of `engine.models.packed.quantize.METHODS`.
+        header: of the GGUF file, if any.
+        folder: with the configuration of the model.
 
     Attributes:
         format: display name of the format of most weights.
-        source: none besides the loaded model.
+        source: all weights of a file, without loading the model; None for families whose order of weights is not known
+            here.
+
+    Raises:
+        EngineError: the architecture of the file is not known.
     """
 
-    source = None
+    def __init__(self, method: str, header: GgufHeader | None, folder: Path) -> None:
+        self._method, self._header = method, header
+        self.format = most_common_type(header) if header else method.upper()
+        self.source: GgufSource | None = None
+        if header and header.architecture in ARCHITECTURES:
+            config = model_config(Checkpoint.open(folder, header.parameters))
+            self.source = GgufSource(header, config.get_text_config())
+        self._names: Any = header.names() if header else None
 
-    def __init__(self, method: str) -> None:
-        self.format = method.upper()
-        self._method = method
-
-    def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:  # noqa: ARG002 the same for all names
+    def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:
         """A quantised weight.
 
         Args:
@@ -64,52 +76,23 @@ class MadeCodes:
             weight: [out, in], as loaded by transformers.
             is_end: whether it is the embedding or the output layer.
         """
-        return quantize(weight, "q8" if is_end else self._method)
-
-
-class GgufCodes:
-    """Codes of a GGUF file; of a family without `source`, new 8-bit codes where a weight is not stored as it is loaded.
-
-    Args:
-        header: of the file.
-        folder: with the configuration of the model.
-
-    Attributes:
-        source: all weights, without loading the model; None for families whose order of weights is not known here.
-
-    Raises:
-        EngineError: its architecture is not known.
-    """
-
-    def __init__(self, header: GgufHeader, folder: Path) -> None:
-        self._header, self._names = header, header.names()
-        self.format = most_common_type(header)
-        self.source: GgufSource | None = None
-        if header.architecture in ARCHITECTURES:
-            config = model_config(Checkpoint.open(folder, header.parameters))
-            self.source = GgufSource(header, config.get_text_config())
-
-    def of(self, name: str, weight: Tensor, *, is_end: bool) -> MatrixArrays:
-        """A quantised weight."""
         if self.source is not None:
             stored = f"{name}.weight"
             return self.source.matrix(stored if self.source.has(stored) or not is_end else EMBEDDING)
-        tensor = self._header.tensors.get(f"{self._names.get_name(name)}.weight")
-        if tensor is not None and tensor.type in TYPES and self._is_same(tensor, weight):
-            return read_matrix(self._header, tensor)
-        return quantize(weight, "q8")
-
-    def _is_same(self, tensor: GgufTensor, weight: Tensor) -> bool:
-        """Whether some rows of a tensor equal those of the loaded weight."""
-        if tuple(reversed(tensor.shape)) != tuple(weight.shape):
-            return False
-        rows = np.unique(np.linspace(0, len(weight) - 1, _COMPARED, dtype=np.int64))
-        found = torch.from_numpy(dequantized_rows(self._header, tensor, rows)).to(weight.dtype)
-        return torch.equal(found, weight[torch.from_numpy(rows)])
+        if self._header is not None:
+            tensor = self._header.tensors.get(f"{self._names.get_name(name)}.weight")
+            if tensor is not None and tensor.type in TYPES and _is_same(self._header, tensor, weight):
+                return read_matrix(self._header, tensor)
+        return quantize(weight, "q8" if is_end else self._method)
 
 
-Codes = MadeCodes | GgufCodes
-"""Source of the quantised weights."""
+def _is_same(header: GgufHeader, tensor: GgufTensor, weight: Tensor) -> bool:
+    """Whether some rows of a tensor equal those of the loaded weight."""
+    if tuple(reversed(tensor.shape)) != tuple(weight.shape):
+        return False
+    rows = np.unique(np.linspace(0, len(weight) - 1, _COMPARED, dtype=np.int64))
+    found = torch.from_numpy(dequantized_rows(header, tensor, rows)).to(weight.dtype)
+    return torch.equal(found, weight[torch.from_numpy(rows)])
 
 
 def load_quantized_network(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -48,7 +47,7 @@ def quantize(weights: Tensor, method: str) -> MatrixArrays:
         run(0)
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            deque(threads.map(run, range(0, rows, at_once)), maxlen=0)
+            list(threads.map(run, range(0, rows, at_once)))
     return MatrixArrays(Format.Q8 if minimum is None else Format.Q4, codes, scale, minimum)
 
 

@@ -69,8 +69,7 @@ class CheckpointSource:
 
     def vector(self, name: str) -> Floats:
         """A weight kept as a vector, flat."""
-        values: Floats = self._weight(name).float().flatten().numpy()
-        return values
+        return self._weight(name).float().flatten().numpy()
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
         """Entries of a weight, by flat index, as they are stored."""

@@ -21,7 +21,7 @@ from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.load import load_dequantized, load_packed
-from specchat.engine.models.packed.network import GgufCodes, load_quantized_network
+from specchat.engine.models.packed.network import Codes, load_quantized_network
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.runner import running
@@ -172,7 +172,7 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
 
     file = write_gguf(name, folders[name], tmp_path / "x.gguf", kind)
     folder = described(file, tmp_path / "described")
-    found = load_quantized_network(folder, GgufCodes(GgufHeader.read(file), folder), CPU, ignore_progress)
+    found = load_quantized_network(folder, Codes("q8", GgufHeader.read(file), folder), CPU, ignore_progress)
     assert found.format == "Q8_0"
     assert found.eos_ids == ({0, 2} if name == "qwen35" else {2})  # <|endoftext|> too
     assert not any(parameter.is_meta for parameter in found.model.parameters())
