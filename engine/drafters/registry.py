@@ -18,8 +18,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.models.checkpoint import MTP, has_weights, read_json, tensor_names
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
@@ -47,7 +46,7 @@ class DraftPart(Protocol):
 class BuildContext:
     """What drafters are built from."""
 
-    model: LoadedModel | PackedModel
+    model: Model
     """The target."""
     target: Backend
     datastore: Datastore
@@ -197,7 +196,7 @@ def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
     return _find(spec, store, progress) is not None
 
 
-def load_part(spec: str, model: LoadedModel | PackedModel, store: ModelStore, progress: Progress) -> dict[str, Any]:
+def load_part(spec: str, model: Model, store: ModelStore, progress: Progress) -> dict[str, Any]:
     """The part that `--draft` names, by its kind; empty for a draft model.
 
     Raises:
@@ -216,7 +215,7 @@ _MTP_FAMILIES = ("qwen3_next", "qwen3_5")
 """Beginnings of the model types whose multi-token-prediction layer is supported."""
 
 
-def load_own_part(folder: Path, model: LoadedModel | PackedModel) -> dict[str, Any]:
+def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
     """A part that the folder of the target contains; empty if it states none.
 
     Raises:

@@ -19,8 +19,7 @@ from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.load import TO_TARGET, hidden_size, read_vocabulary
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 
 WEIGHTS = "medusa_lm_head.safetensors"
 SHARED_OUTPUT = "medusa_shared_output"
@@ -111,7 +110,7 @@ class MedusaLayer(HeadLayer):
 
 
 def network_of(
-    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: LoadedModel | PackedModel
+    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
 ) -> tuple[MedusaHeads, Tensor, str, str]:
     """Published heads without weights, their vocabulary [V'], and the beginnings of published and of their own names.
 

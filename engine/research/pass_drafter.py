@@ -29,8 +29,7 @@ from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.published.load import hidden_size
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -112,7 +111,7 @@ def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: 
     write_folder(folder, "the look-ahead embeddings", WEIGHTS, tensors, CARD, card)
 
 
-def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhead:
+def load_look_ahead(folder: Path, target: Model) -> LookAhead:
     """Load look-ahead embeddings for a target.
 
     Raises:

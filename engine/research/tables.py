@@ -28,8 +28,7 @@ from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -238,7 +237,7 @@ def save_tables(folder: Path, counts: Counts, card: TableCard) -> None:
     write_folder(folder, "the tables", TABLES, vars(counts), CARD, {"format": _FORMAT, **asdict(card)})
 
 
-def load_tables(folder: Path, model: LoadedModel | PackedModel) -> LoadedTables:
+def load_tables(folder: Path, model: Model) -> LoadedTables:
     """Load tables for a target, whose logits may be padded beyond the tables' vocabulary.
 
     Raises:

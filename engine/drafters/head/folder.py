@@ -19,8 +19,7 @@ from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 from specchat.engine.models.packed.quantize import METHODS
 
 CARD, WEIGHTS = "head.json", "head.safetensors"
@@ -68,7 +67,7 @@ class HeadCard:
     norms: str = ""
     """Of the target (`engine.models.load.norms_fingerprint`); empty if it is unknown."""
 
-    def fits(self, target: LoadedModel | PackedModel) -> bool:
+    def fits(self, target: Model) -> bool:
         """Whether the target is the model that the head was trained for, or has other quantised codes of it."""
         return self.fingerprint == target.fingerprint or (self.norms != "" and self.norms == target.norms)
 
@@ -157,7 +156,7 @@ def read_card(folder: Path) -> HeadCard:
         raise EngineError(f"{folder} is not a draft head ({CARD}: {error}): make one with specchat distill") from None
 
 
-def find_head(folders: Sequence[Path], target: LoadedModel | PackedModel) -> Path | None:
+def find_head(folders: Sequence[Path], target: Model) -> Path | None:
     """The head for this target among the subfolders of `folders`, else for other codes of it; not a broken one."""
     heads = [entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir()) if is_head(entry)]
     fitting = list[tuple[bool, Path]]()
@@ -168,7 +167,7 @@ def find_head(folders: Sequence[Path], target: LoadedModel | PackedModel) -> Pat
     return min(fitting, key=lambda each: each[0], default=(False, None))[1]
 
 
-def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+def load_head(folder: Path, target: Model) -> LoadedHead:
     """Load a head for a target.
 
     Raises:
@@ -185,7 +184,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
     return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size, notice)
 
 
-def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard, DraftHead, Tensor]:
+def read_head(folder: Path, target: Model) -> tuple[HeadCard, DraftHead, Tensor]:
     """A head as it is stored: its card, its network on the CPU, and its vocabulary [V'], int64.
 
     Raises:
@@ -212,7 +211,7 @@ def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard
     return card, head, vocabulary.long()
 
 
-def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel) -> None:
+def _check(card: HeadCard, vocabulary: Tensor, target: Model) -> None:
     """What a head with weights of the right shapes can still get wrong.
 
     Raises:

@@ -27,8 +27,7 @@ from specchat.engine.drafters.published.load import fill
 from specchat.engine.errors import EngineError
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 
 _LAYER = "layers.0."
 _MOST_TOKENS = 32_768
@@ -36,7 +35,7 @@ _MOST_TOKENS = 32_768
 _EXPERT = re.compile(r"(.*experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
-def load_mtp(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+def load_mtp(folder: Path, target: Model) -> LoadedHead:
     """Load the layer of a model folder for the model itself.
 
     Raises:
