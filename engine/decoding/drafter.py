@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budgets
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -49,15 +49,13 @@ class Drafter:
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row, and of others if they fit into the same pass; lowers `row.undrafted`."""
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Draft up to `gammas[i]` positions after `rows[i].tokens`.
 
         Args:
             rows: B rows of this drafter.
             gammas: [B].
-            budgets: [B], costs for rows with `RowProfile.grows`; None where measured costs may not be used.
+            budgets: [B], costs for rows with `RowProfile.grows`.
         """
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.drafter_profile import RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budget, Budgets
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.gamma.experiences import Experiences
@@ -313,11 +313,7 @@ class Planner:
         self._costs.observe_rest(rows, rest_s if plan.steps else draft_s + rest_s, drafted=plan.drafts)
 
     def _propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None],
-        free: Sequence[int],
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets, free: Sequence[int]
     ) -> list[tuple[list[int], Draft]]:
         """Each drafter's draft, with the rows (by index) it is for: of `free` ones, what takes no draft step."""
         drafts = []

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.drafter_profile import RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budgets
 from specchat.engine.decoding.proposal import Draft, Source, join
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.registry import BuildContext
@@ -73,9 +73,7 @@ class CombinedDrafter(Drafter):
         """For the head."""
         self._head.on_hidden_states(rows, states, lengths)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others.
 
         γ of adaptive rows with such a match is 0 (`RowProfile.sure_bucket`). Where other chats have none, the kernels
@@ -92,9 +90,7 @@ class CombinedDrafter(Drafter):
         """Whether the kernels draft for all of these rows, from their texts too."""
         return self._rules is not None and all(map(self._head.grows, rows))
 
-    def _propose_on_host(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
-    ) -> Draft:
+    def _propose_on_host(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets) -> Draft:
         texts = [
             i
             for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True))

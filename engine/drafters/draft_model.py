@@ -16,7 +16,7 @@ from torch import Tensor
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budgets
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_part import TreePlace
@@ -99,9 +99,7 @@ class ModelDrafter(Drafter):
         """Feed one chunk."""
         self._cache.prefill(rows)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Chains and trees of up to `gammas[i]` positions."""
         if not self._offers_trees:
             return self._chains(rows, gammas)

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budgets
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill
@@ -174,18 +174,14 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         """Read the prompt."""
         return replace(super().admit(row), grows=self.rules is not None, free=self.rules is not None)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """The continuation of each row's longest match."""
         if self.rules and not any(map(self.of_other_chats, rows)):
             names = (self.name, "") if self._datastore else None
             return self.grow(rows, gammas, budgets, self.rules._replace(names=names))
         return self.continuations(rows, [row.room for row in rows] if self.rules else gammas)
 
-    def grow(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None], rules: TextRules
-    ) -> Draft:
+    def grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets, rules: TextRules) -> Draft:
         """Continuations that the kernels find at the beginning of their round.
 
         Args:

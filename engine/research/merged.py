@@ -20,7 +20,7 @@ from torch import Tensor
 from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.drafter_profile import LATER_RATE, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budget, Budgets
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
 from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, members
@@ -82,9 +82,7 @@ class MergedDrafter(Drafter):
         for row in fed:
             self._update(row)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
         costs, steps = budgets or [None] * len(rows), 0
 

@@ -29,3 +29,7 @@ class Budget:
     def numbers(self) -> array[float]:
         """The prices of passes, and the two rates of buckets 0, 1, …, for the kernels."""
         return array("d", (*self.passes, *self.rates.values(), *(self.again or self.rates).values()))
+
+
+Budgets = Sequence[Budget | None]
+"""Of the rows of a batch; None where measured costs may not be used."""

@@ -16,7 +16,7 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.drafter_profile import LATER_RATE, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.gamma.budget import Budgets
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
@@ -233,9 +233,7 @@ class HeadDrafter(Drafter):
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
         return self.propose_after_texts(rows, gammas, budgets)
 
@@ -243,7 +241,7 @@ class HeadDrafter(Drafter):
         self,
         rows: Sequence[SequenceState],
         gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),
+        budgets: Budgets = (),
         texts: Sequence[TextMemory] = (),
         rules: TextRules | None = None,
     ) -> Draft:
