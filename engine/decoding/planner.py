@@ -10,8 +10,7 @@ from typing import NamedTuple
 import torch
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.budget import Budget, Budgets
 from specchat.engine.decoding.gamma.controller import GammaController

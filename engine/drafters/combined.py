@@ -12,8 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.gamma.budget import Budgets
 from specchat.engine.decoding.proposal import Draft, Source, join
 from specchat.engine.drafters.head.drafter import HeadDrafter

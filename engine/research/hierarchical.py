@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
