@@ -34,7 +34,6 @@ from specchat.engine.drafters.tree_growth import (
     may_branch,
 )
 from specchat.engine.kernels.draft_head import Scores
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 CHAINS, TREES = "model", "model-tree"
@@ -131,9 +130,7 @@ class ModelDrafter(Drafter):
 
     def _chains(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """`max(gammas)` draft steps for all rows; q is kept if a row draws its draft."""
-        lead, steps = self._cache.catch_up(rows), max(gammas)
-        u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.draft(rows, lead, steps, u)
+        tokens, q = self._steps.draft(rows, self._cache.catch_up(rows), max(gammas))
         for row, gamma in zip(rows, gammas, strict=True):
             self._cache.expect(row, gamma)
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)

@@ -147,13 +147,10 @@ class MergedDrafter(Drafter):
 
         Each has its own uniforms: their draws must not depend on each other.
         """
-        seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
-        u = uniforms(seeds, rounds, Stream.DRAFT, len(self._members) * MAX_GAMMA)
         tokens: list[Tensor] = []
         distributions: list[Tensor] = []
         for number, (member, length) in enumerate(zip(self._members, steps, strict=True)):
-            lead, begin = member.cache.catch_up(rows), number * MAX_GAMMA
-            drawn, q = member.steps.draft(rows, lead, length, u[:, begin : begin + length])
+            drawn, q = member.steps.draft(rows, member.cache.catch_up(rows), length, number * MAX_GAMMA)
             tokens.append(drawn)
             if q is not None:
                 distributions.append(q)

@@ -30,7 +30,6 @@ from specchat.engine.drafters.published.load import hidden_size
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.packed.load import Model, PackedModel
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
@@ -58,8 +57,7 @@ class PassDrafter(Drafter):
         lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
         steps = max(lengths)
         predicted = self._predict(rows, steps)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps, u)
+        tokens, q = self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps)
         return Draft(tokens, [chain(length) for length in lengths], q)
 
     def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:

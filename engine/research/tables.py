@@ -30,7 +30,6 @@ from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.packed.load import Model
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 MOST = 32
@@ -178,9 +177,7 @@ class TableDrafter(Drafter):
         if plain and not any(row.draws for row in rows):
             chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
             return Draft.of_chains(chains)
-        steps = max(gammas)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.draft(rows, 1, steps, u)
+        tokens, q = self._steps.draft(rows, 1, max(gammas))
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
     def _chain(self, token: int, count: int) -> list[int]:
