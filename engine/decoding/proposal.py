@@ -271,8 +271,10 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
             buckets[i] = each
         for i, own in zip(mine, draft.sources or (), strict=False):
             sources[i] = own
+    known = [draft.steps for _, draft in drafts if draft.steps is not None]
+    steps = max(known) if len(known) == len(drafts) else None
     combined = sources if any(sources) else None
-    return Draft(whole.drafted, whole.trees, whole.q, whole.support, whole.drawn, buckets, sources=combined)
+    return Draft(whole.drafted, whole.trees, whole.q, whole.support, whole.drawn, buckets, steps, combined)
 
 
 def _drawn(draft: Draft) -> list[bool]:

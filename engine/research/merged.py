@@ -83,20 +83,17 @@ class MergedDrafter(Drafter):
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
-        costs, steps = budgets or [None] * len(rows), 0
+        costs = budgets or [None] * len(rows)
 
         def draft(merging: bool, mine: Sequence[int]) -> Draft:
-            nonlocal steps
             some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
             if merging:
-                lengths = [self._positions(gammas[i], costs[i]) for i in mine]
-            steps = max(steps, *lengths)
-            if merging:
-                return self._merged(some, lengths)
+                return self._merged(some, [self._positions(gammas[i], costs[i]) for i in mine])
             buckets, sources = [self._of_chain(length) for length in lengths], [(Source(self._members[0].name),)]
-            return replace(self._chains.propose(some, lengths), buckets=buckets, sources=sources * len(some))
+            chains = self._chains.propose(some, lengths)
+            return replace(chains, buckets=buckets, sources=sources * len(some), steps=max(lengths))
 
-        return replace(draft_apart([self._grows(row) for row in rows], draft, self._device), steps=steps)
+        return draft_apart([self._grows(row) for row in rows], draft, self._device)
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what each has drafted correctly: the last token of its chain was never fed."""
@@ -139,6 +136,7 @@ class MergedDrafter(Drafter):
             [each.with_tests(orders[i], first) if drawn[i] else each.tree for i, each in enumerate(merged)],
             q,
             buckets=[self._graded(each) for each in merged],
+            steps=max(positions),
             sources=sources,
         )
 
