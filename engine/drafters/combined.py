@@ -83,7 +83,7 @@ class CombinedDrafter(Drafter):
             if self._rules and not any(gammas):
                 return self._suffix.grow(rows, gammas, budgets, self._rules)
             texts = [self._suffix.text(row).memory for row in rows]
-            return self._head.propose_after_texts(rows, gammas, budgets, texts, self._rules)
+            return self._head.propose(rows, gammas, budgets, texts, self._rules)
         return self._propose_on_host(rows, gammas, budgets)
 
     def _by_kernels(self, rows: Sequence[SequenceState]) -> bool:

@@ -28,7 +28,6 @@ from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.text_memory import TextMemory
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 _BUCKETS = range(2 * BRANCHES)
@@ -232,11 +231,7 @@ class HeadDrafter(Drafter):
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
-        """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
-        return self.propose_after_texts(rows, gammas, budgets)
-
-    def propose_after_texts(
+    def propose(
         self,
         rows: Sequence[SequenceState],
         gammas: Sequence[int],
@@ -244,7 +239,10 @@ class HeadDrafter(Drafter):
         texts: Sequence[TextMemory] = (),
         rules: TextRules | None = None,
     ) -> Draft:
-        """`propose`, but first from the texts of the rows, if given; then all rows grow."""
+        """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly.
+
+        With `texts` of the rows, which `rules` are for, first from these; then all rows grow.
+        """
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
         nothing = [None] * len(rows)
@@ -270,8 +268,7 @@ class HeadDrafter(Drafter):
             return self._packed.grow(asked, begins, self._support, self._memory.has_read, rules)
         trees = [tree or chain(each.gamma) for each in asked]
         longest = max(trees, key=len)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
-        tokens, q = self._steps.draft(rows, begins, longest, u, branches=tree is not None)
+        tokens, q = self._steps.draft(rows, begins, longest, branches=tree is not None)
         return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
 
     def grows(self, row: SequenceState) -> bool:
