@@ -77,7 +77,8 @@ def _filtered_by_head(scaled: Tensor, filters: _Filters) -> Tensor:
     probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
     if values.shape[-1] == scaled.shape[-1]:
         return probabilities
-    beyond = kept[:, -1] | _short(values, filters).squeeze(-1)
+    unknown = (filters.top_k > values.shape[-1]) & (filters.top_p < 1)  # top-p depends on more logits than these
+    beyond = kept[:, -1] | unknown.squeeze(-1)
     if not filters.flags.all_filtered:
         plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)
         beyond &= ~plain
@@ -134,11 +135,6 @@ def _whole_edge(scaled: Tensor, filters: _Filters) -> Tensor:
         nucleus = mass_threshold(scaled, weights, enough).masked_fill_(filters.top_p >= 1, -torch.inf)
         edge = torch.maximum(edge, nucleus)
     return edge
-
-
-def _short(values: Tensor, filters: _Filters) -> Tensor:
-    """Where top-p depends on more logits than the n largest, `values` [N, n]: [N, 1], bool."""
-    return (filters.top_k > values.shape[-1]) & (filters.top_p < 1)
 
 
 def _shares(scaled: Tensor, values: Tensor, filters: _Filters) -> Tensor:
