@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -182,7 +183,7 @@ def _draft(tree: TextTree, search: BeamSearch, seen: Mapping[Text, Tensor], gamm
         tree.read([text for _, text in beams if text not in seen])
         known = {**tree.log_probs, **seen}
         first, others = (_longer(part, known, search) for part in (beams[:width], beams[width:]))
-        others = sorted([*first[width:], *others], key=_score, reverse=True)
+        others = sorted([*first[width:], *others], key=itemgetter(0), reverse=True)
         beams = [*first[:width], *others][: SPREAD * width]
         drafted += [text for _, text in beams]
     return drafted
@@ -200,11 +201,7 @@ def _longer(beams: Sequence[Beam], log_probs: Mapping[Text, Tensor], search: Bea
         for log_prob, token in zip(values, tokens, strict=True)
         if token not in search.eos
     ]
-    return sorted(longer, key=_score, reverse=True)
-
-
-def _score(beam: Beam) -> float:
-    return beam[0]
+    return sorted(longer, key=itemgetter(0), reverse=True)
 
 
 class DraftLength:
