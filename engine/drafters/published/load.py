@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -39,9 +39,9 @@ def load_published(folder: Path, target: Model) -> LoadedHead:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
     if read_json(folder / CONFIG).get("model_type") == "gemma4_assistant":
-        return cast(
-            "LoadedHead", import_module("specchat.engine.drafters.published.assistant").load_assistant(folder, target)
-        )
+        assistant = import_module("specchat.engine.drafters.published.assistant")  # which imports this module
+        loaded: LoadedHead = assistant.load_assistant(folder, target)
+        return loaded
     head, vocabulary = read_published(folder, target)
     size = pack_head(head, target)
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
