@@ -145,13 +145,7 @@ class MtpHead(LayeredHead):
 class _BlockLayer(TorchLayer):
     """Passes over a layer of modelling code, which attends by itself."""
 
-    def _run(
-        self,
-        stream: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        places: tuple[Tensor, Tensor, Tensor],
-        mask: Tensor,
-    ) -> Tensor:
+    def _run(self, stream: Tensor, positions: Tensor, places: tuple[Tensor, Tensor, Tensor], mask: Tensor) -> Tensor:
         heads = self._head.config.num_attention_heads // self._head.config.num_key_value_heads
 
         def update(key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -159,7 +153,7 @@ class _BlockLayer(TorchLayer):
 
         out = self._head.block(
             stream,
-            position_embeddings=rotation,
+            position_embeddings=self._turns(positions),
             attention_mask=mask.repeat(1, 1, heads, 1),
             **{cache_argument(self._head.block.forward): SimpleNamespace(update=update)},
         )
