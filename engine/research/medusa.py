@@ -13,7 +13,7 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.head.folder import write_folder
+from specchat.engine.drafters.head.folder import stored_weights, write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.load import TO_TARGET, hidden_size, read_vocabulary
@@ -143,10 +143,6 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    weights = {
-        name: weight.detach().to(torch.bfloat16).contiguous().cpu()
-        for name, weight in network.heads.state_dict().items()
-    }
     shift = vocabulary.cpu() - torch.arange(len(vocabulary))
     config = {
         MEDUSA: len(network.heads),
@@ -155,5 +151,5 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
         "draft_vocab_size": len(vocabulary),
         **about,
     }
-    tensors = {**weights, TO_TARGET: shift}
+    tensors = {**stored_weights(network.heads), TO_TARGET: shift}
     write_folder(folder, "the Medusa heads", WEIGHTS, tensors, CONFIG, config)

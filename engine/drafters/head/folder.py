@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
@@ -108,11 +108,15 @@ def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard)
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    weights = {
-        name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in head.state_dict().items()
-    }
-    tensors = {**weights, _VOCABULARY: vocabulary.int().cpu()}
+    tensors = {**stored_weights(head), _VOCABULARY: vocabulary.int().cpu()}
     write_folder(folder, "the draft head", WEIGHTS, tensors, CARD, {"format": _FORMAT, **asdict(card)})
+
+
+def stored_weights(network: nn.Module) -> dict[str, Tensor]:
+    """The weights of a network by name, as they are saved: in bfloat16."""
+    return {
+        name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in network.state_dict().items()
+    }
 
 
 def write_folder(
