@@ -246,7 +246,13 @@ class Planner:
     ) -> tuple[list[tuple[list[int], Draft]], list[list[int]]]:
         """The drafts as far as they are worth their verification, and the buckets of their tokens per adaptive row."""
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
-        proposed, trees = _by_row(drafts, len(rows))
+        proposed: list[list[int]] = [[] for _ in rows]
+        trees: list[Tree | None] = [None] * len(rows)
+        for mine, draft in drafts:
+            for k, i in enumerate(mine):
+                tree = draft.trees[k]
+                proposed[i] = [0] * len(tree) if draft.buckets is None else draft.buckets[k]
+                trees[i] = tree if tree.branches else None
         kept = self._controller.trim(
             acceptances, [proposed[i] for i in adaptive], len(rows), [trees[i] for i in adaptive]
         )
@@ -336,14 +342,3 @@ class Planner:
                 continue
             drafts.append((mine, draft))
         return drafts
-
-
-def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:
-    """Per row of the batch, the bucket of each drafted token, 0 where the drafter gives none; and what follows what."""
-    buckets: list[list[int]] = [[] for _ in range(rows)]
-    trees: list[Tree | None] = [None] * rows
-    for mine, draft in drafts:
-        for k, i in enumerate(mine):
-            buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
-            trees[i] = draft.trees[k] if draft.trees[k].branches else None
-    return buckets, trees
