@@ -10,9 +10,8 @@ from typing import NamedTuple
 import torch
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter, RowProfile
+from specchat.engine.decoding.drafter import Budget, Budgets, Drafter, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.budget import Budget, Budgets
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.gamma.experiences import Experiences

@@ -12,8 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Drafter, RowProfile
-from specchat.engine.decoding.gamma.budget import Budgets
+from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.registry import BuildContext

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budgets
+from specchat.engine.decoding.drafter import Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import BuildContext

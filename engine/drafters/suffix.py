@@ -20,8 +20,7 @@ from itertools import islice, takewhile
 import numpy as np
 import torch
 
-from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budgets
+from specchat.engine.decoding.drafter import Budgets, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from specchat.engine.decoding.drafter import Drafter, RowProfile
-from specchat.engine.decoding.gamma.budget import Budgets
+from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.sequence.sequence import SequenceState
 

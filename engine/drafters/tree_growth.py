@@ -28,10 +28,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget
 from specchat.engine.decoding.proposal import Draft, Support, join
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores

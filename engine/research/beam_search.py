@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import common_prefix
-from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget, Budgets
+from specchat.engine.decoding.drafter import LATER_RATE, Budget, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
 from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, members

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
-from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import Budget, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.cost_model import CostModel, RoundCosts
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.tree import LONGEST, Tree

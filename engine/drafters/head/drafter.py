@@ -14,8 +14,7 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budgets
+from specchat.engine.decoding.drafter import LATER_RATE, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
