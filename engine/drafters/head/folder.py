@@ -91,11 +91,6 @@ class LoadedHead:
         return self.head.taps
 
 
-def is_head(folder: Path) -> bool:
-    """Whether a folder holds a draft head."""
-    return (folder / CARD).is_file()
-
-
 def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard) -> None:
     """Write a head; the card comes last, so that a folder with a card is complete.
 
@@ -162,10 +157,9 @@ def read_card(folder: Path) -> HeadCard:
 
 def find_head(folders: Sequence[Path], target: Model) -> Path | None:
     """The head for this target among the subfolders of `folders`, else for other codes of it; not a broken one."""
-    heads = [entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir()) if is_head(entry)]
     fitting = list[tuple[bool, Path]]()
-    for head in heads:
-        with suppress(EngineError):
+    for head in (entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir())):
+        with suppress(EngineError):  # it is none, or broken
             if (card := read_card(head)).fits(target):
                 fitting.append((card.fingerprint != target.fingerprint, head))
     return min(fitting, key=lambda each: each[0], default=(False, None))[1]
