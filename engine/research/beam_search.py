@@ -28,7 +28,7 @@ from torch import Tensor
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 
 SPREAD = 2
 """Drafted texts per step, in numbers of beams."""
@@ -99,8 +99,7 @@ def _likeliest(beams: Sequence[Beam], log_probs: Tensor, count: int) -> list[Bea
     """The `count` likeliest texts that are one token longer than a beam, best first."""
     scores = torch.tensor([score for score, _ in beams], dtype=torch.float64, device=log_probs.device)
     sums = (scores[:, None] + log_probs).flatten()
-    if sums.isnan().any():
-        raise EngineError("the target computed something that is not a number: try another --dtype")
+    check(not sums.isnan().any(), "the target computed something that is not a number: try another --dtype")
     least = sums.topk(min(count, len(sums))).values[-1]
     places = (sums >= least).nonzero()[:, 0]  # more than `count` of them if some are as likely as the last
     values, order = sums[places].sort(descending=True, stable=True)

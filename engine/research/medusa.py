@@ -17,7 +17,7 @@ from specchat.engine.drafters.head.folder import stored_weights, write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.load import TO_TARGET, hidden_size, read_vocabulary
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.load import Model
 
@@ -119,8 +119,7 @@ def network_of(
     """
     blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
     heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
-    if not heads:
-        raise EngineError(f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
+    check(heads, f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
     size = config.get("draft_vocab_size")
     shared = bool(config.get(SHARED_OUTPUT, False))
     vocabulary = read_vocabulary(folder, target.vocab_size if size is None else int(size), target.vocab_size, tensors)

@@ -28,7 +28,7 @@ from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.published.load import hidden_size
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -122,8 +122,7 @@ def load_look_ahead(folder: Path, target: Model) -> LookAhead:
         raise EngineError(
             f"{folder / CARD} cannot be read ({error}): make the look-ahead embeddings again with specchat distill"
         ) from None
-    if version != _FORMAT:
-        raise EngineError(f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
+    check(version == _FORMAT, f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
     if theirs != target.fingerprint:
         raise EngineError(
             f"the look-ahead embeddings {folder} were made for {name}, with other weights than {target.name} has: make "

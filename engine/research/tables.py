@@ -27,7 +27,7 @@ from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.packed.load import Model
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
@@ -265,8 +265,7 @@ def load_tables(folder: Path, model: Model) -> LoadedTables:
 def _read_card(folder: Path) -> TableCard:
     try:
         raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if raw.pop("format") != _FORMAT:
-            raise EngineError(f"{folder} has tables of a newer specchat: update specchat")
+        check(raw.pop("format") == _FORMAT, f"{folder} has tables of a newer specchat: update specchat")
         return TableCard(**raw)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(
