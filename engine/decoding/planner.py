@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -83,8 +84,8 @@ class Planner:
         self._lessons: list[_Lesson] = []
         self._tries = False
         """Whether the drafts of this round are a trial."""
-        self._empty: dict[int, Proposal] = {}
-        """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
+        self._empty = cache(partial(merge, []))
+        """Proposals of plain rounds by B and device: to make one takes a while next to a short pass."""
 
     def learn_costs(self, passes: Sequence[tuple[int, float]], steps: Mapping[str, float]) -> None:
         """Costs that were measured before the first round.
@@ -180,7 +181,7 @@ class Planner:
                     gammas[i] = max(gammas[i], draft.trees[k].depth)
                 if draft.sources:
                     sources[i] = draft.sources[k]
-        proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
+        proposal = merge(drafts, len(rows), device) if drafts else self._empty(len(rows), device)
         proposal.rounds, proposal.ends = self._together(rows, proposal, together), self._ends
         return RoundPlan(
             proposal=proposal,
@@ -259,12 +260,6 @@ class Planner:
         shortened = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
         worth = [(mine, draft) for mine, draft in shortened if any(draft.lengths)]
         return worth, [proposed[i][: lengths[i]] for i in adaptive]
-
-    def _nothing(self, rows: int, device: torch.device) -> Proposal:
-        """The proposal of a plain round."""
-        if rows not in self._empty:
-            self._empty[rows] = merge([], rows, device)
-        return self._empty[rows]
 
     def learn(
         self,

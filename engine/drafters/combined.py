@@ -131,7 +131,4 @@ class CombinedDrafter(Drafter):
 
 def build(context: BuildContext, name: str) -> CombinedDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    head, suffix = context.drafters["head"], context.drafters["suffix"]
-    assert isinstance(head, HeadDrafter)
-    assert isinstance(suffix, SuffixDrafter)
-    return CombinedDrafter(head, suffix, context.target.device)
+    return CombinedDrafter(context.drafters["head"], context.drafters["suffix"], context.target.device)

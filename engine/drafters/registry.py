@@ -56,7 +56,7 @@ class BuildContext:
     """Loaded parts of drafters by kind: `head`, `tables`, `look_ahead`."""
     prefill_chunk: int = 256
     """Prompt tokens that a draft model reads in one pass."""
-    drafters: Mapping[str, Drafter] = field(default_factory=dict)
+    drafters: Mapping[str, Any] = field(default_factory=dict)
     """All available drafters by name; drafters that combine others look them up here."""
     members: Sequence[Any] = ()
     """The draft models with what their drafters share (`engine.drafters.draft_model.members`), once one is built."""

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ctypes import c_int64
 from dataclasses import replace
+from functools import cache
 from itertools import islice, takewhile
 
 import numpy as np
@@ -164,7 +165,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
                         marks[token] = mark
             self.rules = TextRules(marks, 0, 0)
             self.profile = replace(self.profile, proposes_at_zero=True)
-        self._trees: dict[int, GrowingTrees] = {}
+        self._trees = cache(lambda count: GrowingTrees(None, count, None, RULES, vocabulary or 0))
         """Memory of the kernels, by number of rows."""
         self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
@@ -190,9 +191,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
             rules: of such drafts.
         """
         count = len(rows)
-        if count not in self._trees:
-            self._trees[count] = GrowingTrees(None, count, None, RULES, len(rules.marks))
-        trees, kept = self._trees[count], []
+        trees, kept = self._trees(count), []
         for growth, row, gamma, budget in zip(trees.rows, rows, gammas, budgets or [None] * count, strict=True):
             asked = Asked(row, gamma, budget or repeatable(gamma), self.text(row).memory)
             kept.append(fill(growth, asked, rules))

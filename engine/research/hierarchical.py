@@ -184,6 +184,5 @@ class HierarchicalDrafter(Drafter):
 
 def build(context: BuildContext, name: str) -> HierarchicalDrafter:  # noqa: ARG001
     """The drafter for an engine: the first draft model, with the suffix drafter."""
-    first, suffix = members(context)[0], context.drafters["suffix"]
-    assert isinstance(suffix, SuffixDrafter)
-    return HierarchicalDrafter(first, context.target.penalties, suffix, context.target.vocabulary)
+    target, suffix = context.target, context.drafters["suffix"]
+    return HierarchicalDrafter(members(context)[0], target.penalties, suffix, target.vocabulary)

@@ -261,6 +261,5 @@ class PrefixTree:
 
 def build(context: BuildContext, name: str) -> MergedDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    models, chains = members(context), context.drafters[CHAINS]
-    assert isinstance(chains, ModelDrafter)
-    return MergedDrafter(models, chains, models[0].model.device, branches=context.target.capabilities.trees)
+    models, branches = members(context), context.target.capabilities.trees
+    return MergedDrafter(models, context.drafters[CHAINS], models[0].model.device, branches=branches)
