@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,6 @@ from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.packed.load import Model
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
 MOST = 32
@@ -152,24 +151,17 @@ class TableDrafter(Drafter):
     Args:
         name: of the drafter.
         network: the table.
-        penalties: shared with the target, so that p and q know the same context.
-        vocabulary: V, the size of the target's distributions.
-        ends: tokens after which the likeliest draft ends: the reply would be over.
+        context: of the engine.
     """
 
-    def __init__(
-        self,
-        name: str,
-        network: BigramNetwork | UnigramNetwork,
-        penalties: Penalties,
-        vocabulary: int,
-        ends: Collection[int],
-    ) -> None:
+    def __init__(self, name: str, network: BigramNetwork | UnigramNetwork, context: BuildContext) -> None:
+        model, graphs = context.model, Graphs(network.device, 1, None)
         self.name = name
         self.weight_bytes = network.bytes
         self._likeliest = network.likeliest
-        self._steps = ModelSteps(network.forward, Graphs(network.device, 1, None), penalties, vocabulary)
-        self._ends = ends
+        self._steps = ModelSteps(network.forward, graphs, context.target.penalties, model.vocab_size)
+        self._ends = model.eos_ids
+        """Tokens after which the likeliest draft ends: the reply would be over."""
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
         """Chains: the likeliest tokens where all rows are plain and none draws its draft, else with distributions."""
@@ -275,7 +267,6 @@ def _read_card(folder: Path) -> TableCard:
 
 def build(context: BuildContext, name: str) -> TableDrafter:
     """The drafter for an engine."""
-    model, device = context.model, context.target.device
     make = BigramNetwork if name == "bigram" else UnigramNetwork
-    network = make(context.parts["tables"].counts, model.vocab_size, device)
-    return TableDrafter(name, network, context.target.penalties, model.vocab_size, model.eos_ids)
+    network = make(context.parts["tables"].counts, context.model.vocab_size, context.target.device)
+    return TableDrafter(name, network, context)
