@@ -26,9 +26,8 @@ _WEIGHT_BITS = 44
 def filtered(scaled: Tensor, rows: SamplingRows) -> Tensor:
     """Probabilities [B, T, V], float32, of logits [B, T, V] at their temperature, after the rows' filters."""
     flat, filters = scaled.flatten(0, 1), _Filters.of(rows, scaled.shape[1])
-    if scaled.is_cuda:
-        return _filtered_whole(flat, filters).view(scaled.shape)
-    return _filtered_by_head(flat, filters).view(scaled.shape)
+    probabilities = _filtered_whole(flat, filters) if scaled.is_cuda else _filtered_by_head(flat, filters)
+    return probabilities.view(scaled.shape)
 
 
 class _Filters(NamedTuple):

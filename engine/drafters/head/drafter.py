@@ -276,9 +276,8 @@ class HeadDrafter(Drafter):
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's acceptance is special."""
-        if not (self._branches and may_branch(row) and 0 < gamma <= LONGEST):
-            return None
-        return tree_of(gamma)
+        branches = self._branches and may_branch(row) and 0 < gamma <= LONGEST
+        return tree_of(gamma) if branches else None
 
 
 @lru_cache
