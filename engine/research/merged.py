@@ -37,18 +37,15 @@ class MergedDrafter(Drafter):
     Args:
         members: two to `MOST_MODELS` draft models.
         chains: drafts chains with the first.
-        device: of the draft models.
         branches: whether drafts may be trees.
     """
 
     name = "merged"
 
-    def __init__(
-        self, members: Sequence[Member], chains: ModelDrafter, device: torch.device, *, branches: bool = True
-    ) -> None:
+    def __init__(self, members: Sequence[Member], chains: ModelDrafter, *, branches: bool = True) -> None:
         self._members = members
         self._chains = chains
-        self._device = device
+        self._device = members[0].model.device
         self._branches = branches
         self.supports = (None,) if branches else ()
         count = len(members)
@@ -261,5 +258,4 @@ class PrefixTree:
 
 def build(context: BuildContext, name: str) -> MergedDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    models, branches = members(context), context.target.capabilities.trees
-    return MergedDrafter(models, context.drafters[CHAINS], models[0].model.device, branches=branches)
+    return MergedDrafter(members(context), context.drafters[CHAINS], branches=context.target.capabilities.trees)

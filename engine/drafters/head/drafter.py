@@ -17,6 +17,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import LATER_RATE, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
@@ -163,24 +164,21 @@ class HeadDrafter(Drafter):
     (Leviathan et al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
 
     Args:
-        head: on the target's device, in its dtype.
-        vocabulary: [V'], int64, the tokens that the head can draft.
-        target: whose hidden states it reads; its taps are the head's.
-        branches: whether to offer several tokens for a position; else drafts are chains.
+        loaded: the head, and the V' tokens that it can draft.
+        target: whose hidden states it reads; its taps are the head's. Where it verifies no trees drafts are chains.
     """
 
     name = "head"
 
-    def __init__(
-        self, head: DraftHead | LayeredHead, vocabulary: Tensor, target: Backend, *, branches: bool = True
-    ) -> None:
-        self._branches = branches
+    def __init__(self, loaded: LoadedHead, target: Backend) -> None:
+        head, vocabulary = loaded.head, loaded.vocabulary
+        self._branches = target.capabilities.trees
         self._device = target.device
         own = head.layer_of if isinstance(head, LayeredHead) else partial(_layer_of, head)
         self._layer, self.score_bytes = own(vocabulary, target)
         self._packed = self._layer if isinstance(self._layer, PackedLayer) else None
         self._support = Support.of(vocabulary, target.vocabulary)
-        self.supports = (self._support,) if branches else ()
+        self.supports = (self._support,) if self._branches else ()
         self._memory = HeadMemory(self._layer, target.cache.slots)
         self._graphs = target.graphs(MOST_SHAPES)
         self._steps = HeadSteps(self._layer, self._support, self._graphs)
@@ -298,5 +296,4 @@ def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[Hea
 
 def build(context: BuildContext, name: str) -> HeadDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    loaded, target = context.parts["head"], context.target
-    return HeadDrafter(loaded.head, loaded.vocabulary, target, branches=target.capabilities.trees)
+    return HeadDrafter(context.parts["head"], context.target)
