@@ -81,27 +81,19 @@ def _part(kind: str) -> Callable[[BuildContext], bool]:
     return lambda context: kind in context.parts
 
 
-def _models(context: BuildContext) -> bool:
-    return bool(context.draft_models)
-
-
 def _trees(context: BuildContext) -> bool:
     """Whether draft models run on a CPU or with captured passes; others draft chains alone."""
     backends = [backend for _, backend in context.draft_models]
     return bool(backends) and (backends[0].device.type == "cpu" or backends[0].capabilities.captured)
 
 
-def _several(context: BuildContext) -> bool:
-    return len(context.draft_models) > 1 and _trees(context)
-
-
 _CORE, _RESEARCH = "specchat.engine.drafters", "specchat.engine.research"
 _HEAD_NEEDS = "is a draft head, which needs"
 _ENTRIES = (
     _Entry("pass", f"{_RESEARCH}.pass_drafter", _part("look_ahead")),
-    _Entry("merged", f"{_RESEARCH}.merged", _several),
+    _Entry("merged", f"{_RESEARCH}.merged", lambda context: len(context.draft_models) > 1 and _trees(context)),
     _Entry("bigram", f"{_RESEARCH}.tables", _part("tables")),
-    _Entry("model", f"{_CORE}.draft_model", _models),
+    _Entry("model", f"{_CORE}.draft_model", lambda context: bool(context.draft_models)),
     _Entry("model-tree", f"{_CORE}.draft_model", _trees),
     _Entry("hierarchical", f"{_RESEARCH}.hierarchical", _trees, on_request=True),
     _Entry("combined", f"{_CORE}.combined", _part("head")),
