@@ -20,8 +20,6 @@ from specchat.engine.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.drafters.tree_growth import draft_apart
 from specchat.engine.sequence.sequence import SequenceState
 
-_HEAD = (Source(HeadDrafter.name),)
-
 
 class CombinedDrafter(Drafter):
     """Per row and round, one of the two.
@@ -107,7 +105,7 @@ class CombinedDrafter(Drafter):
             if any(repeats):
                 found = found.settled()
             steps = max(lengths) if found.steps is None else found.steps
-            return replace(found, sources=[_HEAD] * len(own), steps=steps)
+            return replace(found, sources=[(Source(self._head.name),)] * len(own), steps=steps)
 
         return draft_apart(repeats, draft, self._device)
 

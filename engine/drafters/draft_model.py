@@ -90,7 +90,7 @@ class ModelDrafter(Drafter):
             return RowProfile()
         if self._branches and may_branch(row):
             return RowProfile(grows=True)
-        return RowProfile(lambda gamma: (_chain_buckets(gamma), chain(gamma)))
+        return RowProfile(lambda gamma: (chain_buckets(gamma, _FIRST, _LATER), chain(gamma)))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk."""
@@ -107,7 +107,7 @@ class ModelDrafter(Drafter):
                 return self._trees([Asked(rows[i], gammas[i], costs[i]) for i in mine])
             lengths = [gammas[i] for i in mine]
             chains = self._chains([rows[i] for i in mine], lengths)
-            return replace(chains, buckets=[_chain_buckets(length) for length in lengths])
+            return replace(chains, buckets=[chain_buckets(length, _FIRST, _LATER) for length in lengths])
 
         return draft_apart([self._branches and may_branch(row) for row in rows], draft, self._model.device)
 
@@ -149,8 +149,9 @@ class ModelDrafter(Drafter):
         return _scores(self._steps.fit(self._model.extend(places)))
 
 
-def _chain_buckets(length: int) -> list[int]:
-    return [_FIRST, *[_LATER] * (length - 1)][:length]
+def chain_buckets(length: int, first: int, later: int) -> list[int]:
+    """Buckets of a chain's tokens: of the first one, and of any later one."""
+    return [first, *[later] * (length - 1)][:length]
 
 
 def _scores(logits: Tensor) -> Scores:

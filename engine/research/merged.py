@@ -21,7 +21,7 @@ from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.drafter import LATER_RATE, Budget, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
-from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, members
+from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, chain_buckets, members
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
@@ -67,7 +67,7 @@ class MergedDrafter(Drafter):
         self._update(row)
         if self._grows(row):
             return RowProfile(grows=True)
-        return RowProfile(lambda gamma: (self._of_chain(gamma), chain(gamma)))
+        return RowProfile(lambda gamma: (chain_buckets(gamma, 0, len(self._members)), chain(gamma)))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk to the first draft model that lacks some."""
@@ -85,9 +85,9 @@ class MergedDrafter(Drafter):
             some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
             if merging:
                 return self._merged(some, [self._positions(gammas[i], costs[i]) for i in mine])
-            buckets, sources = [self._of_chain(length) for length in lengths], [(Source(self._members[0].name),)]
-            chains = self._chains.propose(some, lengths)
-            return replace(chains, buckets=buckets, sources=sources * len(some), steps=max(lengths))
+            chains, sources = self._chains.propose(some, lengths), [(Source(self._members[0].name),)] * len(some)
+            buckets = [chain_buckets(length, 0, len(self._members)) for length in lengths]
+            return replace(chains, buckets=buckets, sources=sources, steps=max(lengths))
 
         return draft_apart([self._grows(row) for row in rows], draft, self._device)
 
@@ -179,9 +179,6 @@ class MergedDrafter(Drafter):
     def _graded(self, merged: PrefixTree) -> list[int]:
         owners, depths = merged.owners(), merged.tree.depths[1:]
         return [k + len(self._members) * (depth > 1) for k, depth in zip(owners, depths, strict=True)]
-
-    def _of_chain(self, length: int) -> list[int]:
-        return [0, *[len(self._members)] * (length - 1)][:length]
 
 
 def shares(positions: int, models: int) -> list[int]:
