@@ -20,7 +20,7 @@ from specchat.engine import commands
 from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
-from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.errors import EngineError, check, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
@@ -167,8 +167,7 @@ class Engine:
         Raises:
             EngineError: `detail` is negative.
         """
-        if detail < 0:
-            raise EngineError(f"detail is {detail}: it must be 0 (off) or more")
+        check(detail >= 0, f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(commands.SetDetail(request_id, detail))
 
     def count(self, messages: tuple[Message, ...], key: str = "") -> None:

@@ -13,6 +13,16 @@ class EngineError(Exception):
     """
 
 
+def check(condition: object, sentence: str) -> None:
+    """Check a condition.
+
+    Raises:
+        EngineError: it does not hold; `sentence` is the message.
+    """
+    if not condition:
+        raise EngineError(sentence)
+
+
 def first_line(error: BaseException) -> str:
     """First line of an error's message, for quoting inside a sentence; its type's name if it has no message."""
     lines = str(error).strip().splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 
 ROLES = ("system", "user", "assistant")
 
@@ -44,7 +44,7 @@ class Message:
     """Text of the turn."""
 
     def __post_init__(self) -> None:
-        _check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
+        check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +95,35 @@ class Sampling:
     """Above 0.5 it is off: at most one token reaches it."""
 
     def __post_init__(self) -> None:
-        _check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
-        _check(self.top_k >= 0, f"top-k is {self.top_k}: it must be 0 (off) or more")
-        _check(0 < self.top_p <= 1, f"top-p is {self.top_p:g}: it must be above 0 and at most 1")
-        _check(0 <= self.min_p < 1, f"min-p is {self.min_p:g}: it must be at least 0 and below 1")
+        check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
+        check(self.top_k >= 0, f"top-k is {self.top_k}: it must be 0 (off) or more")
+        check(0 < self.top_p <= 1, f"top-p is {self.top_p:g}: it must be above 0 and at most 1")
+        check(0 <= self.min_p < 1, f"min-p is {self.min_p:g}: it must be at least 0 and below 1")
         penalty, presence, lenience = self.repetition_penalty, self.presence_penalty, self.lenience
-        _check(0 < penalty < inf, f"repetition-penalty is {penalty:g}: it must be above 0 (1 is off)")
-        _check(-2 <= presence <= 2, f"presence-penalty is {presence:g}: it must be from -2 to 2 (0 is off)")
+        check(0 < penalty < inf, f"repetition-penalty is {penalty:g}: it must be above 0 (1 is off)")
+        check(-2 <= presence <= 2, f"presence-penalty is {presence:g}: it must be from -2 to 2 (0 is off)")
         frequency = self.frequency_penalty
-        _check(-2 <= frequency <= 2, f"frequency-penalty is {frequency:g}: it must be from -2 to 2 (0 is off)")
-        _check(0 < lenience <= 1, f"lenience is {lenience:g}: it must be above 0 and at most 1 (lossless)")
+        check(-2 <= frequency <= 2, f"frequency-penalty is {frequency:g}: it must be from -2 to 2 (0 is off)")
+        check(0 < lenience <= 1, f"lenience is {lenience:g}: it must be above 0 and at most 1 (lossless)")
         for token, bias in self.logit_bias:
-            _check(token >= 0, f"logit-bias names token {token}: token ids start at 0")
-            _check(-100 <= bias <= 100, f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100")
+            check(token >= 0, f"logit-bias names token {token}: token ids start at 0")
+            check(-100 <= bias <= 100, f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100")
         self._check_repetition()
         tokens = [token for token, _ in self.logit_bias]
         for token in tokens if len(set(tokens)) < len(tokens) else ():
-            _check(tokens.count(token) == 1, f"logit-bias names token {token} more than once: give each token one bias")
+            check(tokens.count(token) == 1, f"logit-bias names token {token} more than once: give each token one bias")
 
     def _check_repetition(self) -> None:
         multiplier, base = self.dry_multiplier, self.dry_base
         length, last = self.dry_allowed_length, self.dry_penalty_last_n
-        _check(0 <= multiplier < inf, f"dry-multiplier is {multiplier:g}: it must be 0 (off) or more")
-        _check(1 <= base < inf, f"dry-base is {base:g}: it must be 1 or more")
-        _check(length >= 1, f"dry-allowed-length is {length}: it must be at least 1")
-        _check(last >= -1, f"dry-penalty-last-n is {last}: it must be -1 (all), 0 (off) or more")
-        _check(all(self.dry_sequence_breakers), "a dry-sequence-breaker is empty: it would break every repetition")
+        check(0 <= multiplier < inf, f"dry-multiplier is {multiplier:g}: it must be 0 (off) or more")
+        check(1 <= base < inf, f"dry-base is {base:g}: it must be 1 or more")
+        check(length >= 1, f"dry-allowed-length is {length}: it must be at least 1")
+        check(last >= -1, f"dry-penalty-last-n is {last}: it must be -1 (all), 0 (off) or more")
+        check(all(self.dry_sequence_breakers), "a dry-sequence-breaker is empty: it would break every repetition")
         probability, threshold = self.xtc_probability, self.xtc_threshold
-        _check(0 <= probability <= 1, f"xtc-probability is {probability:g}: it must be from 0 (off) to 1")
-        _check(0 < threshold <= 1, f"xtc-threshold is {threshold:g}: it must be above 0 and at most 1")
+        check(0 <= probability <= 1, f"xtc-probability is {probability:g}: it must be from 0 (off) to 1")
+        check(0 < threshold <= 1, f"xtc-threshold is {threshold:g}: it must be above 0 and at most 1")
 
     @property
     def greedy(self) -> bool:
@@ -163,7 +163,7 @@ class Sampling:
             EngineError: a biased token is outside it.
         """
         for token, _ in self.logit_bias:
-            _check(
+            check(
                 token < size, f"logit-bias names token {token} and the model has {size} tokens: choose one below that"
             )
 
@@ -216,13 +216,13 @@ class Request:
 
     def __post_init__(self) -> None:
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
-        _check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
+        check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
         check_gamma(self.gamma)
-        _check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
-        _check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
-        _check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
+        check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
+        check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
+        check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
         known = ", ".join(WHEN_FULL)
-        _check(self.when_full in WHEN_FULL, f"when-full {self.when_full!r} is not known: choose one of {known}")
+        check(self.when_full in WHEN_FULL, f"when-full {self.when_full!r} is not known: choose one of {known}")
 
     def check_prompt(self) -> None:
         """Check what is invalid for all models: lone surrogates and negative token ids.
@@ -238,7 +238,7 @@ class Request:
                 raise EngineError(f"the prompt has half of a surrogate pair ({half!a}): take it out") from None
         for name, ids in (("prompt_ids", self.prompt_ids), ("reply_ids", self.reply_ids)):
             least = min(ids, default=0)
-            _check(least >= 0, f"{name} holds {least}: token ids start at 0")
+            check(least >= 0, f"{name} holds {least}: token ids start at 0")
 
     def check_vocabulary(self, size: int) -> None:
         """Check token ids against a vocabulary of V = `size` tokens.
@@ -249,7 +249,7 @@ class Request:
         self.sampling.check_vocabulary(size)
         for name, ids in (("prompt_ids", self.prompt_ids), ("reply_ids", self.reply_ids)):
             largest = max(ids, default=0)
-            _check(largest < size, f"{name} holds {largest} and the model has {size} tokens: choose ids below that")
+            check(largest < size, f"{name} holds {largest} and the model has {size} tokens: choose ids below that")
 
 
 def parse_gamma(text: str) -> int | None:
@@ -277,9 +277,4 @@ def check_gamma(gamma: int | None) -> None:
     Raises:
         EngineError: it is out of range.
     """
-    _check(0 <= (gamma or 0) <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}")
-
-
-def _check(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise EngineError(sentence)
+    check(0 <= (gamma or 0) <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}")

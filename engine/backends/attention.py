@@ -18,8 +18,7 @@ from specchat.engine.backends.cache_attention import COUNTERS, CacheRows, attend
 from specchat.engine.cache.cache_probe import CacheProbe, HandedOut
 from specchat.engine.cache.kv_cache import CacheView
 from specchat.engine.cache.static_view import StaticView
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.decoding.tree_mask import TreeMask, TreePart
 
 NAME = "slot_cache"
 T = TypeVar("T")

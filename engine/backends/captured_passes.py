@@ -25,8 +25,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.config import keep_compiled_code
 from specchat.engine.decoding.tree import chain
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import TreePart
+from specchat.engine.decoding.tree_mask import TreeMask, TreePart
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import FIRST, LATER, GraphPool
 from specchat.engine.device.graphs import Graphs, Inputs, Signature

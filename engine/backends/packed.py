@@ -24,7 +24,7 @@ from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree import BRANCHES
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.growing_trees import GrownTree
 from specchat.engine.kernels.library import KernelError

@@ -24,8 +24,7 @@ from specchat.engine.cache.recurrent_states import RecurrentStates
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.proposal import Support
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.decoding.tree_mask import FedPlaces, TreeMask, TreePart, TreePlace
 from specchat.engine.device import gpu
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import GraphPool

@@ -147,9 +147,9 @@ def near_best(logits: Tensor, tokens: Tensor, settings: SamplingRows) -> Tensor 
         settings: of B rows.
 
     Returns:
-        [B, K], bool; False for rows that are not greedy or not lenient. None if no row is both.
+        [B, K], bool; False for rows that are not greedy or not lenient. None if no row is greedy, or none lenient.
     """
-    if settings.lenience is None or not settings.flags.lenient_greedy:
+    if settings.lenience is None or not settings.flags.any_greedy:
         return None
     judged = logits[:, : tokens.shape[1]]
     chosen = judged.gather(-1, tokens[..., None]).squeeze(-1).double()

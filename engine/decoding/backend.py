@@ -19,7 +19,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.proposal import Proposal, Support
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import Stopwatch
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
+from specchat.engine.decoding.drafter import Budget, Budgets, Drafter, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.gamma.experiences import Experiences
@@ -85,8 +84,8 @@ class Planner:
         self._lessons: list[_Lesson] = []
         self._tries = False
         """Whether the drafts of this round are a trial."""
-        self._empty: dict[int, Proposal] = {}
-        """Proposals of plain rounds by B: to make one takes a while next to a short pass."""
+        self._empty = cache(partial(merge, []))
+        """Proposals of plain rounds by B and device: to make one takes a while next to a short pass."""
 
     def learn_costs(self, passes: Sequence[tuple[int, float]], steps: Mapping[str, float]) -> None:
         """Costs that were measured before the first round.
@@ -182,7 +181,7 @@ class Planner:
                     gammas[i] = max(gammas[i], draft.trees[k].depth)
                 if draft.sources:
                     sources[i] = draft.sources[k]
-        proposal = merge(drafts, len(rows), device) if drafts else self._nothing(len(rows), device)
+        proposal = merge(drafts, len(rows), device) if drafts else self._empty(len(rows), device)
         proposal.rounds, proposal.ends = self._together(rows, proposal, together), self._ends
         return RoundPlan(
             proposal=proposal,
@@ -247,7 +246,13 @@ class Planner:
     ) -> tuple[list[tuple[list[int], Draft]], list[list[int]]]:
         """The drafts as far as they are worth their verification, and the buckets of their tokens per adaptive row."""
         acceptances = [self._acceptances[rows[i].request.request_id] for i in adaptive]
-        proposed, trees = _by_row(drafts, len(rows))
+        proposed: list[list[int]] = [[] for _ in rows]
+        trees: list[Tree | None] = [None] * len(rows)
+        for mine, draft in drafts:
+            for k, i in enumerate(mine):
+                tree = draft.trees[k]
+                proposed[i] = [0] * len(tree) if draft.buckets is None else draft.buckets[k]
+                trees[i] = tree if tree.branches else None
         kept = self._controller.trim(
             acceptances, [proposed[i] for i in adaptive], len(rows), [trees[i] for i in adaptive]
         )
@@ -255,12 +260,6 @@ class Planner:
         shortened = [(mine, draft.shortened([lengths.get(i) for i in mine])) for mine, draft in drafts]
         worth = [(mine, draft) for mine, draft in shortened if any(draft.lengths)]
         return worth, [proposed[i][: lengths[i]] for i in adaptive]
-
-    def _nothing(self, rows: int, device: torch.device) -> Proposal:
-        """The proposal of a plain round."""
-        if rows not in self._empty:
-            self._empty[rows] = merge([], rows, device)
-        return self._empty[rows]
 
     def learn(
         self,
@@ -313,11 +312,7 @@ class Planner:
         self._costs.observe_rest(rows, rest_s if plan.steps else draft_s + rest_s, drafted=plan.drafts)
 
     def _propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None],
-        free: Sequence[int],
+        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets, free: Sequence[int]
     ) -> list[tuple[list[int], Draft]]:
         """Each drafter's draft, with the rows (by index) it is for: of `free` ones, what takes no draft step."""
         drafts = []
@@ -341,14 +336,3 @@ class Planner:
                 continue
             drafts.append((mine, draft))
         return drafts
-
-
-def _by_row(drafts: Sequence[tuple[list[int], Draft]], rows: int) -> tuple[list[list[int]], list[Tree | None]]:
-    """Per row of the batch, the bucket of each drafted token, 0 where the drafter gives none; and what follows what."""
-    buckets: list[list[int]] = [[] for _ in range(rows)]
-    trees: list[Tree | None] = [None] * rows
-    for mine, draft in drafts:
-        for k, i in enumerate(mine):
-            buckets[i] = [0] * draft.lengths[k] if draft.buckets is None else draft.buckets[k]
-            trees[i] = draft.trees[k] if draft.trees[k].branches else None
-    return buckets, trees

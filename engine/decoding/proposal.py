@@ -250,9 +250,8 @@ def merge(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.de
     if parts:
         most, size = max(part.shape[1] for _, part in parts), parts[0][1].shape[-1]
         q = torch.zeros(rows, most, size, device=device)
-    for mine, part in parts:
-        assert q is not None
-        q[to_device(mine, device), : part.shape[1]] = part
+        for mine, part in parts:
+            q[to_device(mine, device), : part.shape[1]] = part
     for mine, draft in drafts:
         own = _tensor(draft, device)
         tokens[to_device(mine, device), : own.shape[1]] = own
@@ -271,8 +270,10 @@ def join(drafts: Sequence[tuple[list[int], Draft]], rows: int, device: torch.dev
             buckets[i] = each
         for i, own in zip(mine, draft.sources or (), strict=False):
             sources[i] = own
+    known = [draft.steps for _, draft in drafts if draft.steps is not None]
+    steps = max(known) if len(known) == len(drafts) else None
     combined = sources if any(sources) else None
-    return Draft(whole.drafted, whole.trees, whole.q, whole.support, whole.drawn, buckets, sources=combined)
+    return Draft(whole.drafted, whole.trees, whole.q, whole.support, whole.drawn, buckets, steps, combined)
 
 
 def _drawn(draft: Draft) -> list[bool]:

@@ -12,16 +12,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
-from specchat.engine.decoding.proposal import Draft, Source, join
+from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
+from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SURE, SuffixDrafter
+from specchat.engine.drafters.tree_growth import draft_apart
 from specchat.engine.sequence.sequence import SequenceState
-
-_HEAD = (Source(HeadDrafter.name),)
 
 
 class CombinedDrafter(Drafter):
@@ -73,9 +70,7 @@ class CombinedDrafter(Drafter):
         """For the head."""
         self._head.on_hidden_states(rows, states, lengths)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """The suffix drafter's draft for the rows where it starts with a long match, the head's for the others.
 
         γ of adaptive rows with such a match is 0 (`RowProfile.sure_bucket`). Where other chats have none, the kernels
@@ -85,42 +80,34 @@ class CombinedDrafter(Drafter):
             if self._rules and not any(gammas):
                 return self._suffix.grow(rows, gammas, budgets, self._rules)
             texts = [self._suffix.text(row).memory for row in rows]
-            return self._head.propose_after_texts(rows, gammas, budgets, texts, self._rules)
+            return self._head.propose(rows, gammas, budgets, texts, self._rules)
         return self._propose_on_host(rows, gammas, budgets)
 
     def _by_kernels(self, rows: Sequence[SequenceState]) -> bool:
         """Whether the kernels draft for all of these rows, from their texts too."""
         return self._rules is not None and all(map(self._head.grows, rows))
 
-    def _propose_on_host(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None]
-    ) -> Draft:
-        texts = [
-            i
-            for i, (row, gamma) in enumerate(zip(rows, gammas, strict=True))
-            if not gamma or (not row.adaptive and self._sure_bucket(row) is not None)
+    def _propose_on_host(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets) -> Draft:
+        repeats = [
+            not gamma or (not row.adaptive and self._sure_bucket(row) is not None)
+            for row, gamma in zip(rows, gammas, strict=True)
         ]
-        heads = [i for i in range(len(rows)) if i not in texts]
-        draft: Draft | None = None
-        if heads:
-            costs = [budgets[i] for i in heads] if budgets else []
-            draft = self._head.propose([rows[i] for i in heads], [gammas[i] for i in heads], costs)
-            if texts:
-                draft = draft.settled()
-            draft.sources = [_HEAD] * len(heads)
-            if draft.steps is None:
-                draft.steps = max(gammas[i] for i in heads)
-            if not texts:
-                return draft
-        text = self._suffix.continuations([rows[i] for i in texts], [rows[i].room for i in texts])
-        text.buckets = [self._shifted(found) for found in text.buckets or ()]
-        text.sources = text.sources or [(Source(self._suffix.name),)] * len(texts)
-        text.steps = 0
-        if draft is None:
-            return text
-        both = join([(texts, text), (heads, draft)], len(rows), self._device)
-        both.steps = draft.steps
-        return both
+
+        def draft(from_text: bool, mine: Sequence[int]) -> Draft:
+            own = [rows[i] for i in mine]
+            if from_text:
+                text = self._suffix.continuations(own, [row.room for row in own])
+                buckets = [self._shifted(found) for found in text.buckets or ()]
+                sources = text.sources or [(Source(self._suffix.name),)] * len(own)
+                return replace(text, buckets=buckets, sources=sources, steps=0)
+            lengths, costs = [gammas[i] for i in mine], [budgets[i] for i in mine] if budgets else []
+            found = self._head.propose(own, lengths, costs)
+            if any(repeats):
+                found = found.settled()
+            steps = max(lengths) if found.steps is None else found.steps
+            return replace(found, sources=[(Source(self._head.name),)] * len(own), steps=steps)
+
+        return draft_apart(repeats, draft, self._device)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
@@ -142,7 +129,4 @@ class CombinedDrafter(Drafter):
 
 def build(context: BuildContext, name: str) -> CombinedDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    head, suffix = context.drafters["head"], context.drafters["suffix"]
-    assert isinstance(head, HeadDrafter)
-    assert isinstance(suffix, SuffixDrafter)
-    return CombinedDrafter(head, suffix, context.target.device)
+    return CombinedDrafter(context.drafters["head"], context.drafters["suffix"], context.target.device)

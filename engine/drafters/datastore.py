@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -208,9 +209,8 @@ class SuffixArray:
     def sequences(self) -> list[memoryview[int]]:
         """What it was made of, oldest first."""
         text = np.frombuffer(self._text, dtype=">u4").astype(np.uint32)[::-1]
-        borders = np.flatnonzero(text == _BORDER).tolist()
         tokens = memoryview(text.tobytes()).cast("I")
-        return [tokens[begin + 1 : end] for begin, end in pairwise(borders)]
+        return [tokens[begin + 1 : end] for begin, end in pairwise(self._borders.tolist())]
 
     def sequence_of(self, occurrence: int) -> int:
         """The number of the sequence that the token before an occurrence is in; -1 at the beginning."""
@@ -228,13 +228,7 @@ class SuffixArray:
                 length = max(length, self._common(wanted, neighbour))
         if not length:
             return NOTHING
-        size = length * _BYTES
-        wanted, whole = wanted[:size], self._text
-
-        def context(start: int) -> bytes:
-            begin = start * _BYTES
-            return whole[begin : begin + size]
-
+        wanted, context = wanted[: length * _BYTES], partial(self._context, tokens=length)
         first = bisect_left(self._order, wanted, hi=place, key=context)
         return Matched(length, range(first, bisect_right(self._order, wanted, lo=place, key=context)))
 
@@ -249,9 +243,9 @@ class SuffixArray:
         tokens = struct.unpack_from(f">{occurrence - begin}I", self._text, begin * _BYTES)[::-1]
         return tokens[: tokens.index(_BORDER)] if _BORDER in tokens else tokens
 
-    def _context(self, start: int) -> bytes:
+    def _context(self, start: int, tokens: int = DEPTH) -> bytes:
         begin = start * _BYTES
-        return self._text[begin : begin + DEPTH * _BYTES]
+        return self._text[begin : begin + tokens * _BYTES]
 
     def _common(self, wanted: bytes, start: int) -> int:
         """How many tokens a context begins with that are wanted."""

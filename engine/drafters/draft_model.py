@@ -14,12 +14,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import BuildContext
@@ -35,7 +33,6 @@ from specchat.engine.drafters.tree_growth import (
     may_branch,
 )
 from specchat.engine.kernels.draft_head import Scores
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 CHAINS, TREES = "model", "model-tree"
@@ -93,15 +90,13 @@ class ModelDrafter(Drafter):
             return RowProfile()
         if self._branches and may_branch(row):
             return RowProfile(grows=True)
-        return RowProfile(lambda gamma: (_chain_buckets(gamma), chain(gamma)))
+        return RowProfile(lambda gamma: (chain_buckets(gamma, _FIRST, _LATER), chain(gamma)))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk."""
         self._cache.prefill(rows)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Chains and trees of up to `gammas[i]` positions."""
         if not self._offers_trees:
             return self._chains(rows, gammas)
@@ -112,7 +107,7 @@ class ModelDrafter(Drafter):
                 return self._trees([Asked(rows[i], gammas[i], costs[i]) for i in mine])
             lengths = [gammas[i] for i in mine]
             chains = self._chains([rows[i] for i in mine], lengths)
-            return replace(chains, buckets=[_chain_buckets(length) for length in lengths])
+            return replace(chains, buckets=[chain_buckets(length, _FIRST, _LATER) for length in lengths])
 
         return draft_apart([self._branches and may_branch(row) for row in rows], draft, self._model.device)
 
@@ -134,9 +129,7 @@ class ModelDrafter(Drafter):
 
     def _chains(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
         """`max(gammas)` draft steps for all rows; q is kept if a row draws its draft."""
-        lead, steps = self._cache.catch_up(rows), max(gammas)
-        u = uniforms([r.seed for r in rows], [r.rounds for r in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.draft(rows, lead, steps, u)
+        tokens, q = self._steps.draft(rows, self._cache.catch_up(rows), max(gammas))
         for row, gamma in zip(rows, gammas, strict=True):
             self._cache.expect(row, gamma)
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
@@ -156,8 +149,9 @@ class ModelDrafter(Drafter):
         return _scores(self._steps.fit(self._model.extend(places)))
 
 
-def _chain_buckets(length: int) -> list[int]:
-    return [_FIRST, *[_LATER] * (length - 1)][:length]
+def chain_buckets(length: int, first: int, later: int) -> list[int]:
+    """Buckets of a chain's tokens: of the first one, and of any later one."""
+    return [first, *[later] * (length - 1)][:length]
 
 
 def _scores(logits: Tensor) -> Scores:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
@@ -14,6 +13,7 @@ from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
@@ -43,7 +43,7 @@ class ModelSteps:
 
     @torch.inference_mode()
     def draft(
-        self, rows: Sequence[SequenceState], lead: int, steps: int, u: NDArray[np.float64]
+        self, rows: Sequence[SequenceState], lead: int, steps: int, first: int = 0
     ) -> tuple[Tensor, Tensor | None]:
         """Tokens [B, steps] and, if a row draws its draft, their distributions [B, steps, V].
 
@@ -51,7 +51,7 @@ class ModelSteps:
             rows: B, of which all but the last `lead` tokens are cached.
             lead: tokens fed in the first step.
             steps: at least 1.
-            u: [B, steps], uniforms.
+            first: index of the first step's uniform among those of the round.
         """
 
         def logits_after(step: int, tokens: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class ModelSteps:
             starts = [len(row.tokens) + step - 1 for row in rows]
             return self.fit(self._forward(tokens[:, -1:], [row.slot for row in rows], starts))
 
-        return self.chain(rows, logits_after, steps, u)
+        return self.chain(rows, logits_after, steps, first)
 
     @torch.inference_mode()
     def chain(
@@ -68,7 +68,7 @@ class ModelSteps:
         rows: Sequence[SequenceState],
         logits_after: Callable[[int, Tensor], Tensor],
         steps: int,
-        u: NDArray[np.float64],
+        first: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """As `draft`, from the logits [B, 1, V] of each step, after the tokens [B, step] of those before."""
         sampling = [row.drafting for row in rows]
@@ -76,6 +76,7 @@ class ModelSteps:
         if self._graphs.enabled and not flags.all_greedy:
             flags = flags.coarse(self._graphs.count(len(rows)))
         numbers: dict[str, ArrayLike] = {"settings": setting_numbers(sampling)}
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, first + steps)[:, first:]
         adjustment = self._penalties.of(rows, drafts=True)
         tokens = torch.empty(len(rows), 0, dtype=torch.long, device=self._device)
         distributions: list[Tensor] = []

@@ -18,8 +18,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.models.checkpoint import MTP, has_weights, read_json, tensor_names
 from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
@@ -47,7 +46,7 @@ class DraftPart(Protocol):
 class BuildContext:
     """What drafters are built from."""
 
-    model: LoadedModel | PackedModel
+    model: Model
     """The target."""
     target: Backend
     datastore: Datastore
@@ -57,7 +56,7 @@ class BuildContext:
     """Loaded parts of drafters by kind: `head`, `tables`, `look_ahead`."""
     prefill_chunk: int = 256
     """Prompt tokens that a draft model reads in one pass."""
-    drafters: Mapping[str, Drafter] = field(default_factory=dict)
+    drafters: Mapping[str, Any] = field(default_factory=dict)
     """All available drafters by name; drafters that combine others look them up here."""
     members: Sequence[Any] = ()
     """The draft models with what their drafters share (`engine.drafters.draft_model.members`), once one is built."""
@@ -82,27 +81,19 @@ def _part(kind: str) -> Callable[[BuildContext], bool]:
     return lambda context: kind in context.parts
 
 
-def _models(context: BuildContext) -> bool:
-    return bool(context.draft_models)
-
-
 def _trees(context: BuildContext) -> bool:
     """Whether draft models run on a CPU or with captured passes; others draft chains alone."""
     backends = [backend for _, backend in context.draft_models]
     return bool(backends) and (backends[0].device.type == "cpu" or backends[0].capabilities.captured)
 
 
-def _several(context: BuildContext) -> bool:
-    return len(context.draft_models) > 1 and _trees(context)
-
-
 _CORE, _RESEARCH = "specchat.engine.drafters", "specchat.engine.research"
 _HEAD_NEEDS = "is a draft head, which needs"
 _ENTRIES = (
     _Entry("pass", f"{_RESEARCH}.pass_drafter", _part("look_ahead")),
-    _Entry("merged", f"{_RESEARCH}.merged", _several),
+    _Entry("merged", f"{_RESEARCH}.merged", lambda context: len(context.draft_models) > 1 and _trees(context)),
     _Entry("bigram", f"{_RESEARCH}.tables", _part("tables")),
-    _Entry("model", f"{_CORE}.draft_model", _models),
+    _Entry("model", f"{_CORE}.draft_model", lambda context: bool(context.draft_models)),
     _Entry("model-tree", f"{_CORE}.draft_model", _trees),
     _Entry("hierarchical", f"{_RESEARCH}.hierarchical", _trees, on_request=True),
     _Entry("combined", f"{_CORE}.combined", _part("head")),
@@ -197,7 +188,7 @@ def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
     return _find(spec, store, progress) is not None
 
 
-def load_part(spec: str, model: LoadedModel | PackedModel, store: ModelStore, progress: Progress) -> dict[str, Any]:
+def load_part(spec: str, model: Model, store: ModelStore, progress: Progress) -> dict[str, Any]:
     """The part that `--draft` names, by its kind; empty for a draft model.
 
     Raises:
@@ -216,7 +207,7 @@ _MTP_FAMILIES = ("qwen3_next", "qwen3_5")
 """Beginnings of the model types whose multi-token-prediction layer is supported."""
 
 
-def load_own_part(folder: Path, model: LoadedModel | PackedModel) -> dict[str, Any]:
+def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
     """A part that the folder of the target contains; empty if it states none.
 
     Raises:

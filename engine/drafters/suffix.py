@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ctypes import c_int64
 from dataclasses import replace
+from functools import cache
 from itertools import islice, takewhile
 
 import numpy as np
 import torch
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budgets, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill
@@ -165,7 +165,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
                         marks[token] = mark
             self.rules = TextRules(marks, 0, 0)
             self.profile = replace(self.profile, proposes_at_zero=True)
-        self._trees: dict[int, GrowingTrees] = {}
+        self._trees = cache(lambda count: GrowingTrees(None, count, None, RULES, vocabulary or 0))
         """Memory of the kernels, by number of rows."""
         self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
@@ -174,18 +174,14 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         """Read the prompt."""
         return replace(super().admit(row), grows=self.rules is not None, free=self.rules is not None)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """The continuation of each row's longest match."""
         if self.rules and not any(map(self.of_other_chats, rows)):
             names = (self.name, "") if self._datastore else None
             return self.grow(rows, gammas, budgets, self.rules._replace(names=names))
         return self.continuations(rows, [row.room for row in rows] if self.rules else gammas)
 
-    def grow(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None], rules: TextRules
-    ) -> Draft:
+    def grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets, rules: TextRules) -> Draft:
         """Continuations that the kernels find at the beginning of their round.
 
         Args:
@@ -195,9 +191,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
             rules: of such drafts.
         """
         count = len(rows)
-        if count not in self._trees:
-            self._trees[count] = GrowingTrees(None, count, None, RULES, len(rules.marks))
-        trees, kept = self._trees[count], []
+        trees, kept = self._trees(count), []
         for growth, row, gamma, budget in zip(trees.rows, rows, gammas, budgets or [None] * count, strict=True):
             asked = Asked(row, gamma, budget or repeatable(gamma), self.text(row).memory)
             kept.append(fill(growth, asked, rules))

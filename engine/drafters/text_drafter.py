@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -69,12 +67,7 @@ class TextDrafter(Drafter, Generic[Known]):
         text.extend(row.tokens[text.tokens : text.tokens + self.chunk])
         row.undrafted = len(row.tokens) - text.tokens
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:  # noqa: ARG002
         """Chains that the predictor of each row expects."""
         found = [self._draft(self.text(row).predict(), gamma) for row, gamma in zip(rows, gammas, strict=True)]
         return Draft.of_chains([tokens for tokens, _ in found], [buckets for _, buckets in found])

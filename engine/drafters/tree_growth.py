@@ -28,10 +28,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget
 from specchat.engine.decoding.proposal import Draft, Support, join
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores
@@ -175,9 +175,8 @@ class Growth:
         self._final = drawn or budget.line > 0
         """Whether what is offered stays; else the best of it is kept in the end."""
         self.tokens: list[int] = []
-        self._parents: list[int] = []
-        self._buckets: list[int] = []
-        self._chances: list[float] = []
+        self._offered: list[Offered] = []
+        """What each of them was offered as."""
         self._columns: dict[int, int] = {}
         """Of each token that has been expanded, the column where the drafter's memory has it."""
         self._line = 0
@@ -205,9 +204,7 @@ class Growth:
     def add(self, offered: Offered, token: int) -> None:
         """Offer a token; those after one node come in the order of their ranks."""
         self.tokens.append(token)
-        self._parents.append(offered.node.place)
-        self._buckets.append(offered.bucket)
-        self._chances.append(offered.chance)
+        self._offered.append(offered)
 
     def promising(self, added: Sequence[Offered]) -> tuple[list[tuple[int, Offered]], float]:
         """The tokens of a level, the last ones added, that are worth expanding, and what that may gain."""
@@ -239,7 +236,7 @@ class Growth:
         found: list[int] = []
         node = 0
         for token in tokens:
-            places = (place for place in self._columns if self._parents[place - 1] == node)
+            places = (place for place in self._columns if self._offered[place - 1].node.place == node)
             node = next((place for place in places if self.tokens[place - 1] == token), 0)
             if not node:
                 break
@@ -248,16 +245,17 @@ class Growth:
 
     def tree(self) -> tuple[list[int], list[int], Tree]:
         """Tokens, buckets and tree; of tokens that are not drawn the subset of tokens that pays best."""
+        offered = self._offered
         if self._final:
-            return self.tokens, self._buckets, tree_from(tuple(self._parents))
-        order = sorted(range(len(self.tokens)), key=lambda i: (-self._chances[i], i))
+            return self.tokens, [each.bucket for each in offered], tree_from(tuple(each.node.place for each in offered))
+        order = sorted(range(len(offered)), key=lambda i: (-offered[i].chance, i))
         worth = [0.0]
-        for count, gained in enumerate(accumulate(self._chances[i] for i in order[:MAX_GAMMA]), 1):
+        for count, gained in enumerate(accumulate(offered[i].chance for i in order[:MAX_GAMMA]), 1):
             worth.append(gained - self.budget.passes[count])
         kept = sorted(order[: worth.index(max(worth))])
         places = {0: 0, **{i + 1: place for place, i in enumerate(kept, 1)}}
-        parents = tuple(places[self._parents[i]] for i in kept)
-        return [self.tokens[i] for i in kept], [self._buckets[i] for i in kept], tree_from(parents)
+        parents = tuple(places[offered[i].node.place] for i in kept)
+        return [self.tokens[i] for i in kept], [offered[i].bucket for i in kept], tree_from(parents)
 
     def _ranked(self, node: Node, shares: Sequence[float]) -> list[Offered]:
         """The tokens after a node, by rank; none is likelier than the one before it.

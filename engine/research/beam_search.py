@@ -20,14 +20,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 
 SPREAD = 2
 """Drafted texts per step, in numbers of beams."""
@@ -98,8 +99,7 @@ def _likeliest(beams: Sequence[Beam], log_probs: Tensor, count: int) -> list[Bea
     """The `count` likeliest texts that are one token longer than a beam, best first."""
     scores = torch.tensor([score for score, _ in beams], dtype=torch.float64, device=log_probs.device)
     sums = (scores[:, None] + log_probs).flatten()
-    if sums.isnan().any():
-        raise EngineError("the target computed something that is not a number: try another --dtype")
+    check(not sums.isnan().any(), "the target computed something that is not a number: try another --dtype")
     least = sums.topk(min(count, len(sums))).values[-1]
     places = (sums >= least).nonzero()[:, 0]  # more than `count` of them if some are as likely as the last
     values, order = sums[places].sort(descending=True, stable=True)
@@ -182,7 +182,7 @@ def _draft(tree: TextTree, search: BeamSearch, seen: Mapping[Text, Tensor], gamm
         tree.read([text for _, text in beams if text not in seen])
         known = {**tree.log_probs, **seen}
         first, others = (_longer(part, known, search) for part in (beams[:width], beams[width:]))
-        others = sorted([*first[width:], *others], key=_score, reverse=True)
+        others = sorted([*first[width:], *others], key=itemgetter(0), reverse=True)
         beams = [*first[:width], *others][: SPREAD * width]
         drafted += [text for _, text in beams]
     return drafted
@@ -200,11 +200,7 @@ def _longer(beams: Sequence[Beam], log_probs: Mapping[Text, Tensor], search: Bea
         for log_prob, token in zip(values, tokens, strict=True)
         if token not in search.eos
     ]
-    return sorted(longer, key=_score, reverse=True)
-
-
-def _score(beam: Beam) -> float:
-    return beam[0]
+    return sorted(longer, key=itemgetter(0), reverse=True)
 
 
 class DraftLength:

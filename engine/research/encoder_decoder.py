@@ -26,11 +26,10 @@ from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Capabilities
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import FedPlaces, TreePart, TreePlace
+from specchat.engine.decoding.tree_mask import FedPlaces, TreeMask, TreePart, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.device.padding import padded_width
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sequence.sequence import SequenceState
@@ -47,8 +46,7 @@ def check_network(folder: Path, stated: Any) -> None:
         EngineError: it writes no text.
     """
     name = (stated or _NETWORKS)[0]
-    if name not in _NETWORKS:
-        raise EngineError(f"{folder} is a {name}, which writes no text: choose a {_NETWORKS[0]}")
+    check(name in _NETWORKS, f"{folder} is a {name}, which writes no text: choose a {_NETWORKS[0]}")
 
 
 def describe(folder: Path, network: Any, template: Any) -> dict[str, Any]:
@@ -92,8 +90,7 @@ def build(
         EngineError: the cache does not fit into memory, or passes are to be batch-invariant.
     """
     assert model.start is not None
-    if exact:
-        raise EngineError(f"exact mode is for models that continue text, not for {model.name}: do without it")
+    check(not exact, f"exact mode is for models that continue text, not for {model.name}: do without it")
     return EncoderDecoderBackend(model.model, model.start, slots, context, overhang, **options)
 
 

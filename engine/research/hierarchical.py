@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import RowProfile
+from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
@@ -26,7 +26,6 @@ from specchat.engine.drafters.draft_model import Member, members
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
@@ -54,16 +53,15 @@ class HierarchicalDrafter(Drafter):
 
     Args:
         draft: the draft model.
-        penalties: shared with the target, so that p and q know the same context.
         suffix: drafts for it.
-        vocabulary: V, of the target.
+        target: whose penalties it shares, so that p and q know the same context.
     """
 
     name = "hierarchical"
 
-    def __init__(self, draft: Member, penalties: Penalties, suffix: SuffixDrafter, vocabulary: int) -> None:
+    def __init__(self, draft: Member, suffix: SuffixDrafter, target: Backend) -> None:
         self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
-        self._penalties, self._suffix, self._vocabulary = penalties, suffix, vocabulary
+        self._suffix, self._penalties, self._vocabulary = suffix, target.penalties, target.vocabulary
         self._unread_text: dict[str, int] = {}
         """By request: prompt tokens that the suffix drafter has not read."""
 
@@ -185,6 +183,4 @@ class HierarchicalDrafter(Drafter):
 
 def build(context: BuildContext, name: str) -> HierarchicalDrafter:  # noqa: ARG001
     """The drafter for an engine: the first draft model, with the suffix drafter."""
-    first, suffix = members(context)[0], context.drafters["suffix"]
-    assert isinstance(suffix, SuffixDrafter)
-    return HierarchicalDrafter(first, context.target.penalties, suffix, context.target.vocabulary)
+    return HierarchicalDrafter(members(context)[0], context.drafters["suffix"], context.target)

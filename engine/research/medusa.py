@@ -13,14 +13,13 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.head.folder import write_folder
+from specchat.engine.drafters.head.folder import stored_weights, write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.load import TO_TARGET, hidden_size, read_vocabulary
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 
 WEIGHTS = "medusa_lm_head.safetensors"
 SHARED_OUTPUT = "medusa_shared_output"
@@ -111,7 +110,7 @@ class MedusaLayer(HeadLayer):
 
 
 def network_of(
-    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: LoadedModel | PackedModel
+    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
 ) -> tuple[MedusaHeads, Tensor, str, str]:
     """Published heads without weights, their vocabulary [V'], and the beginnings of published and of their own names.
 
@@ -120,8 +119,7 @@ def network_of(
     """
     blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
     heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
-    if not heads:
-        raise EngineError(f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
+    check(heads, f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
     size = config.get("draft_vocab_size")
     shared = bool(config.get(SHARED_OUTPUT, False))
     vocabulary = read_vocabulary(folder, target.vocab_size if size is None else int(size), target.vocab_size, tensors)
@@ -144,10 +142,6 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    weights = {
-        name: weight.detach().to(torch.bfloat16).contiguous().cpu()
-        for name, weight in network.heads.state_dict().items()
-    }
     shift = vocabulary.cpu() - torch.arange(len(vocabulary))
     config = {
         MEDUSA: len(network.heads),
@@ -156,5 +150,5 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
         "draft_vocab_size": len(vocabulary),
         **about,
     }
-    tensors = {**weights, TO_TARGET: shift}
+    tensors = {**stored_weights(network.heads), TO_TARGET: shift}
     write_folder(folder, "the Medusa heads", WEIGHTS, tensors, CONFIG, config)

@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import common_prefix
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import LATER_RATE, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import LATER_RATE, Budget, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
-from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, members
+from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, chain_buckets, members
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
@@ -39,18 +37,15 @@ class MergedDrafter(Drafter):
     Args:
         members: two to `MOST_MODELS` draft models.
         chains: drafts chains with the first.
-        device: of the draft models.
         branches: whether drafts may be trees.
     """
 
     name = "merged"
 
-    def __init__(
-        self, members: Sequence[Member], chains: ModelDrafter, device: torch.device, *, branches: bool = True
-    ) -> None:
+    def __init__(self, members: Sequence[Member], chains: ModelDrafter, *, branches: bool = True) -> None:
         self._members = members
         self._chains = chains
-        self._device = device
+        self._device = members[0].model.device
         self._branches = branches
         self.supports = (None,) if branches else ()
         count = len(members)
@@ -72,7 +67,7 @@ class MergedDrafter(Drafter):
         self._update(row)
         if self._grows(row):
             return RowProfile(grows=True)
-        return RowProfile(lambda gamma: (self._of_chain(gamma), chain(gamma)))
+        return RowProfile(lambda gamma: (chain_buckets(gamma, 0, len(self._members)), chain(gamma)))
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk to the first draft model that lacks some."""
@@ -82,24 +77,19 @@ class MergedDrafter(Drafter):
         for row in fed:
             self._update(row)
 
-    def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
+    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
-        costs, steps = budgets or [None] * len(rows), 0
+        costs = budgets or [None] * len(rows)
 
         def draft(merging: bool, mine: Sequence[int]) -> Draft:
-            nonlocal steps
             some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
             if merging:
-                lengths = [self._positions(gammas[i], costs[i]) for i in mine]
-            steps = max(steps, *lengths)
-            if merging:
-                return self._merged(some, lengths)
-            buckets, sources = [self._of_chain(length) for length in lengths], [(Source(self._members[0].name),)]
-            return replace(self._chains.propose(some, lengths), buckets=buckets, sources=sources * len(some))
+                return self._merged(some, [self._positions(gammas[i], costs[i]) for i in mine])
+            chains, sources = self._chains.propose(some, lengths), [(Source(self._members[0].name),)] * len(some)
+            buckets = [chain_buckets(length, 0, len(self._members)) for length in lengths]
+            return replace(chains, buckets=buckets, sources=sources, steps=max(lengths))
 
-        return replace(draft_apart([self._grows(row) for row in rows], draft, self._device), steps=steps)
+        return draft_apart([self._grows(row) for row in rows], draft, self._device)
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what each has drafted correctly: the last token of its chain was never fed."""
@@ -142,6 +132,7 @@ class MergedDrafter(Drafter):
             [each.with_tests(orders[i], first) if drawn[i] else each.tree for i, each in enumerate(merged)],
             q,
             buckets=[self._graded(each) for each in merged],
+            steps=max(positions),
             sources=sources,
         )
 
@@ -150,13 +141,10 @@ class MergedDrafter(Drafter):
 
         Each has its own uniforms: their draws must not depend on each other.
         """
-        seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
-        u = uniforms(seeds, rounds, Stream.DRAFT, len(self._members) * MAX_GAMMA)
         tokens: list[Tensor] = []
         distributions: list[Tensor] = []
         for number, (member, length) in enumerate(zip(self._members, steps, strict=True)):
-            lead, begin = member.cache.catch_up(rows), number * MAX_GAMMA
-            drawn, q = member.steps.draft(rows, lead, length, u[:, begin : begin + length])
+            drawn, q = member.steps.draft(rows, member.cache.catch_up(rows), length, number * MAX_GAMMA)
             tokens.append(drawn)
             if q is not None:
                 distributions.append(q)
@@ -191,9 +179,6 @@ class MergedDrafter(Drafter):
     def _graded(self, merged: PrefixTree) -> list[int]:
         owners, depths = merged.owners(), merged.tree.depths[1:]
         return [k + len(self._members) * (depth > 1) for k, depth in zip(owners, depths, strict=True)]
-
-    def _of_chain(self, length: int) -> list[int]:
-        return [0, *[len(self._members)] * (length - 1)][:length]
 
 
 def shares(positions: int, models: int) -> list[int]:
@@ -270,6 +255,4 @@ class PrefixTree:
 
 def build(context: BuildContext, name: str) -> MergedDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    models, chains = members(context), context.drafters[CHAINS]
-    assert isinstance(chains, ModelDrafter)
-    return MergedDrafter(models, chains, models[0].model.device, branches=context.target.capabilities.trees)
+    return MergedDrafter(members(context), context.drafters[CHAINS], branches=context.target.capabilities.trees)

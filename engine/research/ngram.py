@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile
+from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.text_drafter import TextDrafter
 

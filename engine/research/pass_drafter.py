@@ -28,10 +28,8 @@ from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.published.load import hidden_size
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.sequence.sequence import SequenceState
 
 CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
@@ -59,8 +57,7 @@ class PassDrafter(Drafter):
         lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
         steps = max(lengths)
         predicted = self._predict(rows, steps)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps, u)
+        tokens, q = self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps)
         return Draft(tokens, [chain(length) for length in lengths], q)
 
     def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:
@@ -112,7 +109,7 @@ def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: 
     write_folder(folder, "the look-ahead embeddings", WEIGHTS, tensors, CARD, card)
 
 
-def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhead:
+def load_look_ahead(folder: Path, target: Model) -> LookAhead:
     """Load look-ahead embeddings for a target.
 
     Raises:
@@ -125,8 +122,7 @@ def load_look_ahead(folder: Path, target: LoadedModel | PackedModel) -> LookAhea
         raise EngineError(
             f"{folder / CARD} cannot be read ({error}): make the look-ahead embeddings again with specchat distill"
         ) from None
-    if version != _FORMAT:
-        raise EngineError(f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
+    check(version == _FORMAT, f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
     if theirs != target.fingerprint:
         raise EngineError(
             f"the look-ahead embeddings {folder} were made for {name}, with other weights than {target.name} has: make "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,8 @@ from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.rng import Stream, uniforms
+from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.models.packed.load import Model
 from specchat.engine.sequence.sequence import SequenceState
 
 MOST = 32
@@ -154,24 +151,17 @@ class TableDrafter(Drafter):
     Args:
         name: of the drafter.
         network: the table.
-        penalties: shared with the target, so that p and q know the same context.
-        vocabulary: V, the size of the target's distributions.
-        ends: tokens after which the likeliest draft ends: the reply would be over.
+        context: of the engine.
     """
 
-    def __init__(
-        self,
-        name: str,
-        network: BigramNetwork | UnigramNetwork,
-        penalties: Penalties,
-        vocabulary: int,
-        ends: Collection[int],
-    ) -> None:
+    def __init__(self, name: str, network: BigramNetwork | UnigramNetwork, context: BuildContext) -> None:
+        model, graphs = context.model, Graphs(network.device, 1, None)
         self.name = name
         self.weight_bytes = network.bytes
         self._likeliest = network.likeliest
-        self._steps = ModelSteps(network.forward, Graphs(network.device, 1, None), penalties, vocabulary)
-        self._ends = ends
+        self._steps = ModelSteps(network.forward, graphs, context.target.penalties, model.vocab_size)
+        self._ends = model.eos_ids
+        """Tokens after which the likeliest draft ends: the reply would be over."""
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
         """Chains: the likeliest tokens where all rows are plain and none draws its draft, else with distributions."""
@@ -179,9 +169,7 @@ class TableDrafter(Drafter):
         if plain and not any(row.draws for row in rows):
             chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
             return Draft.of_chains(chains)
-        steps = max(gammas)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        tokens, q = self._steps.draft(rows, 1, steps, u)
+        tokens, q = self._steps.draft(rows, 1, max(gammas))
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
     def _chain(self, token: int, count: int) -> list[int]:
@@ -238,7 +226,7 @@ def save_tables(folder: Path, counts: Counts, card: TableCard) -> None:
     write_folder(folder, "the tables", TABLES, vars(counts), CARD, {"format": _FORMAT, **asdict(card)})
 
 
-def load_tables(folder: Path, model: LoadedModel | PackedModel) -> LoadedTables:
+def load_tables(folder: Path, model: Model) -> LoadedTables:
     """Load tables for a target, whose logits may be padded beyond the tables' vocabulary.
 
     Raises:
@@ -269,8 +257,7 @@ def load_tables(folder: Path, model: LoadedModel | PackedModel) -> LoadedTables:
 def _read_card(folder: Path) -> TableCard:
     try:
         raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if raw.pop("format") != _FORMAT:
-            raise EngineError(f"{folder} has tables of a newer specchat: update specchat")
+        check(raw.pop("format") == _FORMAT, f"{folder} has tables of a newer specchat: update specchat")
         return TableCard(**raw)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise EngineError(
@@ -280,7 +267,6 @@ def _read_card(folder: Path) -> TableCard:
 
 def build(context: BuildContext, name: str) -> TableDrafter:
     """The drafter for an engine."""
-    model, device = context.model, context.target.device
     make = BigramNetwork if name == "bigram" else UnigramNetwork
-    network = make(context.parts["tables"].counts, model.vocab_size, device)
-    return TableDrafter(name, network, context.target.penalties, model.vocab_size, model.eos_ids)
+    network = make(context.parts["tables"].counts, context.model.vocab_size, context.target.device)
+    return TableDrafter(name, network, context)

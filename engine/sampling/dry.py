@@ -31,7 +31,7 @@ class Repetitions:
     """
 
     def __init__(self, row: SequenceState) -> None:
-        self._row = row
+        self.row = row
         self._places: defaultdict[int, list[int]] = defaultdict(list)
         """Of each token in the text."""
         self._breakers: dict[int, bool] = {}
@@ -55,7 +55,7 @@ class Repetitions:
 
     def _catch_up(self) -> None:
         """Read the tokens that were added to the text."""
-        tokens = self._row.tokens
+        tokens = self.row.tokens
         if not self._known:
             for place, token in enumerate(tokens):
                 self._places[token].append(place)
@@ -69,7 +69,7 @@ class Repetitions:
 
     def _equal(self, place: int) -> int:
         """Number of tokens up to this place that equal the last ones of the text."""
-        tokens, last = self._row.tokens, len(self._row.tokens) - 1
+        tokens, last = self.row.tokens, len(self.row.tokens) - 1
         for count in range(min(place + 1, _LONGEST)):
             token = tokens[last - count]
             if tokens[place - count] != token or self._breaks(token):
@@ -80,19 +80,19 @@ class Repetitions:
         """The matches after one more token, from those of the text and the drafted tokens `before` it."""
         if self._breaks(token):
             return {}
-        length = len(self._row.tokens)
+        length = len(self.row.tokens)
         places = [*self._places[token], *(length + i for i, other in enumerate(before) if other == token)]
         return {place + 1: min(matches.get(place, 0) + 1, _LONGEST) for place in places}
 
     def _breaks(self, token: int) -> bool:
         if token not in self._breakers:
-            name, texts = self._row.text.name(token), self._row.request.sampling.dry_sequence_breakers
+            name, texts = self.row.text.name(token), self.row.request.sampling.dry_sequence_breakers
             self._breakers[token] = any(text in name for text in texts)
         return self._breakers[token]
 
     def _weighed(self, drafted: Sequence[int], matches: Matches) -> dict[int, float]:
         """Penalty by token: that of its longest match."""
-        tokens, sampling = self._row.tokens, self._row.request.sampling
+        tokens, sampling = self.row.tokens, self.row.request.sampling
         last = sampling.dry_penalty_last_n
         first = max(len(tokens) + len(drafted) - last, 0) if last > 0 else 0
         longest: dict[int, int] = {}

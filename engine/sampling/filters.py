@@ -26,9 +26,8 @@ _WEIGHT_BITS = 44
 def filtered(scaled: Tensor, rows: SamplingRows) -> Tensor:
     """Probabilities [B, T, V], float32, of logits [B, T, V] at their temperature, after the rows' filters."""
     flat, filters = scaled.flatten(0, 1), _Filters.of(rows, scaled.shape[1])
-    if scaled.is_cuda:
-        return _filtered_whole(flat, filters).view(scaled.shape)
-    return _filtered_by_head(flat, filters).view(scaled.shape)
+    probabilities = _filtered_whole(flat, filters) if scaled.is_cuda else _filtered_by_head(flat, filters)
+    return probabilities.view(scaled.shape)
 
 
 class _Filters(NamedTuple):
@@ -77,7 +76,8 @@ def _filtered_by_head(scaled: Tensor, filters: _Filters) -> Tensor:
     probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
     if values.shape[-1] == scaled.shape[-1]:
         return probabilities
-    beyond = kept[:, -1] | _short(values, filters).squeeze(-1)
+    unknown = (filters.top_k > values.shape[-1]) & (filters.top_p < 1)  # top-p depends on more logits than these
+    beyond = kept[:, -1] | unknown.squeeze(-1)
     if not filters.flags.all_filtered:
         plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)
         beyond &= ~plain
@@ -134,11 +134,6 @@ def _whole_edge(scaled: Tensor, filters: _Filters) -> Tensor:
         nucleus = mass_threshold(scaled, weights, enough).masked_fill_(filters.top_p >= 1, -torch.inf)
         edge = torch.maximum(edge, nucleus)
     return edge
-
-
-def _short(values: Tensor, filters: _Filters) -> Tensor:
-    """Where top-p depends on more logits than the n largest, `values` [N, n]: [N, 1], bool."""
-    return (filters.top_k > values.shape[-1]) & (filters.top_p < 1)
 
 
 def _shares(scaled: Tensor, values: Tensor, filters: _Filters) -> Tensor:

@@ -35,7 +35,7 @@ class Penalties:
         self._owners: list[SequenceState | None] = [None] * slots
         self._known = [0] * slots
         self._tokens: Tensor | None = None
-        self._repetitions: dict[int, tuple[SequenceState, Repetitions]] = {}
+        self._repetitions: dict[int, Repetitions] = {}
         """By slot, for sequences that use DRY."""
 
     @torch.inference_mode()
@@ -55,34 +55,29 @@ class Penalties:
         slots, prompts, lengths, index = self._put(
             [[row.slot for row in mine], [row.prompt_length for row in mine], [len(row.tokens) for row in mine], which]
         )
-        repetition, presence, frequency = self._put(
-            [
-                [s.repetition_penalty for s in settings],
-                [s.presence_penalty for s in settings],
-                [s.frequency_penalty for s in settings],
-            ]
-        )
         longest = max(len(row.tokens) for row in mine)
         shortest = min(row.prompt_length for row in mine) - 1
         everything = tokens[slots, :longest]
         reply = everything[:, shortest:], prompts - shortest, lengths - shortest
+
+        def penalty(name: str, off: float, ids: Tensor, starts: Tensor, ends: Tensor) -> _Penalty | None:
+            values = [float(getattr(s, name)) for s in settings]
+            return _Penalty(ids, starts, ends, self._put([values])[0]) if any(v != off for v in values) else None
+
         return Adjustment(
             rows=None if len(mine) == len(rows) else index,
             bias=self._bias([s.logit_bias for s in settings]),
-            repetition=_Penalty(everything, torch.zeros_like(lengths), lengths, repetition)
-            if any(s.repetition_penalty != 1 for s in settings)
-            else None,
-            presence=_Penalty(*reply, presence) if any(s.presence_penalty != 0 for s in settings) else None,
-            frequency=_Penalty(*reply, frequency) if any(s.frequency_penalty != 0 for s in settings) else None,
+            repetition=penalty("repetition_penalty", 1.0, everything, torch.zeros_like(lengths), lengths),
+            presence=penalty("presence_penalty", 0.0, *reply),
+            frequency=penalty("frequency_penalty", 0.0, *reply),
             dry=[(at, self._repetitions_of(row)) for at, row in enumerate(mine) if row.request.sampling.dry],
         )
 
     def _repetitions_of(self, row: SequenceState) -> Repetitions:
         """The repetitions of a row, which are kept until another one has its slot."""
-        owner, found = self._repetitions.get(row.slot, (None, None))
-        if owner is not row or found is None:
-            found = Repetitions(row)
-            self._repetitions[row.slot] = row, found
+        found = self._repetitions.get(row.slot)
+        if found is None or found.row is not row:
+            found = self._repetitions[row.slot] = Repetitions(row)
         return found
 
     def _catch_up(self, rows: Sequence[SequenceState]) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specchat.engine.sampling.filters import filtered
 from specchat.engine.sampling.sampling_rows import SamplingRows
@@ -87,7 +88,8 @@ def draw(weights: Tensor, u: Tensor) -> Tensor:
     Returns:
         Token ids [B], int64; never a token of weight 0 if any weight is positive.
     """
-    blocks = _blocks(weights)
+    missing = -weights.shape[-1] % _BLOCK
+    blocks = (pad(weights, (0, missing)) if missing else weights).reshape(len(weights), -1, _BLOCK)
     cumulative = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
     block, rest = _locate(cumulative, u * cumulative[:, -1])
     rows = torch.arange(len(block), device=block.device)
@@ -117,10 +119,3 @@ def _locate(cumulative: Tensor, point: Tensor) -> tuple[Tensor, Tensor]:
     index = torch.searchsorted(cumulative, point[:, None], right=True).clamp_(max=cumulative.shape[-1] - 1)
     before = cumulative.gather(-1, (index - 1).clamp_(min=0)).masked_fill_(index == 0, 0.0)
     return index.squeeze(-1), point - before.squeeze(-1)
-
-
-def _blocks(weights: Tensor) -> Tensor:
-    """Weights [..., V] reshaped to [..., n, `_BLOCK`], zero-padded."""
-    missing = -weights.shape[-1] % _BLOCK
-    whole = torch.nn.functional.pad(weights, (0, missing)) if missing else weights
-    return whole.reshape(*weights.shape[:-1], -1, _BLOCK)

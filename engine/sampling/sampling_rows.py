@@ -34,8 +34,6 @@ class SamplingFlags(NamedTuple):
     """Largest top-k of the rows that are not greedy; 0 if none uses it."""
     any_top_p: bool
     any_min_p: bool
-    lenient_greedy: bool
-    """Whether any greedy row has a lenience below 1."""
     any_xtc: bool
 
     @classmethod
@@ -51,7 +49,6 @@ class SamplingFlags(NamedTuple):
             max_top_k=min(max((s.top_k for s in free), default=0), 1 << 31),
             any_top_p=any(s.top_p < 1 for s in free),
             any_min_p=any(s.min_p > 0 for s in free),
-            lenient_greedy=any(s.greedy and not s.lossless for s in settings),
             any_xtc=any(s.xtc for s in free),
         )
 
@@ -69,7 +66,7 @@ class SamplingFlags(NamedTuple):
     @property
     def strict(self) -> SamplingFlags:
         """The same without lenience, which does not apply to drafts."""
-        return self._replace(lenient=False, lenient_greedy=False)
+        return self._replace(lenient=False)
 
 
 ANY = SamplingFlags(
@@ -81,7 +78,6 @@ ANY = SamplingFlags(
     max_top_k=1 << 31,
     any_top_p=True,
     any_min_p=True,
-    lenient_greedy=True,
     any_xtc=True,
 )
 """Flags that cover all settings."""
@@ -93,14 +89,7 @@ def coarse_flags(rows: int) -> tuple[SamplingFlags, SamplingFlags, SamplingFlags
 
     The second and third cover greedy rows too if there are several rows.
     """
-    small = ANY._replace(
-        lenient=False,
-        any_greedy=rows > 1,
-        lenient_greedy=False,
-        all_top_k=True,
-        max_top_k=_SMALL_TOP_K,
-        any_xtc=False,
-    )
+    small = ANY._replace(lenient=False, any_greedy=rows > 1, all_top_k=True, max_top_k=_SMALL_TOP_K, any_xtc=False)
     plain = small._replace(all_filtered=False, all_top_k=False, max_top_k=0, any_top_p=False, any_min_p=False)
     return plain._replace(all_greedy=True, any_greedy=True), plain, small, ANY
 

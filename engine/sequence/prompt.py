@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.request import KEEP_ENDS, STOP, Message, Request
 from specchat.engine.sequence.thinking import switch_of, turn_of
 
@@ -47,8 +47,7 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
         ids = tokenizer.encode(_render(request, tokenizer), add_special_tokens=False)
     else:
         ids = tokenizer.encode(plain_template(request.messages))
-    if not ids:
-        raise EngineError("the prompt is empty: ask something")
+    check(ids, "the prompt is empty: ask something")
     return list(ids)
 
 

@@ -6,7 +6,7 @@ passes that the engine times before some drafting rounds, and until then in the 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
@@ -37,10 +37,10 @@ class Baseline:
     def __init__(self) -> None:
         self._batch: dict[str, Round] = {}
         self._warm: tuple[float, ...] = ()
-        self._passes: dict[int, deque[float]] = {}
-        self._rests: dict[int, deque[float]] = {}
+        self._passes = _windows()
+        self._rests = _windows()
         """Time outside pass and draft, of plain rounds."""
-        self._any_rests: dict[int, deque[float]] = {}
+        self._any_rests = _windows()
         """The same, of all rounds."""
         self.read_s = 0.0
         """Seconds to read a token of a prompt, in the fastest chunk; 0 until one was read."""
@@ -65,11 +65,11 @@ class Baseline:
             return
         if all(not row.detail and row.number for row in batch.values()):
             if record.plain_s:
-                _window(self._passes, record.rows).append(record.plain_s)
-            _window(self._any_rests, record.rows).append(record.rest_s)
+                self._passes[record.rows].append(record.plain_s)
+            self._any_rests[record.rows].append(record.rest_s)
             if not any(row.drafted for row in batch.values()):
-                _window(self._passes, record.rows).append(record.verify_s)
-                _window(self._rests, record.rows).append(record.rest_s)
+                self._passes[record.rows].append(record.verify_s)
+                self._rests[record.rows].append(record.rest_s)
         batch.clear()
 
     def pass_s(self, rows: int) -> float | None:
@@ -198,5 +198,6 @@ class SpeedupTracker:
         return max(spread, 0.0) * self.rounds / (self.rounds - 1)
 
 
-def _window(table: dict[int, deque[float]], rows: int) -> deque[float]:
-    return table.setdefault(rows, deque(maxlen=_WINDOW))
+def _windows() -> defaultdict[int, deque[float]]:
+    """The latest measurements by batch size."""
+    return defaultdict(lambda: deque(maxlen=_WINDOW))

@@ -24,13 +24,13 @@ from specchat.engine.drafters.head.folder import LoadedHead, find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, load_own_part, load_part
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import PRESETS, is_hub_id
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.resolve import converted, gguf_of, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.notices import INEXACT, notices_of
-from specchat.engine.worker.obtain import Model, make_runner, obtain_drafts, obtain_model, runs_preset_file
+from specchat.engine.worker.obtain import make_runner, obtain_drafts, obtain_model, runs_preset_file
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts next to long ones."""

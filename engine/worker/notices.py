@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.events import Notice
+from specchat.engine.models.packed.load import Model
 from specchat.engine.outbox import Outbox
-from specchat.engine.worker.obtain import Model
 
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "

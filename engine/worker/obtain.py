@@ -22,13 +22,11 @@ from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import gguf_file, packed_folder
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES
-from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.packed.load import Model, PackedModel, load_packed
 from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
-
-Model = LoadedModel | PackedModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graph_pool import GraphPool
 from tests.engine.rows import row_of
 

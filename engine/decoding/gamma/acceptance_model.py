@@ -14,7 +14,7 @@ from math import inf
 from operator import mul
 from typing import Any, Final
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.request import MAX_GAMMA
 
@@ -69,8 +69,8 @@ class Experience:
         self._tests = dict.fromkeys(self.priors, 0)
         self._calibrated = bool(profile.expected_rates)
         self.methods = profile.methods
-        self.method_of = [(bucket, self._method(bucket)) for bucket in sorted(self.priors)]
-        """Every bucket, in ascending order, with the index of its method."""
+        self.method_of = {bucket: bisect_right(self.methods, bucket) - 1 for bucket in sorted(self.priors)}
+        """Index of the method of every bucket, in ascending order."""
         self._counts = [(_TRUST, _TRUST)] * len(self.methods)
         """Accepted and expected tokens, by method."""
         self.gain: dict[int, float] = {}
@@ -108,15 +108,10 @@ class Experience:
             for prior, new, old in zip(self.priors[bucket], belief, self._first[bucket], strict=True)
         ]
 
-    def factor(self, bucket: int) -> float:
-        """Accepted / expected tokens of the bucket's method, at most 1: each bucket by itself is tested rarely."""
-        accepted, expected = self._counts[self._method(bucket)]
-        return min(1.0, accepted / expected)
-
     @property
     def factors(self) -> list[float]:
-        """`factor` of each method."""
-        return [self.factor(bucket) for bucket in self.methods]
+        """Accepted / expected tokens of each method, at most 1: each bucket by itself is tested rarely."""
+        return [min(1.0, accepted / expected) for accepted, expected in self._counts]
 
     def calibrate(self, bucket: int, accepted: int, expected: float) -> None:
         """Learn how many tested tokens of a draft were accepted, and how many were expected to be.
@@ -127,12 +122,9 @@ class Experience:
             expected: of them.
         """
         if self._calibrated:
-            method = self._method(bucket)
+            method = self.method_of[bucket]
             old_accepted, old_expected = self._counts[method]
             self._counts[method] = (_fading(old_accepted) + accepted, _fading(old_expected) + expected)
-
-    def _method(self, bucket: int) -> int:
-        return bisect_right(self.methods, bucket) - 1
 
 
 class AcceptanceModel:
@@ -178,7 +170,7 @@ class AcceptanceModel:
         self._fade()
         factors = self.experience.factors
         if self._rates is None or factors != self._rates[0]:
-            means = [(bucket, self._means[bucket], factors[method]) for bucket, method in self.experience.method_of]
+            means = [(b, self._means[b], factors[method]) for b, method in self.experience.method_of.items()]
             rates = {bucket: mean[1] * factor for bucket, mean, factor in means}
             again = {bucket: mean[2] / mean[1] * factor for bucket, mean, factor in means}
             self._rates = factors, rates, again
@@ -194,7 +186,8 @@ class AcceptanceModel:
             tree: None for a chain.
         """
         self._fade()
-        factor, chances, runs = self.experience.factor(buckets[0]) if buckets else 1.0, [1.0], [0]
+        method = self.experience.method_of[buckets[0]] if buckets else 0
+        factor, chances, runs = self.experience.factors[method], [1.0], [0]
         for i, parent in enumerate(range(len(buckets)) if tree is None else tree.parents):
             bucket = buckets[i]
             run = runs[parent] if parent and buckets[parent - 1] == bucket else 0
@@ -236,7 +229,8 @@ class AcceptanceModel:
             share = 1 - (1 - _CHANGE) ** times
             for bucket, prior in self.experience.priors.items():
                 if self._beliefs[bucket] is not prior:  # most buckets have never been tested
-                    self._believe(bucket, _mixed(self._beliefs[bucket], prior, share))
+                    mixed = [a + share * (b - a) for a, b in zip(self._beliefs[bucket], prior, strict=True)]
+                    self._believe(bucket, mixed)
 
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
@@ -261,7 +255,7 @@ def _means(belief: Sequence[float]) -> list[float]:
 
 
 @lru_cache(maxsize=256)
-def _likelihood(hits: int, misses: int) -> Sequence[float]:
+def _likelihood(hits: float, misses: float) -> Sequence[float]:
     """Of so many accepted and rejected tokens, at each rate."""
     return [rate**hits * (1 - rate) ** misses for rate in _RATES]
 
@@ -269,13 +263,9 @@ def _likelihood(hits: int, misses: int) -> Sequence[float]:
 def _around(rate: float | None) -> list[float]:
     """Belief for an expected rate; uniform for None."""
     hits, misses = (0.0, 0.0) if rate is None else (_STRENGTH * rate, _STRENGTH * (1 - rate))
-    return _normalised([each**hits * (1 - each) ** misses for each in _RATES])
+    return _normalised(_likelihood(hits, misses))
 
 
 def _normalised(weights: Sequence[float]) -> list[float]:
     total = sum(weights)
     return [weight / total for weight in weights]
-
-
-def _mixed(one: Sequence[float], other: Sequence[float], share: float) -> list[float]:
-    return [a + share * (b - a) for a, b in zip(one, other, strict=True)]

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import Budget, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
-from specchat.engine.decoding.gamma.budget import Budget
 from specchat.engine.decoding.gamma.cost_model import CostModel, RoundCosts
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.tree import LONGEST, Tree
@@ -70,18 +69,18 @@ class GammaController:
 
     def budget(self, acceptance: AcceptanceModel, rows: int, growing: int = 1) -> Budget:
         """Prices for a row's growing draft, in tokens, where `growing` rows of the batch grow one."""
-        if (acceptance, growing) not in self._budgets:
-            self._budgets[acceptance, growing] = self._budget(acceptance, rows, growing)
-        return self._budgets[acceptance, growing]
-
-    def _budget(self, acceptance: AcceptanceModel, rows: int, growing: int) -> Budget:
+        known = self._budgets.get((acceptance, growing))
+        if known is not None:
+            return known
         costs = self._costs.of_batch(rows)
         sharing, tokens = (growing, growing) if costs.ragged else (rows, 1)
         price = max(1.0, self._speed) * rows / sharing
         if growing not in self._prices:
             self._prices[growing] = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
         step = costs.drafting(acceptance.drafter, 2) - costs.drafting(acceptance.drafter, 1)
-        return Budget(self._prices[growing], price * step, acceptance.rates, again=acceptance.again)
+        budget = Budget(self._prices[growing], price * step, acceptance.rates, again=acceptance.again)
+        self._budgets[acceptance, growing] = budget
+        return budget
 
     def choose(self, acceptances: Sequence[AcceptanceModel], rooms: Sequence[int], rows: int) -> list[int]:
         """γ to draft for, per row; 0 for no draft.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile
+from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.decoding.gamma.acceptance_model import Experience
 from specchat.engine.files import make_folder, replacing
 

@@ -14,11 +14,10 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import LATER_RATE, DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import LATER_RATE, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
@@ -29,7 +28,6 @@ from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.text_memory import TextMemory
-from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
 
 _BUCKETS = range(2 * BRANCHES)
@@ -166,24 +164,21 @@ class HeadDrafter(Drafter):
     (Leviathan et al. 2023, Appendix A.1 asks nothing of q but that the draft was drawn from it).
 
     Args:
-        head: on the target's device, in its dtype.
-        vocabulary: [V'], int64, the tokens that the head can draft.
-        target: whose hidden states it reads; its taps are the head's.
-        branches: whether to offer several tokens for a position; else drafts are chains.
+        loaded: the head, and the V' tokens that it can draft.
+        target: whose hidden states it reads; its taps are the head's. Where it verifies no trees drafts are chains.
     """
 
     name = "head"
 
-    def __init__(
-        self, head: DraftHead | LayeredHead, vocabulary: Tensor, target: Backend, *, branches: bool = True
-    ) -> None:
-        self._branches = branches
+    def __init__(self, loaded: LoadedHead, target: Backend) -> None:
+        head, vocabulary = loaded.head, loaded.vocabulary
+        self._branches = target.capabilities.trees
         self._device = target.device
         own = head.layer_of if isinstance(head, LayeredHead) else partial(_layer_of, head)
         self._layer, self.score_bytes = own(vocabulary, target)
         self._packed = self._layer if isinstance(self._layer, PackedLayer) else None
         self._support = Support.of(vocabulary, target.vocabulary)
-        self.supports = (self._support,) if branches else ()
+        self.supports = (self._support,) if self._branches else ()
         self._memory = HeadMemory(self._layer, target.cache.slots)
         self._graphs = target.graphs(MOST_SHAPES)
         self._steps = HeadSteps(self._layer, self._support, self._graphs)
@@ -234,20 +229,17 @@ class HeadDrafter(Drafter):
         self._memory.release(row)
 
     def propose(
-        self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Sequence[Budget | None] = ()
-    ) -> Draft:
-        """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly."""
-        return self.propose_after_texts(rows, gammas, budgets)
-
-    def propose_after_texts(
         self,
         rows: Sequence[SequenceState],
         gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),
+        budgets: Budgets = (),
         texts: Sequence[TextMemory] = (),
         rules: TextRules | None = None,
     ) -> Draft:
-        """`propose`, but first from the texts of the rows, if given; then all rows grow."""
+        """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly.
+
+        With `texts` of the rows, which `rules` are for, first from these; then all rows grow.
+        """
         if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
             return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
         nothing = [None] * len(rows)
@@ -273,8 +265,7 @@ class HeadDrafter(Drafter):
             return self._packed.grow(asked, begins, self._support, self._memory.has_read, rules)
         trees = [tree or chain(each.gamma) for each in asked]
         longest = max(trees, key=len)
-        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(longest))
-        tokens, q = self._steps.draft(rows, begins, longest, u, branches=tree is not None)
+        tokens, q = self._steps.draft(rows, begins, longest, branches=tree is not None)
         return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
 
     def grows(self, row: SequenceState) -> bool:
@@ -283,9 +274,8 @@ class HeadDrafter(Drafter):
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """What a row is offered; None for a chain: where it is long, or the row's acceptance is special."""
-        if not (self._branches and may_branch(row) and 0 < gamma <= LONGEST):
-            return None
-        return tree_of(gamma)
+        branches = self._branches and may_branch(row) and 0 < gamma <= LONGEST
+        return tree_of(gamma) if branches else None
 
 
 @lru_cache
@@ -306,5 +296,4 @@ def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[Hea
 
 def build(context: BuildContext, name: str) -> HeadDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    loaded, target = context.parts["head"], context.target
-    return HeadDrafter(loaded.head, loaded.vocabulary, target, branches=target.capabilities.trees)
+    return HeadDrafter(context.parts["head"], context.target)

@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 from specchat.engine.models.packed.quantize import METHODS
 
 CARD, WEIGHTS = "head.json", "head.safetensors"
@@ -68,7 +67,7 @@ class HeadCard:
     norms: str = ""
     """Of the target (`engine.models.load.norms_fingerprint`); empty if it is unknown."""
 
-    def fits(self, target: LoadedModel | PackedModel) -> bool:
+    def fits(self, target: Model) -> bool:
         """Whether the target is the model that the head was trained for, or has other quantised codes of it."""
         return self.fingerprint == target.fingerprint or (self.norms != "" and self.norms == target.norms)
 
@@ -92,11 +91,6 @@ class LoadedHead:
         return self.head.taps
 
 
-def is_head(folder: Path) -> bool:
-    """Whether a folder holds a draft head."""
-    return (folder / CARD).is_file()
-
-
 def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard) -> None:
     """Write a head; the card comes last, so that a folder with a card is complete.
 
@@ -109,11 +103,15 @@ def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard)
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    weights = {
-        name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in head.state_dict().items()
-    }
-    tensors = {**weights, _VOCABULARY: vocabulary.int().cpu()}
+    tensors = {**stored_weights(head), _VOCABULARY: vocabulary.int().cpu()}
     write_folder(folder, "the draft head", WEIGHTS, tensors, CARD, {"format": _FORMAT, **asdict(card)})
+
+
+def stored_weights(network: nn.Module) -> dict[str, Tensor]:
+    """The weights of a network by name, as they are saved: in bfloat16."""
+    return {
+        name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in network.state_dict().items()
+    }
 
 
 def write_folder(
@@ -157,18 +155,17 @@ def read_card(folder: Path) -> HeadCard:
         raise EngineError(f"{folder} is not a draft head ({CARD}: {error}): make one with specchat distill") from None
 
 
-def find_head(folders: Sequence[Path], target: LoadedModel | PackedModel) -> Path | None:
+def find_head(folders: Sequence[Path], target: Model) -> Path | None:
     """The head for this target among the subfolders of `folders`, else for other codes of it; not a broken one."""
-    heads = [entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir()) if is_head(entry)]
     fitting = list[tuple[bool, Path]]()
-    for head in heads:
-        with suppress(EngineError):
+    for head in (entry for folder in folders if folder.is_dir() for entry in sorted(folder.iterdir())):
+        with suppress(EngineError):  # it is none, or broken
             if (card := read_card(head)).fits(target):
                 fitting.append((card.fingerprint != target.fingerprint, head))
     return min(fitting, key=lambda each: each[0], default=(False, None))[1]
 
 
-def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+def load_head(folder: Path, target: Model) -> LoadedHead:
     """Load a head for a target.
 
     Raises:
@@ -185,7 +182,7 @@ def load_head(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
     return LoadedHead(head, vocabulary.to(target.device), f"head for {card.target}", size, notice)
 
 
-def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard, DraftHead, Tensor]:
+def read_head(folder: Path, target: Model) -> tuple[HeadCard, DraftHead, Tensor]:
     """A head as it is stored: its card, its network on the CPU, and its vocabulary [V'], int64.
 
     Raises:
@@ -212,7 +209,7 @@ def read_head(folder: Path, target: LoadedModel | PackedModel) -> tuple[HeadCard
     return card, head, vocabulary.long()
 
 
-def _check(card: HeadCard, vocabulary: Tensor, target: LoadedModel | PackedModel) -> None:
+def _check(card: HeadCard, vocabulary: Tensor, target: Model) -> None:
     """What a head with weights of the right shapes can still get wrong.
 
     Raises:

@@ -21,8 +21,7 @@ from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear
 from specchat.engine.models.prepacked_linear import pack, prepacked_linear
 from specchat.engine.request import MAX_GAMMA
@@ -199,7 +198,7 @@ class LayeredHead(nn.Module):
         raise NotImplementedError
 
 
-def pack_head(head: nn.Module, target: LoadedModel | PackedModel, codes: str = "q8") -> int:
+def pack_head(head: nn.Module, target: Model, codes: str = "q8") -> int:
     """Put the head on its target's device in its dtype, the linear layers in the layout that is fastest.
 
     Args:

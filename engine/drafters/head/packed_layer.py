@@ -17,7 +17,7 @@ from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill, fill_for_head

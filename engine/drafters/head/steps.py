@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from specchat.engine.decoding.proposal import Support
@@ -17,6 +17,7 @@ from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
+from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import draw_different, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
 from specchat.engine.sequence.sequence import SequenceState
@@ -60,13 +61,7 @@ class HeadSteps:
 
     @torch.inference_mode()
     def draft(
-        self,
-        rows: Sequence[SequenceState],
-        begins: Sequence[int],
-        tree: Tree,
-        u: NDArray[np.float64],
-        *,
-        branches: bool,
+        self, rows: Sequence[SequenceState], begins: Sequence[int], tree: Tree, *, branches: bool
     ) -> tuple[Tensor, Tensor | None]:
         """The same tree for all rows: read what is new, then a draft step for each level of the tree.
 
@@ -74,7 +69,6 @@ class HeadSteps:
             rows: B; where there are branches, all of them draw tokens or none does.
             begins: [B], the first place that the head has to read of each.
             tree: of K tokens.
-            u: [B, K], uniforms.
             branches: whether the tree may have some; else it is a chain.
 
         Returns:
@@ -90,6 +84,7 @@ class HeadSteps:
             if not branches:
                 padded = chain(next(length for length in self._chains if length >= len(tree)))
         slots, ends, longest = self._rows(rows)
+        u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, len(tree))
         numbers: dict[str, ArrayLike] = {"slots": slots, "ends": ends, "settings": setting_numbers(sampling), "u": u}
         if flags.any_xtc:
             numbers["xtc"] = xtc.thresholds(rows, [range(padded.depth)] * len(rows), padded.depth)
@@ -139,12 +134,7 @@ class HeadSteps:
 
         return ("read", rows, width), run, signature
 
-    def _drafting(
-        self,
-        shape: tuple[int, Tree, SamplingFlags],
-        state: Tensor,
-        longest: int,
-    ) -> Step:
+    def _drafting(self, shape: tuple[int, Tree, SamplingFlags], state: Tensor, longest: int) -> Step:
         """Drafting for a number of rows, with a tree and sampling flags."""
         rows, tree, flags = shape
         levels, vocabulary = levels_of(tree, self._graphs.device), self._support.tokens
@@ -166,18 +156,12 @@ class HeadSteps:
                     q[:, level.tokens] = drawn_from = standardise(logits, settings.at(each_row + depth))
                     places = draw_different(drawn_from, u[:, level.draws])
                 tokens[:, level.children - 1] = vocabulary[places.flatten(1)[:, level.offered]]
-            if q is None:
-                return [tokens]
-            return [tokens, q]
+            return [tokens] if q is None else [tokens, q]
 
         def signature() -> Signature:
             size = (rows, 1, state.shape[-1])
             reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows, len(tree))}
             reals |= {"xtc": (rows, tree.depth)} if flags.any_xtc else {}
-            return Signature(
-                {"slots": (rows,), "ends": (rows,)},
-                reals,
-                {"state": (size, state.dtype)},
-            )
+            return Signature({"slots": (rows,), "ends": (rows,)}, reals, {"state": (size, state.dtype)})
 
         return shape, run, signature

@@ -72,7 +72,8 @@ class TorchLayer(HeadLayer):
         distance = places[:, None, :, None] - seen[:, None, None]
         # What is no place looks at anything: a look at nothing gives no number.
         mask = ((distance >= 0) & (distance < self.window)) | ~there[:, None, :, None]
-        return self._layer(slots, columns, columns, states, self._embed(tokens), seen, mask)[:, -1:]
+        stream = self._head.enter(states, self._embed(tokens))
+        return self._run(stream, columns, (slots[:, None], columns, seen), mask)[:, -1:]
 
     def follow(self, rows: Rows, level: Level, outcome: Tensor, tokens: Tensor) -> Tensor:
         """Run the layer on drafted tokens."""
@@ -89,47 +90,32 @@ class TorchLayer(HeadLayer):
             seen,
             self.window,
         )
-        state, embedded = self._head.again(outcome), self._embed(tokens)
-        return self._layer(slots, columns, first[:, None] + depths, state, embedded, seen, mask)
+        stream = self._head.enter(self._head.again(outcome), self._embed(tokens))
+        return self._run(stream, first[:, None] + depths, (slots[:, None], columns, seen), mask)
 
     def score(self, outcome: Tensor, depth: int) -> Tensor:  # noqa: ARG002 it is the same layer at all of them
         """Logits of the draft vocabulary."""
         return self._scores(outcome)
 
-    def _layer(
-        self,
-        slots: Tensor,
-        columns: Tensor,
-        positions: Tensor,
-        state: Tensor,
-        embedded: Tensor,
-        seen: Tensor,
-        mask: Tensor,
-    ) -> Tensor:
-        """Run the layer on T places: what it scores with [B, T, d], from states and embeddings [B, T, d].
+    def _run(self, stream: Tensor, positions: Tensor, places: tuple[Tensor, Tensor, Tensor], mask: Tensor) -> Tensor:
+        """Run the layer on T places: what it scores with [B, T, d].
 
         Args:
-            slots: [B].
-            columns: [B, T], where keys and values of these places are kept.
-            positions: [B, T], what they are turned by.
-            state: [B, T, d].
-            embedded: [B, T, d].
-            seen: [B, S], columns that keys and values are taken from.
-            mask: [B, 1, T, S], bool, which of them.
+            stream: [B, T, n], its input.
+            positions: [B, T], what queries and keys are turned by.
+            places: slots [B, 1], columns to write [B, T], and columns that are seen [B, S].
+            mask: [B, 1, T, S], bool, which of these each place sees.
         """
-        places = slots[:, None], columns, seen.clamp(max=self.states.shape[1] - 1)
-        rotation = self._cosine[positions], self._sine[positions]
-        return self._run(self._head.enter(state, embedded), rotation, places, mask)
-
-    def _run(
-        self, stream: Tensor, rotation: tuple[Tensor, Tensor], places: tuple[Tensor, Tensor, Tensor], mask: Tensor
-    ) -> Tensor:
-        """Output [B, T, d] of the layer for its input; cosine and sine are [B, T, head size]."""
-        query, key, value = self._head.read(stream, (rotation[0][:, None], rotation[1][:, None]))
+        cosine, sine = self._turns(positions)
+        query, key, value = self._head.read(stream, (cosine[:, None], sine[:, None]))
         keys, values = self.stored(places, key, value)
         attended = functional.scaled_dot_product_attention(query, keys, values, mask, enable_gqa=True)
         scored: Tensor = self._head.finish(stream, attended)
         return scored
+
+    def _turns(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine [B, T, head size] at positions [B, T]."""
+        return self._cosine[positions], self._sine[positions]
 
     def stored(self, places: tuple[Tensor, Tensor, Tensor], key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values [B, G, T, D]; return all that the pass sees [B, G, S, D].
@@ -140,6 +126,7 @@ class TorchLayer(HeadLayer):
             value: of the pass.
         """
         own, columns, seen = places
+        seen = seen.clamp(max=self.states.shape[1] - 1)
         self._keys[own, columns] = key.transpose(1, 2)
         self._values[own, columns] = value.transpose(1, 2)
         keys, values = (stored[own, seen].transpose(1, 2) for stored in (self._keys, self._values))

@@ -26,13 +26,13 @@ from specchat.engine.drafters.published.find import CONFIG
 from specchat.engine.drafters.published.load import fill, hidden_size, read_tensors
 from specchat.engine.errors import first_line
 from specchat.engine.models.checkpoint import read_json
-from specchat.engine.models.load import LoadedModel, display_name
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.load import display_name
+from specchat.engine.models.packed.load import Model, PackedModel
 
 _TYPES = ("full_attention", "sliding_attention")
 
 
-def load_assistant(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+def load_assistant(folder: Path, target: Model) -> LoadedHead:
     """Load an assistant for its target.
 
     Raises:
@@ -63,7 +63,7 @@ def load_assistant(folder: Path, target: LoadedModel | PackedModel) -> LoadedHea
     return LoadedHead(head, torch.arange(target.vocab_size, device=target.device), display_name(folder), size)
 
 
-def _sharing_layers(target: LoadedModel | PackedModel) -> dict[str, int]:
+def _sharing_layers(target: Model) -> dict[str, int]:
     """The target's last layer of each type with its own keys and values."""
     if isinstance(target, PackedModel):
         described = target.described

@@ -72,9 +72,7 @@ def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None
     progress("fetch", f"Looking up {hub_id} on the hub", None)
     files = hub_files(hub_id)
     weights = next((name for name in WEIGHTS if name in files), None)
-    if CONFIG not in files or weights is None:
-        return None
-    if not _holds_head(read_json(hub_file(hub_id, CONFIG)), files):
+    if CONFIG not in files or weights is None or not _holds_head(read_json(hub_file(hub_id, CONFIG)), files):
         return None
     name = hub_folder(hub_id)
     with store.building(name, progress) as work:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,8 +19,8 @@ from specchat.engine.drafters.published.eagle import EagleHead, EagleShape, unfi
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA, WEIGHTS, weights_of
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.checkpoint import read_json
-from specchat.engine.models.load import LoadedModel, display_name
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.load import display_name
+from specchat.engine.models.packed.load import Model, PackedModel
 
 TARGET, FINGERPRINT = "base_model_name_or_path", "target_fingerprint"
 """Keys of config.json: the target's name, as Medusa's authors state it, and ours, which tells its weights apart."""
@@ -32,22 +32,22 @@ _ROTARIES = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings that do not depend on the length of the text."""
 
 
-def load_published(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+def load_published(folder: Path, target: Model) -> LoadedHead:
     """Load a published head for a target.
 
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
     if read_json(folder / CONFIG).get("model_type") == "gemma4_assistant":
-        return cast(
-            "LoadedHead", import_module("specchat.engine.drafters.published.assistant").load_assistant(folder, target)
-        )
+        assistant = import_module("specchat.engine.drafters.published.assistant")  # which imports this module
+        loaded: LoadedHead = assistant.load_assistant(folder, target)
+        return loaded
     head, vocabulary = read_published(folder, target)
     size = pack_head(head, target)
     return LoadedHead(head, vocabulary.to(target.device), display_name(folder), size)
 
 
-def read_published(folder: Path, target: LoadedModel | PackedModel) -> tuple[LayeredHead, Tensor]:
+def read_published(folder: Path, target: Model) -> tuple[LayeredHead, Tensor]:
     """A published head as it is stored: its network on the CPU, and its vocabulary [V'], int64.
 
     Raises:
@@ -97,9 +97,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return content
 
 
-def _shape_for(
-    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: LoadedModel | PackedModel
-) -> EagleShape:
+def _shape_for(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: Model) -> EagleShape:
     """The shape of an EAGLE head that was made for a target of these sizes."""
     try:
         shape = EagleShape(folder, config, tuple(tensors))
@@ -234,7 +232,7 @@ def fill(folder: Path, head: LayeredHead, tensors: Mapping[str, Tensor], publish
     head.load_state_dict({wanted[name][0]: tensor for name, tensor in tensors.items()}, assign=True)
 
 
-def hidden_size(target: LoadedModel | PackedModel) -> int:
+def hidden_size(target: Model) -> int:
     """The target's hidden size."""
     if isinstance(target, PackedModel):
         return target.shape.hidden

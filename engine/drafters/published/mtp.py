@@ -27,8 +27,7 @@ from specchat.engine.drafters.published.load import fill
 from specchat.engine.errors import EngineError
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
-from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model
 
 _LAYER = "layers.0."
 _MOST_TOKENS = 32_768
@@ -36,7 +35,7 @@ _MOST_TOKENS = 32_768
 _EXPERT = re.compile(r"(.*experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
-def load_mtp(folder: Path, target: LoadedModel | PackedModel) -> LoadedHead:
+def load_mtp(folder: Path, target: Model) -> LoadedHead:
     """Load the layer of a model folder for the model itself.
 
     Raises:
@@ -146,13 +145,7 @@ class MtpHead(LayeredHead):
 class _BlockLayer(TorchLayer):
     """Passes over a layer of modelling code, which attends by itself."""
 
-    def _run(
-        self,
-        stream: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        places: tuple[Tensor, Tensor, Tensor],
-        mask: Tensor,
-    ) -> Tensor:
+    def _run(self, stream: Tensor, positions: Tensor, places: tuple[Tensor, Tensor, Tensor], mask: Tensor) -> Tensor:
         heads = self._head.config.num_attention_heads // self._head.config.num_key_value_heads
 
         def update(key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -160,7 +153,7 @@ class _BlockLayer(TorchLayer):
 
         out = self._head.block(
             stream,
-            position_embeddings=rotation,
+            position_embeddings=self._turns(positions),
             attention_mask=mask.repeat(1, 1, heads, 1),
             **{cache_argument(self._head.block.forward): SimpleNamespace(update=update)},
         )

@@ -170,6 +170,10 @@ class PackedModel:
         )
 
 
+Model = LoadedModel | PackedModel
+"""A model with weights of torch, or with packed ones."""
+
+
 def load_packed(folder: Path, progress: Progress, stage: str = "target") -> PackedModel:
     """Load a packed model, or return the loaded one while it is in use.
 

@@ -20,12 +20,11 @@ from torch.utils.benchmark import Timer
 from specchat.engine.device.device import available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.models.load import held
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.round import Round
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.runner import NONE, Variant, metrics_of
 from specchat.engine.worker.assembly import Assembly
-from specchat.engine.worker.obtain import Model
 
 COPIED = {"cpu": 256 << 20, "cuda": 1 << 30}
 """Bytes of the block that is copied to measure the bandwidth: far larger than the processor's caches."""

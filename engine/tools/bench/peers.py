@@ -14,6 +14,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.packed.find import gguf_file
+from specchat.engine.models.packed.load import Model
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
@@ -21,7 +22,7 @@ from specchat.engine.tools.bench.figures import Pace
 from specchat.engine.tools.bench.llama_server import LlamaServer, describe, load_library
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.worker.assembly import Assembly
-from specchat.engine.worker.obtain import Model, make_runner
+from specchat.engine.worker.obtain import make_runner
 
 PEERS = ("loop", "transformers", "llama.cpp")
 _SEED = 1

@@ -20,7 +20,7 @@ from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.models.disk import require_space
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
@@ -42,7 +42,7 @@ from specchat.engine.tools.distill.work_folder import (
 )
 from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
-from specchat.engine.worker.obtain import Model, make_runner, obtain_model
+from specchat.engine.worker.obtain import make_runner, obtain_model
 
 KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
 """Trained kinds of drafts."""

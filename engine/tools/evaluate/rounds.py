@@ -21,8 +21,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import run_rounds
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from specchat.engine.decoding.backend import Capabilities
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.outcome import Outcome

@@ -9,7 +9,7 @@ from specchat.engine import Engine, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps

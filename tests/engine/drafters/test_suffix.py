@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget
 from specchat.engine.drafters import suffix
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter

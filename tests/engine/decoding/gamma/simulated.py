@@ -12,7 +12,7 @@ from operator import mul
 
 import numpy as np
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel

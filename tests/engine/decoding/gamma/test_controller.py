@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine import EngineConfig
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences

@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from specchat.engine.decoding.drafter_profile import DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.request import MAX_GAMMA
 from tests.engine.decoding.gamma.simulated import (

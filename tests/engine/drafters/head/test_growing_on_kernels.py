@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specchat.engine import MAX_GAMMA, Request, Sampling
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow

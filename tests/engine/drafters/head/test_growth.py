@@ -6,10 +6,9 @@ import torch
 
 from specchat.engine import Request, Sampling
 from specchat.engine.decoding.acceptance import Drafted, accept
-from specchat.engine.decoding.gamma.budget import Budget
+from specchat.engine.decoding.drafter import Budget
 from specchat.engine.decoding.proposal import Draft, Support
-from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows

@@ -11,7 +11,7 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.proposal import Support
 from specchat.engine.decoding.tree import chain
-from specchat.engine.decoding.tree_part import TreePlace
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import HeadLayer
