@@ -14,6 +14,7 @@ SCREENS = {
     "inspector": ("f6",), "help": ("f1",), "figures": ("f6", "d"), "theory": ("f6", "h"), "controls": ("f9",),
     "drafts": ("f6", "c"), "models": ("ctrl+backslash",), "messages": ("ctrl+e",), "context": ("alt+c",),
 }  # fmt: skip
+OF_EVERY_DAY = ("inspector", "theory", "controls")
 THEMES = [themes.LIGHT.name, *BUILTIN_THEMES]
 
 
@@ -36,7 +37,10 @@ def colours(part: Any) -> tuple[Any, ...]:
     return (part.style.color, part.style.bgcolor) if part.style else ()
 
 
-@pytest.mark.parametrize("name", [*KEYS, *SCREENS])
+@pytest.mark.parametrize(
+    "name",
+    [*KEYS, *(name if name in OF_EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in SCREENS)],
+)
 async def test_every_part_of_a_screen_has_the_new_colours(tmp_path: Path, name: str) -> None:
     await check(tmp_path, themes.LIGHT.name, (KEYS | SCREENS)[name])
 

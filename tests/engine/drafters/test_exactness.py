@@ -189,7 +189,11 @@ def test_rows_of_a_batch_draft_from_their_texts_and_by_the_head_in_one_round(tmp
     assert {"head", "suffix"} in drafted.values()
 
 
-@pytest.mark.parametrize("drawn", [False, True], ids=["the likeliest drafts", "drawn drafts"])
+@pytest.mark.parametrize(
+    "drawn",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["the likeliest drafts", "drawn drafts"],
+)
 def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup, drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy, sampled and filtered rows, next to chains, which penalties, lenience or a long γ require."""
     if drawn:

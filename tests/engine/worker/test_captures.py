@@ -193,7 +193,7 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
 
 @pytest.mark.parametrize(
     ("drafter", "exact"),
-    [("none", True), *(pytest.param(drafter, False, marks=pytest.mark.slow) for drafter in ("model", "head"))],
+    [pytest.param(*each, marks=pytest.mark.slow) for each in (("none", True), ("model", False), ("head", False))],
 )
 def test_captures_do_not_change_what_running_rows_have(
     drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,7 @@ def library() -> ModuleType:
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.slow
 def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -> None:
     plain, lookup = (LlamaCppPeer(None, gguf, _model(), 64, 2, gamma) for gamma in (0, 3))
     prompts = (Prompt(ids=(5, 80, 33, 120, 7, 9)),) * 2
@@ -102,6 +103,7 @@ def test_llama_cpp_beside_the_engine(
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.slow
 def test_llama_cpp_refuses_what_it_cannot_run(
     tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
