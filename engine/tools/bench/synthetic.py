@@ -51,7 +51,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def parse_shapes(text: str) -> list[str]:
-    """Parse `TARGET/DRAFT`, or `TARGET` alone, into the names of the target and of the draft if there is one.
+    """Parse `TARGET/DRAFT`, or `TARGET` alone, into the names of the target and of the draft, if any.
 
     Raises:
         EngineError: a name is unknown, or the two do not share a vocabulary.
