@@ -32,12 +32,12 @@ class FuseProducts(CustomGraphPass):
                 _fuse_residual(graph, node)
 
     def uuid(self) -> Any:
-        """What tells compiled code of other versions apart."""
+        """Key of this version of the pass in the cache of compiled code."""
         return get_hash_for_files((__file__,))
 
 
 def _fuse_gate(graph: Graph, node: Any) -> None:
-    """Replace silu(gate) · up, which are the halves of a product and nothing else reads."""
+    """Replace silu(gate) · up, where gate and up are the halves of a product that nothing else reads."""
     gated, up = node.args
     if not (_read_once(gated) and gated.target is functional.silu and _read_once(up)):
         return

@@ -62,7 +62,7 @@ class BlockPool:
         self.states: States | None = None
         """Of the target's recurrent layers."""
         self.all_states: list[States] = []
-        """Also those of draft models, which may know less of a text."""
+        """Of the recurrent layers of all models; those of draft models may know less of a text."""
         self._users = [1] * self.blocks
         self._free: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(slots)]
