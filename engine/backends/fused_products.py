@@ -49,7 +49,7 @@ def _fuse_gate(graph: Graph, node: Any) -> None:
         return
     product, sizes = halves.args
     if _is_product(product) and isinstance(sizes, list) and len(sizes) == 2 and sizes[0] == sizes[1]:
-        _replace(graph, node, product, None, gated=True)
+        _replace(graph, [node, gated, up, gate, halves, product], None)
 
 
 def _fuse_residual(graph: Graph, node: Any) -> None:
@@ -58,7 +58,7 @@ def _fuse_residual(graph: Graph, node: Any) -> None:
         if _is_product(product) and isinstance(other, Node):
             like, added = product.meta["example_value"], other.meta.get("example_value")
             if isinstance(added, Tensor) and added.shape == like.shape and added.dtype == like.dtype:
-                return _replace(graph, node, product, other, gated=False)
+                return _replace(graph, [node, product], other)
     return None
 
 
@@ -71,9 +71,13 @@ def _is_product(node: Any) -> bool:
     return _read_once(node) and node.target is _MULTIPLY and len(node.args) == 3
 
 
-def _replace(graph: Graph, node: Any, product: Any, addend: Any, *, gated: bool) -> None:
+def _replace(graph: Graph, nodes: list[Any], addend: Any) -> None:
+    """Replace nodes, which read each other only, from the result to the product; more than these are a gate."""
+    node, product = nodes[0], nodes[-1]
     with graph.inserting_before(node):
-        fused = graph.call_function(_MULTIPLY, (*product.args, addend, gated))
+        fused = graph.call_function(_MULTIPLY, (*product.args, addend, len(nodes) > 2))
     fused.meta = {**node.meta}
     node.replace_all_uses_with(fused)
-    graph.eliminate_dead_code()
+    # Nothing else may go: a method that works in place has a result that nothing reads.
+    for each in nodes:
+        graph.erase_node(each)

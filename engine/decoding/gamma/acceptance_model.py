@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from operator import mul
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import LONGEST, Tree
@@ -73,6 +73,8 @@ class Experience:
         """Index of the method of every bucket, in ascending order."""
         self._counts = [(_TRUST, _TRUST)] * len(self.methods)
         """Accepted and expected tokens, by method."""
+        self.factors = [1.0] * len(self.methods)
+        """Accepted / expected tokens of each method, at most 1: each bucket by itself is tested rarely."""
         self.gain: dict[int, float] = {}
         """Of growing drafts, by batch size: average of the tokens expected to be accepted minus the price of the draft.
         What is accepted would vary so much that a few misses end drafts that pay."""
@@ -97,6 +99,7 @@ class Experience:
         if priors.keys() != self._first.keys() or not valid:
             raise ValueError("not an experience with these buckets")
         self.priors, self._tests, self.gain, self._counts = priors, tests, gain, counts
+        self.factors = _ratios(counts)
 
     def learn(self, bucket: int, belief: Sequence[float]) -> None:
         """Move a bucket's prior towards the belief of a row that has just been updated."""
@@ -107,11 +110,6 @@ class Experience:
             prior + weight * (new + _UNLEARNED * (old - new) - prior)
             for prior, new, old in zip(self.priors[bucket], belief, self._first[bucket], strict=True)
         ]
-
-    @property
-    def factors(self) -> list[float]:
-        """Accepted / expected tokens of each method, at most 1: each bucket by itself is tested rarely."""
-        return [min(1.0, accepted / expected) for accepted, expected in self._counts]
 
     def calibrate(self, bucket: int, accepted: int, expected: float) -> None:
         """Learn how many tested tokens of a draft were accepted, and how many were expected to be.
@@ -125,6 +123,17 @@ class Experience:
             method = self.method_of[bucket]
             old_accepted, old_expected = self._counts[method]
             self._counts[method] = (_fading(old_accepted) + accepted, _fading(old_expected) + expected)
+            self.factors = _ratios(self._counts)
+
+
+class _Rates(NamedTuple):
+    """Acceptance rates of one request."""
+
+    factors: list[float]
+    """Those of the experience that they were computed with."""
+    rates: dict[int, float]
+    again: dict[int, float]
+    surest: float
 
 
 class AcceptanceModel:
@@ -147,34 +156,34 @@ class AcceptanceModel:
         """By bucket, E[αⁿ] as far as asked for, at least up to n = 2."""
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
-        self._rates: tuple[list[float], dict[int, float], dict[int, float]] | None = None
-        """`rates` and `again` for unchanged beliefs, after the factors that they were computed with."""
+        self._known: _Rates | None = None
+        """For unchanged beliefs."""
 
     @property
     def surest(self) -> float:
         """The highest of the rates of the last method."""
-        first = self.experience.methods[-1]
-        return max(rate for bucket, rate in self.rates.items() if bucket >= first)
+        return self._all_rates().surest
 
     @property
     def rates(self) -> dict[int, float]:
         """By bucket, the probability that a token is accepted if its parent was."""
-        return self._with_factors()[0]
+        return self._all_rates().rates
 
     @property
     def again(self) -> dict[int, float]:
         """The same after a token of the same bucket: they share one unknown rate."""
-        return self._with_factors()[1]
+        return self._all_rates().again
 
-    def _with_factors(self) -> tuple[dict[int, float], dict[int, float]]:
+    def _all_rates(self) -> _Rates:
         self._fade()
         factors = self.experience.factors
-        if self._rates is None or factors != self._rates[0]:
+        if self._known is None or factors != self._known.factors:
             means = [(b, self._means[b], factors[method]) for b, method in self.experience.method_of.items()]
             rates = {bucket: mean[1] * factor for bucket, mean, factor in means}
             again = {bucket: mean[2] / mean[1] * factor for bucket, mean, factor in means}
-            self._rates = factors, rates, again
-        return self._rates[1:]
+            surest = max(rate for bucket, rate in rates.items() if bucket >= self.experience.methods[-1])
+            self._known = _Rates(factors, rates, again, surest)
+        return self._known
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
         """Probability that each token is accepted, and with it all that it follows.
@@ -235,13 +244,18 @@ class AcceptanceModel:
     def _believe(self, bucket: int, belief: list[float]) -> None:
         self._beliefs[bucket], self._means[bucket] = belief, _means(belief)
         self._offered.clear()
-        self._rates = None
+        self._known = None
 
     def _mean_power(self, bucket: int, n: int) -> float:
         means = self._means[bucket]
         while len(means) <= n:
             means.append(sum(map(mul, self._beliefs[bucket], _POWERS[len(means)])))
         return means[n]
+
+
+def _ratios(counts: Sequence[tuple[float, float]]) -> list[float]:
+    """Accepted / expected tokens, at most 1."""
+    return [min(1.0, accepted / expected) for accepted, expected in counts]
 
 
 def _fading(count: float) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import Gemma3ForCausalLM, LlamaForCausalLM
+from transformers import Gemma3ForCausalLM, GptOssForCausalLM, LlamaForCausalLM
 
 from specchat.engine.backends import token_product
 from specchat.engine.backends.fused_products import FuseProducts
@@ -21,6 +21,7 @@ SHAPES = [(40, 600), (3072, 2048), (100, 14336), (7, 48), (33, 8000)]
 SIZES = {
     "vocab_size": 260, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
 }  # fmt: skip
 
 
@@ -106,16 +107,20 @@ PLAIN = (False, False)
     [
         (LlamaForCausalLM, [PLAIN, (True, False), (False, True), (True, False)]),
         (Gemma3ForCausalLM, [PLAIN] * 4),  # its gate is a GELU, and norms come before its residuals
+        (GptOssForCausalLM, [PLAIN, (True, False)]),  # its experts add their biases in place
     ],
 )
 @torch.inference_mode()
 def test_gate_and_residuals_of_a_compiled_layer_are_part_of_its_products(kind: Any, products: list[Any]) -> None:
     torch.manual_seed(0)
     network = kind(kind.config_class(**SIZES)).eval().requires_grad_(False)
+    for name, each in network.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(each)
     join_layers(network)
     assert use_token_kernel(network) is None
     layer, state = network.base_model.layers[0], torch.randn(1, 1, 32)
-    rotary = (torch.randn(1, 1, 8), torch.randn(1, 1, 8))
+    rotary = torch.randn(2, 1, 1, 4 if kind is GptOssForCausalLM else 8).unbind()
     found = []
 
     def rewritten(module: torch.fx.GraphModule, _: Any) -> Any:
