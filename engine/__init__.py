@@ -30,7 +30,7 @@ from specchat.engine.events import (
     Thinking,
     Totals,
 )
-from specchat.engine.files import FILE_MODE, create_text, make_folder, make_private, replacing
+from specchat.engine.files import FILE_MODE, create_text, local_path, make_folder, make_private, replacing
 from specchat.engine.kernels.cores import SpareCore, spare_core, usable_cores
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.lanes.order import CLOCKS, Order

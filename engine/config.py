@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import local_path
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 SHIPPED_HEADS = ASSETS / "heads"
@@ -110,6 +111,6 @@ class EngineConfig:
     @property
     def drafts(self) -> tuple[str, ...]:
         """Names of the drafts; an existing path is a single one, even if it contains commas."""
-        if not self.draft or Path(self.draft).expanduser().exists():
+        if not self.draft or local_path(self.draft):
             return (self.draft,) if self.draft else ()
         return tuple(name for part in self.draft.split(",") if (name := part.strip())) or (self.draft,)

@@ -1,4 +1,4 @@
-"""Writing files: atomic replacement, and files and folders that only their owner can read."""
+"""Files: paths that a user names, atomic replacement, and files and folders that only their owner can read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 _ABANDONED_S = 3600.0
 """Age at which a partial file counts as left by a killed process; no write takes this long."""
+
+
+def local_path(spec: str) -> Path | None:
+    """The file or folder that `spec` names; None if there is none."""
+    try:
+        path = Path(spec).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):  # the name is too long, or that of an unknown user's folder
+        return None
 
 
 @contextmanager

@@ -111,7 +111,7 @@ class PenaltiesOfRows:
             sampling, texts = row.request.sampling, row.request.sampling.dry_sequence_breakers
             if sampling.dry and texts not in self._breaks:
                 self._breaks[texts] = break_flags(texts, row.text.names(self._vocabulary))
-            known = RowPenalties(sampling, row.tokens, row.prompt_length, self._breaks.get(texts))
+            known = RowPenalties(sampling, row.tokens, row.reply_begin, self._breaks.get(texts))
             self._known[row.slot] = known
         return known
 

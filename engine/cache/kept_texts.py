@@ -98,6 +98,8 @@ class KeptTexts:
                 sound = False
                 file.unlink(missing_ok=True)
                 continue
+            if len(tokens) > self._pool.columns:  # kept with a larger context
+                continue
             if -(-len(tokens) // BLOCK) > self._pool.free:
                 break
             self._fill(slot, tokens, content)

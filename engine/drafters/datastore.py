@@ -102,10 +102,9 @@ class Datastore:
             shared: only from matches of more tokens than these.
             without: keys of texts that are not searched.
         """
-        usable = [_usable(part, without) for part in self._parts]
-        found = [
-            (part.array, part.array.longest_match(text, use)) for part, use in zip(self._parts, usable, strict=True)
-        ]
+        parts = self._parts  # another thread may replace them
+        usable = [_usable(part, without) for part in parts]
+        found = [(part.array, part.array.longest_match(text, use)) for part, use in zip(parts, usable, strict=True)]
         length = max((match.length for _, match in found), default=0)
         if length < max(LEAST, shared + 1):
             return []

@@ -16,6 +16,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.drafters.datastore import Datastore
+from specchat.engine.files import local_path
 from specchat.engine.models.checkpoint import MTP, has_weights, read_json, tensor_names
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import Model
@@ -225,9 +226,9 @@ def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
 
 def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[_Kind, Path] | None:
     """The folder of what `--draft` names, and its kind; None for a draft model."""
-    folder = Path(spec).expanduser()
+    folder = local_path(spec)
     for kind in _KINDS:
-        if (folder / kind.card).is_file():
+        if folder and (folder / kind.card).is_file():
             return kind, folder
     published = import_module(f"{_CORE}.published.find").find_published(spec, store, progress)
     return (_PUBLISHED, published) if published else None

@@ -52,7 +52,7 @@ class LaneScheduler(Scheduler):
 
     def shared(self, row: SequenceState) -> int:
         """The prompt without the reply."""
-        return min(row.cached, row.prompt_length - row.continued - 1)
+        return min(row.cached, row.reply_begin - 1)
 
     def prefill_batch(self, rows: Sequence[SequenceState], *_: object, **__: object) -> list[SequenceState]:
         """The first alone."""

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
-_ROLLBACK_LAYERS = {
-    *("full_attention", "sliding_attention", "chunked_attention", "moe", "mlp"),
-    *("linear_attention", "conv", "hybrid"),  # with recurrent states (`engine.cache.recurrent_states`)
-}
+RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid"}
+"""Layer types with recurrent states (`engine.cache.recurrent_states`)."""
+_ROLLBACK_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "moe", "mlp", *RECURRENT_LAYERS}
 """Layer types whose drafted tokens can be taken back."""
 _MXFP4 = "mxfp4"
 """The only quantisation of safetensors that is read: the published experts of gpt-oss, two weights in a byte."""

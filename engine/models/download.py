@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from specchat.engine.config import EngineConfig
+from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, Preset, hub_folder, is_hub_id
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, fetch_from_hub
 from specchat.engine.models.machine import has_gpu
@@ -71,7 +72,7 @@ def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:
     store = ModelStore(config.models)
     for spec in (config.target, *config.drafts):
         if spec not in PRESETS:
-            if not Path(spec).expanduser().exists() and _is_absent(spec, store):
+            if not local_path(spec) and _is_absent(spec, store):
                 yield spec, partial(download_bytes, spec)
             continue
         preset = PRESETS[spec]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import local_path
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import folder_bytes
@@ -67,7 +68,7 @@ class KnownModel:
     def speed(self, machine: Machine) -> float | None:
         """Expected tokens per second: those whose weights can be read, times what drafts gain; None if unknown."""
         gain = max(1.0, self.tau / _DRAFTED_PASS)
-        return machine.bandwidth / self.token_bytes * gain if self.token_bytes else None
+        return machine.bandwidth / self.token_bytes * gain if self.token_bytes and machine.bandwidth else None
 
 
 def recommended(models: Iterable[KnownModel], machine: Machine) -> str:
@@ -146,10 +147,10 @@ def _installed(
 
 def _used(spec: str, store: ModelStore) -> KnownModel:
     """A model that was used before, by hub id, folder or file."""
-    path = Path(spec).expanduser()
-    if path.is_dir():
+    path = local_path(spec)
+    if path and path.is_dir():
         return KnownModel(spec, path, folder_bytes(path), _weights(path))
-    if path.is_file():
+    if path:
         size = path.stat().st_size
         try:
             folder = store.find(gguf_of(spec, store, ignore_progress).name)

@@ -8,6 +8,7 @@ import shutil
 import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +40,7 @@ class Machine:
     disk: int
     """Free bytes where models are stored."""
     bandwidth: float
-    """Bytes per second that a large copy reads and writes."""
+    """Bytes per second that a large copy reads and writes; 0 if there is no memory to measure it."""
     kernels: bool = True
     """Whether the quantised kernels are built."""
     gpu: bool = False
@@ -76,7 +77,9 @@ def _free_memory() -> int:
     if has_gpu():
         import torch
 
-        return int(torch.cuda.mem_get_info()[0])
+        with suppress(RuntimeError):  # a full GPU has no memory for a context of CUDA
+            return int(torch.cuda.mem_get_info()[0])
+        return 0
     import psutil  # the engine alone can do without
 
     return int(psutil.virtual_memory().available)
@@ -85,8 +88,11 @@ def _free_memory() -> int:
 @functools.cache
 def _bandwidth() -> float:
     """The best of several copies of 64 MB, by all threads of a CPU."""
-    copy = _gpu_copy() if has_gpu() else _cpu_copy()
-    times = timeit.repeat(copy, number=1, repeat=_COPIES + 1)  # the first one maps the pages
+    try:
+        copy = _gpu_copy() if has_gpu() else _cpu_copy()
+        times = timeit.repeat(copy, number=1, repeat=_COPIES + 1)  # the first one maps the pages
+    except RuntimeError:  # the GPU is full
+        return 0.0
     return 2 * _COPIED / min(times)
 
 

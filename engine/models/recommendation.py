@@ -47,7 +47,7 @@ def recommended_sampling(folder: Path) -> Recommendation:
             if type(value) not in ((int,) if name in _WHOLE else (int, float)):
                 raise EngineError("not a number")
             Sampling(**{name: value})
-        except EngineError:
+        except (EngineError, OverflowError):
             invalid.append(f"{name} {json.dumps(value)}")
         else:
             valid[name] = value if name in _WHOLE else float(value)

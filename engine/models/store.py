@@ -23,7 +23,7 @@ from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes
 from specchat.engine.progress import Progress, ignore_progress
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{,199}")
 _ORIGIN_FILE = "specchat.json"
 _UNFINISHED = ".unfinished"
 _LOCKS = ".locks"

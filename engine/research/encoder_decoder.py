@@ -138,7 +138,7 @@ class EncoderDecoderBackend(TensorBackend):
         Raises:
             EngineError: its source is too long.
         """
-        source = row.tokens[: _source_length(row)]
+        source = row.tokens[: row.reply_begin]
         if len(source) > self.context:
             raise EngineError(
                 f"the prompt has {len(source)} tokens and the encoder reads {self.context} at most: shorten it"
@@ -147,7 +147,7 @@ class EncoderDecoderBackend(TensorBackend):
 
     def limit(self, row: SequenceState) -> int:
         """Most tokens of source and reply together."""
-        return _source_length(row) - 1 + self.context
+        return row.reply_begin - 1 + self.context
 
     def _forward(
         self, inputs: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
@@ -271,13 +271,9 @@ class _Penalties(Penalties):
 
     def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
         """Adjustment for these rows in the current round, or for their draft steps; None if no row needs any."""
-        read = [[self._start, *row.tokens[_source_length(row) :]] for row in rows]
+        read = [[self._start, *row.tokens[row.reply_begin :]] for row in rows]
         shown = [replace(row, tokens=t, prompt_length=1 + row.continued) for row, t in zip(rows, read, strict=True)]
         return super().of(shown, drafts=drafts)
-
-
-def _source_length(row: SequenceState) -> int:
-    return row.prompt_length - row.continued
 
 
 def _self_attended(layer: Any, x: Tensor, bias: Tensor, *stores: Callable[[Tensor], Tensor]) -> Tensor:

@@ -150,7 +150,10 @@ def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001
     """
     model, target = context.model, context.target
     if not target.capabilities.trees:
-        raise EngineError("look-ahead embeddings need passes of any shape, which exact mode has not: do without one")
+        raise EngineError(
+            "look-ahead embeddings need passes over trees, which exact mode and recurrent layers do not have: choose "
+            "another draft"
+        )
     if isinstance(model, PackedModel) and model.shape.embedding_scale != 1:
         raise EngineError(
             f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"

@@ -53,10 +53,10 @@ class Penalties:
         settings = [row.request.sampling for row in mine]
         tokens = self._catch_up(mine)
         slots, prompts, lengths, index = self._put(
-            [[row.slot for row in mine], [row.prompt_length for row in mine], [len(row.tokens) for row in mine], which]
+            [[row.slot for row in mine], [row.reply_begin for row in mine], [len(row.tokens) for row in mine], which]
         )
         longest = max(len(row.tokens) for row in mine)
-        shortest = min(row.prompt_length for row in mine) - 1
+        shortest = min(row.reply_begin for row in mine) - 1
         everything = tokens[slots, :longest]
         reply = everything[:, shortest:], prompts - shortest, lengths - shortest
 

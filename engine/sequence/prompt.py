@@ -112,7 +112,9 @@ def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPro
 
     gone = left_out(request, length, given, context)
     kept = without(request.messages, gone)
-    return FittedPrompt(encoded[kept] if kept in encoded else encode(request, tokenizer), tuple(gone))
+    if kept not in encoded:
+        length(kept)
+    return FittedPrompt(encoded[kept], tuple(gone))
 
 
 def check_length(prompt: int, context: int) -> None:

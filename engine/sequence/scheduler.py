@@ -200,7 +200,7 @@ class Scheduler:
         if _PASS_SHARE * saved < chunk:
             for row in later:
                 add(row)
-        return together
+        return [row for row in together if not row.waits]  # `reuse` may have found no blocks
 
 
 def _left(row: SequenceState) -> int:

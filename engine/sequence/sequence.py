@@ -68,6 +68,11 @@ class SequenceState:
         return "greedy" if self.greedy else "sampled" if self.draws else "seeded"
 
     @property
+    def reply_begin(self) -> int:
+        """Place of the first token of the reply, which may be a given one."""
+        return self.prompt_length - self.continued
+
+    @property
     def emitted(self) -> int:
         """Number of reply tokens so far."""
         return len(self.tokens) - self.prompt_length

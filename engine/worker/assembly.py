@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -132,6 +133,17 @@ _RESERVED_CONTEXT = 4096
 _CACHE_SHARE = 0.25
 """Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
+
+
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turn a device that is out of memory into an EngineError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EngineError(OUT_OF_MEMORY) from error
+
+
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
 

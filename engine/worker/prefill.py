@@ -96,4 +96,4 @@ class Prefill:
             self.planner.release(row)
             self.scheduler.suspend(row)
             if self.scheduler.resume(row):
-                start(row, self.target, self.scheduler, self.planner)
+                start(row, self.scheduler, self.planner)

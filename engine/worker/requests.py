@@ -11,15 +11,14 @@ import torch
 
 from specchat.engine.commands import Adjust, Submit
 from specchat.engine.config import EngineConfig
-from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import is_device_error, is_shortage
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
-from specchat.engine.request import AUTO
+from specchat.engine.request import AUTO, Request
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import check_conversation, check_length, encode_reply, fit, stops_of
+from specchat.engine.sequence.prompt import FittedPrompt, check_conversation, check_length, encode_reply, fit, stops_of
 from specchat.engine.sequence.repetition import Repetition
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -56,6 +55,8 @@ class OpenRequests:
     def __post_init__(self) -> None:
         self._seeds = iter(fresh_seed, None) if self.config.seed is None else count(self.config.seed)
         self._thinking = find_markers(self.made.model.tokenizer)
+        self._latest: tuple[Request, FittedPrompt, list[int]] | None = None
+        """The request that was encoded last."""
 
     def enqueue(self, submitted: Submit) -> None:
         """Queue a request; refuse it if the queue is full."""
@@ -84,7 +85,7 @@ class OpenRequests:
         for row in self.scheduler.suspended:
             if not self.scheduler.resume(row):
                 return
-            start(row, self.made.target, self.scheduler, self.planner)
+            start(row, self.scheduler, self.planner)
 
     def with_room(self, rows: Sequence[SequenceState]) -> list[SequenceState]:
         """Those of the rows that have the cache blocks that their next round may write.
@@ -103,9 +104,7 @@ class OpenRequests:
         request, model, target = submitted.request, self.made.model, self.made.target
         drafter = self.planner.named(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
-        given = encode_reply(request, model.tokenizer)
-        check_conversation(request, model.name, conversations=model.start is None)
-        fitted = fit(request, model.tokenizer, len(given), target.context)
+        fitted, given = self._encoded(request)
         prompt = [*fitted.ids, *given]
         now, thinking = self.clock(), self._thinking
         if (place := self.scheduler.place(prompt)) is None:
@@ -137,7 +136,7 @@ class OpenRequests:
             self.scheduler.pool.clear(slot)
             raise
         self.scheduler.admit(row)
-        start(row, target, self.scheduler, self.planner)
+        start(row, self.scheduler, self.planner)
         if row.adaptive and request.sampling.greedy and self.made.rounds_by_width:
             self.notices.tell([UNREPEATABLE.format(dtype=model.format)])
         row.outbox.put(
@@ -154,6 +153,15 @@ class OpenRequests:
             )
         )
         return True
+
+    def _encoded(self, request: Request) -> tuple[FittedPrompt, list[int]]:
+        """A request's prompt, and the tokens that its reply begins with; kept while the request waits for room."""
+        if self._latest is None or self._latest[0] is not request:
+            model = self.made.model
+            given = encode_reply(request, model.tokenizer)
+            check_conversation(request, model.name, conversations=model.start is None)
+            self._latest = request, fit(request, model.tokenizer, len(given), self.made.target.context), given
+        return self._latest[1:]
 
     def cancel(self, request_id: str) -> None:
         """End a request, waiting or running."""
@@ -212,12 +220,10 @@ class OpenRequests:
             self.refuse(self.scheduler.waiting.popleft(), reason, message)
 
 
-def start(row: SequenceState, target: Backend, scheduler: Scheduler, planner: Planner) -> None:
+def start(row: SequenceState, scheduler: Scheduler, planner: Planner) -> None:
     """Let a row continue from the prefix of its text that its blocks hold, as far as target and drafter know it."""
     scheduler.attach(row)
     planner.admit(row)
-    if target.cache.states:  # a drafter may know less of the text
-        row.cached = target.cache.states.reusable(row.slot, row.cached)
 
 
 def sentence(error: BaseException) -> str:

@@ -112,7 +112,7 @@ class Rounds:
 
     def _end_failed(self, rows: Sequence[SequenceState]) -> None:
         for row in rows:
-            if row.failed is not None:
+            if row.failed is not None and row in self.requests.scheduler.rows:
                 self.requests.finish(row, FinishReason.ERROR)
 
     def _emit(self, commits: Sequence[Commit], times: Times) -> None:

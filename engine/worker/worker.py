@@ -289,9 +289,10 @@ class Worker:
 
         All prompts have been read, and no client steps through the rounds.
         """
-        if self._paused or len(rows) < len(self._scheduler.rows):
+        current = self._scheduler.rows  # a row may just have failed
+        if self._paused or not all(row in rows for row in current):
             return False
-        return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in rows)
+        return all(self._scheduler.extend(row, self._target.capabilities.rounds) for row in current)
 
     @property
     def _idle(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, hub_folder
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, hub_file, hub_files
@@ -37,12 +38,12 @@ def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | N
     Raises:
         EngineError: it cannot be fetched.
     """
-    path = Path(spec).expanduser()
+    path = local_path(spec)
     if spec in PRESETS or not spec.strip():
         return None
-    folder = store.find(spec) or (path if path.is_dir() else None)
+    folder = store.find(spec) or (path if path and path.is_dir() else None)
     if folder is None:
-        if path.exists() or not HUB_ID.fullmatch(spec):
+        if path or not HUB_ID.fullmatch(spec):
             return None
         folder = store.find(hub_folder(spec))
     if folder is not None:

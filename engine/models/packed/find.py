@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from specchat.engine.device.device import require_memory
+from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
@@ -78,10 +79,11 @@ def _gguf(spec: str, store: ModelStore, progress: Progress) -> GgufFile | None:
     if spec in PRESETS:
         return gguf_of(spec, store, progress)
     stored = store.find(spec)
-    path = Path(origin(stored) if stored else spec).expanduser()
-    if path.is_dir() or (stored is not None and not path.is_file()):
+    name = origin(stored) if stored else spec
+    path = local_path(name)
+    if path.is_dir() if path else stored is not None:
         return None
-    gguf = gguf_of(str(path), store, progress)
+    gguf = gguf_of(name, store, progress)
     return gguf if stored is None or gguf.name == stored.name else None
 
 

@@ -23,8 +23,10 @@ from torch import Tensor, nn
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.published.find import CONFIG
 from specchat.engine.drafters.published.load import FINGERPRINT, TARGET, read_published
+from specchat.engine.errors import check
 from specchat.engine.models.cache_argument import cache_argument
-from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.checkpoint import RECURRENT_LAYERS, read_json
+from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.research.medusa import WEIGHTS, MedusaHeads, save_medusa
 from specchat.engine.research.pass_drafter import CARD, LookAhead, PassDrafter, load_look_ahead, save_look_ahead
@@ -87,6 +89,14 @@ class Pass(Draft):
     noun = "Look-ahead embeddings"
     drafter = PassDrafter.name
     files = (LOOK_AHEAD_WEIGHTS, CARD)
+
+    def __init__(self, model: LoadedModel) -> None:
+        super().__init__(model)
+        kinds = getattr(model.model.config.get_text_config(), "layer_types", None) or ()
+        check(
+            RECURRENT_LAYERS.isdisjoint(kinds),
+            f"{model.name} has recurrent layers, whose passes cannot read look-ahead embeddings: distil a head for it",
+        )
 
     def start(self, folder: Path) -> StartingDraft:
         """Load finished embeddings, to be trained further."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
+from specchat.engine.device.padding import CAPTURED
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
 from specchat.engine.models.catalog import chat_sampling
@@ -42,6 +43,7 @@ from specchat.engine.tools.distill.work_folder import (
 )
 from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
+from specchat.engine.worker.assembly import memory_errors
 from specchat.engine.worker.obtain import make_runner, obtain_model
 
 KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
@@ -77,6 +79,7 @@ _KNOWN = 2
 """Additional count of each token of the starting draft's vocabulary: a short text says little about rare tokens."""
 
 
+@memory_errors()
 def distill(options: DistillOptions, progress: Progress) -> Distilled:
     """Make a draft of the kind `options.kind`.
 
@@ -177,7 +180,7 @@ def _read_chats(
     """Let the target read stored chats, which counts as writing text does."""
     began = time.perf_counter()
     model = _writer(options, draft.model, progress)
-    target = make_runner(model, 1, min(LENGTH, model.context), 0, draft.taps)
+    target = make_runner(model, 1, min(LENGTH, model.context), CAPTURED[-1], draft.taps)
     read_replies(file, target, model.tokenizer, draft.model.dtype, corpus, progress)
     work.spend(min(time.perf_counter() - began, options.minutes * 60 * _TEXT_SHARE))
 

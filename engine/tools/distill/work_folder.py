@@ -16,7 +16,7 @@ from torch import Tensor
 from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError
-from specchat.engine.files import make_folder, replacing
+from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 
 DEFAULT_KIND = "eagle"
@@ -280,11 +280,11 @@ def find_start(spec: str, out: Path, kind: str, files: Sequence[str]) -> Path:
     Raises:
         EngineError: it does not exist, is of another kind, or the new draft would be written into it.
     """
-    folder = Path(spec).expanduser()
+    folder = local_path(spec)
     shipped = sorted(entry.name for entry in SHIPPED_HEADS.iterdir() if entry.is_dir())
-    if not folder.is_dir() and spec in shipped:
+    if folder is None and spec in shipped:
         folder = SHIPPED_HEADS / spec
-    if not folder.is_dir():
+    if folder is None or not folder.is_dir():
         raise EngineError(f"there is no folder {spec} to begin from: give that of a draft, or {', '.join(shipped)}")
     if not all((folder / name).is_file() for name in files):
         raise EngineError(

@@ -21,7 +21,7 @@ from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way, 
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Interval, Text, by_category, interval, select
 from specchat.engine.tools.report import Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say, config_of
-from specchat.engine.worker.assembly import Assembly, assemble
+from specchat.engine.worker.assembly import Assembly, assemble, memory_errors
 
 MOST_SAMPLED = 500
 """Most tokens of a sampled reply that are aligned: the target's logits are kept for each."""
@@ -220,6 +220,7 @@ def _tables(figures: Sequence[Figures], category: str) -> str:
     return f"{table}\n\n{Table(('', ''), bars, names=2).text()}"
 
 
+@memory_errors()
 def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     """Read the texts with the target, then run the rounds of every drafter along them.
 

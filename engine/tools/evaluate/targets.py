@@ -21,7 +21,7 @@ from specchat.engine.tools.evaluate.rounds import passes
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, select
 from specchat.engine.tools.report import Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say, config_of
-from specchat.engine.worker.assembly import assemble
+from specchat.engine.worker.assembly import assemble, memory_errors
 
 _EXAMPLES = 10
 _HEADER = ("", "texts", "tokens", "same top-1, % (95 %)", "KL, nats (95 %)", "tokens before the first",
@@ -231,6 +231,7 @@ class Against:
     quantize: str = "auto"
 
 
+@memory_errors()
 def compare_targets(options: EvaluateOptions, other: Against, say: Say) -> TargetComparison:
     """Let two targets read the same texts.
 

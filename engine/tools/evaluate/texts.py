@@ -115,7 +115,7 @@ def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[
     """
     texts: list[Text] = []
     problems: list[str] = []
-    questions: dict[object, dict[str, Any]] = {}
+    questions: dict[str, dict[str, Any]] = {}
     for file in files:
         entries = _entries(file)
         problems += [f"{where}: it is no JSON object" for where, entry in entries if not isinstance(entry, dict)]
@@ -126,7 +126,8 @@ def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[
         for where, entry in objects:
             key = entry.get("question_id")
             if key is not None and not entry.keys() >= _MT_BENCH:
-                entry = questions[key] = {"where": where, **questions.get(key, {}), **entry}
+                known = questions.get(json.dumps(key), {})
+                entry = questions[json.dumps(key)] = {"where": where, **known, **entry}
                 if not entry.keys() >= _MT_BENCH:
                     continue
             texts += _replies(where, entry, file.stem, tokenizer, problems)
@@ -176,11 +177,17 @@ def _replies_of_trace(
             requests[record.request_id] = record
         elif isinstance(record, Round):
             replies.setdefault(record.request_id, []).extend(record.emitted)
-    return [
-        Text(f"{file.name}, {name}", file.stem, tuple(encode(requests[name], tokenizer)), tuple(reply))
-        for name, reply in replies.items()
-        if name in requests
-    ]
+    texts = []
+    for name, reply in replies.items():
+        if name not in requests:
+            continue
+        try:
+            prompt = encode(requests[name], tokenizer)
+        except EngineError as error:
+            problems.append(f"{file.name}, {name}: {error}")
+        else:
+            texts.append(Text(f"{file.name}, {name}", file.stem, tuple(prompt), tuple(reply)))
+    return texts
 
 
 def _replies(where: str, entry: dict[str, Any], stem: str, tokenizer: Any, problems: list[str]) -> list[Text]:
