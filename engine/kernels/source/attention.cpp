@@ -194,13 +194,14 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
         Attention task = attention_of(layer, batch, work, i / count);
         task.scratch = scratch_[size_t(thread)].get();
         kernels_->attend(task);
+        if (work.first_block) return;  // of a row's later tokens
         for (int64_t k = work.first; k < work.first + work.count; k++)
             if (is_whole(layer, order_[size_t(k)])) merge(layer, order_[size_t(k)], i / count * heads, heads);
     };
     pool_.each(count * layer.key_heads, piece);
 }
 
-// Whether a token's attention over a key head is one piece, whose heads are whole groups for quantisation.
+// Whether a token's attention over a key head is one piece, from block 0 on, whose heads are whole groups for quantisation.
 bool Decoder::is_whole(const sk_layer& layer, int64_t t) const {
     return states_count_[size_t(t)] == 1 && model_.heads / layer.key_heads * layer.head_size % kGroup == 0;
 }

@@ -97,6 +97,14 @@ def test_chunks_slots_and_threads_do_not_change_a_bit(family: str) -> None:
         assert np.array_equal(np.concatenate(parts), whole)
 
 
+def test_tokens_on_both_sides_of_a_block_of_keys_have_their_bits_from_many_threads() -> None:
+    """Many times, as threads seldom meet at the same place."""
+    decoder, tokens = decoder_of("qwen3 of other sizes"), text()
+    whole = feed(decoder, tokens, threads=1)
+    for _ in range(2000):
+        assert np.array_equal(feed(decoder, tokens[126:132], 126, threads=8), whole[126:132])
+
+
 @pytest.mark.parametrize("family", [*KINDS, *EIGHT_BIT])
 def test_rows_of_a_batch_do_not_change_each_other(family: str) -> None:
     decoder, tokens = decoder_of(family), text()

@@ -81,11 +81,23 @@ def test_a_row_does_not_depend_on_those_beside_it_nor_on_threads(kind: Format) -
         assert np.array_equal(linear(matrix, x[-tokens:], threads=1 + tokens % 3), whole[-tokens:])
 
 
+@pytest.mark.parametrize("variant", variants())
+def test_nan_makes_its_row_nan_and_no_other(kernels: Library, variant: Variant) -> None:
+    matrix, _ = random_matrix(Format.Q4, 40, 64)
+    x = activations(3, 64)
+    x[1, 40] = np.nan
+    use(kernels, variant)
+    found = linear(matrix, x)
+    assert np.isnan(found[1]).all()
+    assert np.isfinite(found[[0, 2]]).all()
+
+
 def test_a_layer_keeps_the_type_and_shape_of_what_it_is_given() -> None:
     matrix, weights = random_matrix(Format.Q8, 24, 64)
     x = torch.randn(2, 3, 64, dtype=torch.bfloat16)
     layer = QuantizedLinear(matrix)
     assert layer(x).shape == (2, 3, 24)
+    assert layer(x[:, :0]).shape == (2, 0, 24)
     assert layer(x).dtype is torch.bfloat16
     assert np.allclose(layer.weight.numpy(), weights, rtol=1e-6)
     assert layer.bytes == packed_bytes(Format.Q8, 24, 64)
