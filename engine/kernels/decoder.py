@@ -35,7 +35,8 @@ class Decoder:
         self.weights, self.shape = weights, weights.shape
         self._kernels = library().c
         self._c = self._kernels.sk_decoder_new(weights.c)
-        weakref.finalize(self, self._kernels.sk_decoder_free, self._c).atexit = False  # a thread may be in a pass then
+        # Not at exit, when a thread may be in a pass.
+        weakref.finalize(self, self._kernels.sk_decoder_free, self._c).atexit = False
 
     def attach(
         self, tables: Lengths, keys: Sequence[Tensor], values: Sequence[Tensor], *scales: Sequence[Tensor]

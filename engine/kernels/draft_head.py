@@ -60,7 +60,8 @@ class PackedHead:
         model = CHeadModel(layer=layer.c, fuse=fuse.c, again=again.c, token=token.c, tap_count=taps)
         self.address: int = self._kernels.sk_head_new(model)
         """`sk_head`."""
-        weakref.finalize(self, self._kernels.sk_head_free, self.address).atexit = False  # a thread may be in a pass then
+        # Not at exit, when a thread may be in a step.
+        weakref.finalize(self, self._kernels.sk_head_free, self.address).atexit = False
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
         """Set the memory for states and KV cache, contiguous; kept alive here.

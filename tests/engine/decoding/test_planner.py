@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.round_plan import RoundPlan
-from specchat.engine.request import Request, Sampling
+from specchat.engine.drafters.none import NoDrafter
+from specchat.engine.request import NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.rows import row_of
 
@@ -45,8 +47,9 @@ class Knowing(Drafter):
 def planner_of(
     drafter: Knowing, experiences: Experiences | None = None, rounds: int = 1
 ) -> tuple[Planner, SequenceState]:
-    target = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, capabilities=Capabilities(rounds=rounds))
-    planner = Planner({"knowing": drafter}, target, lambda *_: None, experiences)  # type: ignore[arg-type]
+    target: Any = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, cache=SimpleNamespace(states=None))
+    target.capabilities = Capabilities(rounds=rounds)
+    planner = Planner({"knowing": drafter, NO_DRAFTER: NoDrafter()}, target, lambda *_: None, experiences)
     row = row_of([1, 2], request=Request("r", prompt_ids=(1, 2), drafter="knowing"), cached=1)
     planner.admit(row)
     return planner, row
@@ -82,6 +85,18 @@ def test_a_sure_draft_has_to_pay_with_the_rate_of_its_own_bucket(bucket: int, mo
     planner, row = planner_of(drafter)
     planner.plan([row], torch.device("cpu"))
     assert drafter.requested == [[3], [0]][bucket]
+
+
+def test_a_drafter_that_fails_to_say_what_it_is_sure_of_costs_the_drafts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> int:
+        raise ValueError("no table")
+
+    drafter = Knowing(sure=True)
+    monkeypatch.setattr(drafter, "admit", lambda _: RowProfile(sure_bucket=fail))
+    planner, row = planner_of(drafter)
+    monkeypatch.setattr(planner, "_on_fault", lambda row, _: planner.give_up(row))
+    assert planner.plan([row], torch.device("cpu")).proposal.lengths == [0]
+    assert row.drafter == NO_DRAFTER
 
 
 def test_a_trial_is_a_single_round_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from specchat.engine.models import PRESETS, Machine, ModelStore, known_models, recommended, vocabulary_misfit
+from specchat.engine.models.machine import _bandwidth
 from specchat.engine.models.packed.decoder_description import FAMILIES
 
 
@@ -74,6 +76,22 @@ def test_this_machine_is_measured(tmp_path: Path) -> None:
     assert machine.disk > 0
     assert machine.memory > 0
     assert 1e8 < machine.bandwidth < 1e13
+
+
+def test_a_gpu_without_free_memory_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("specchat.engine.models.machine.has_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    monkeypatch.setattr(torch, "ones", full)
+    _bandwidth.cache_clear()
+    found = Machine.now(tmp_path)
+    _bandwidth.cache_clear()
+    assert (found.memory, found.bandwidth) == (0, 0)
+    (preset,) = (model for model in known_models(ModelStore(tmp_path)) if model.spec == "smollm2-135m")
+    assert preset.speed(found) is None
+    assert preset.obstacle(found).startswith("lacks ")
 
 
 def test_a_list_of_models_does_not_wait_for_the_hub_s_library(tmp_path: Path) -> None:

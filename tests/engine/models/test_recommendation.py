@@ -39,6 +39,7 @@ STATED: list[tuple[dict[str, Any] | str, Sampling | None, str]] = [
         f'{INVALID}temperature -1, top_k 2.5, top_p "x", min_p true',
     ),
     ('{"temperature": NaN}', None, f"{INVALID}temperature NaN"),
+    ({"temperature": 10**400}, None, f"{INVALID}temperature 1000"),
     ("[", None, f"{FILE} cannot be read"),
 ]
 

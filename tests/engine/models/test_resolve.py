@@ -83,6 +83,9 @@ def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) ->
         ("~/no such", "there is no file or folder ~/no such"),
         ("no/such/file.gguf", "there is no file no/such/file.gguf"),
         ("a/b/c", "there is no file or folder a/b/c"),
+        ("~nobody-of-that-name/model", "there is no file or folder ~nobody"),
+        pytest.param("a" * 300, "no model is called 'aaa", id="long name"),
+        pytest.param("a" * 300 + ".gguf", "there is no file aaa", id="long file"),
     ],
 )
 def test_names_that_mean_nothing(spec: str, sentence: str, store: ModelStore) -> None:
@@ -95,6 +98,15 @@ def test_a_file_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(EngineError, match=r"notes.txt is not a GGUF file"):
         resolve(str(tmp_path / "notes.txt"), store, untouched)
+
+
+def test_a_file_that_cannot_be_read(gguf: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(EngineError, match=r"tiny q4.gguf cannot be read \(Permission denied\): check its permissions"):
+        resolve(str(gguf), store, untouched)
 
 
 def test_a_folder_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from itertools import cycle
 import pytest
 
 from specchat.engine import Engine, EngineError, Event, FinishReason, Outbox, Request, Round, Sampling
+from tests.engine.hybrids import hybrid
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_head, tiny_model
 
 WAYS = (
@@ -28,8 +29,8 @@ class Adjusting(Outbox):
             self._engine.step()
 
 
-def adjusted(engine: Engine, request: Request) -> list[Event]:
-    box = Adjusting(engine, request.request_id, WAYS)
+def adjusted(engine: Engine, request: Request, ways: Sequence[tuple[str, int | None]] = WAYS) -> list[Event]:
+    box = Adjusting(engine, request.request_id, ways)
     engine.pause()
     engine.submit(request, box)
     engine.step()
@@ -50,6 +51,15 @@ def test_a_greedy_reply_stays_the_same(seed: int) -> None:
     assert {r.drafter for r in rounds} == {drafter for drafter, _ in WAYS}
     assert [(r.drafter, r.gamma) for r in rounds[1:4]] == [("ngram", 3), ("model", 2), ("none", 0)]
     assert any(r.accepted for r in rounds)
+
+
+def test_a_state_of_recurrent_layers_is_found_again() -> None:
+    target = hybrid("lfm2")
+    with tiny_engine(target, head=tiny_head(target)) as engine:
+        plain = list(engine.stream(ask("hello there " * 4, max_tokens=40, gamma=0)))
+        ways = [("head", 3)] * 4 + [("none", 0)] * 5
+        events = adjusted(engine, ask("hello there " * 4, "again", max_tokens=40, gamma=3, drafter="head"), ways)
+    assert ids_of(events) == ids_of(plain)
 
 
 def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from specchat.engine import EngineError, Finished, FinishReason, Outbox, Prefilled, Request
+from specchat.engine.sequence.detokenizer import Detokenizer
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
 
@@ -21,6 +22,25 @@ def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> Non
         # The slot the NaN was in is clean again.
         everyone = run_together(engine, [Request(f"g{i}", prompt_ids=(97, 98, 99), max_tokens=20) for i in range(4)])
         assert all(ids_of(events) == alone for events in everyone)
+
+
+def test_a_text_that_fails_at_the_end_of_a_reply_ends_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(text: Detokenizer, token: int) -> object:
+        if len(seen) == 4:
+            raise ValueError("no such byte")
+        seen.append(token)
+        return step(text, token)
+
+    seen: list[int] = []
+    step = Detokenizer._step
+    with tiny_engine() as engine:
+        monkeypatch.setattr(Detokenizer, "_step", failing)
+        box = Outbox()
+        engine.submit(ask("hello", max_tokens=5, gamma=0), box)
+        assert ended(box)[-1].reason is FinishReason.ERROR
+        monkeypatch.undo()
+        list(engine.stream(ask("next", "next")))
+        assert not box.drain()
 
 
 def test_when_the_thread_dies_every_caller_hears_of_it() -> None:

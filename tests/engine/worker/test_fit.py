@@ -61,6 +61,15 @@ def test_stop_refuses_and_says_so(engine: Engine) -> None:
     assert f"the context holds {CONTEXT}" in finished.message
 
 
+@pytest.mark.parametrize(("when_full", "kept"), [("drop-oldest", 0), ("keep-ends", 2)])
+def test_all_turns_that_may_be_left_out_are_where_none_fits(engine: Engine, when_full: str, kept: int) -> None:
+    first = (Message("user", "a"), Message("assistant", "b"))[:kept]
+    long, last = (Message("user", "x" * CONTEXT), Message("assistant", "y")), Message("user", "z" * 40)
+    admitted, _ = ask(engine, Request("r", (*first, *long, last), max_tokens=8, when_full=when_full))
+    assert admitted.left_out == (kept, kept + 1)
+    assert admitted.prompt_tokens == len(engine.prompt_ids(Request("count", (*first, last))))
+
+
 def test_a_last_turn_that_is_too_long_by_itself_is_refused(engine: Engine) -> None:
     messages = (*MESSAGES[:-1], Message("user", "many words " * CONTEXT))
     _, finished = ask(engine, Request("r", messages, when_full="drop-oldest"))

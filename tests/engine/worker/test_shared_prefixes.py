@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Sampling
+from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.tools.runner import captured
 from specchat.engine.worker.requests import OpenRequests
@@ -121,6 +121,23 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
             started += events
     reused = sum(event.reused_tokens for event in started if isinstance(event, Admitted))
     assert reused > 100 if memory is None else suspended, reused
+
+
+def test_prompts_that_share_a_beginning_wait_while_there_are_no_blocks() -> None:
+    prompt = tuple(97 + i % 25 for i in range(90))
+    asked = {"a": prompt, "b": prompt, "c": (99,) * 40}
+    boxes = {name: Outbox() for name in ("running", *asked)}
+    with tiny_engine(slots=4, chunk=32, cache_memory=ONE_TEXT) as engine:
+        engine.pause()
+        engine.submit(Request("running", prompt_ids=(115,) * 6, max_tokens=24, gamma=0), boxes["running"])
+        engine.step()
+        while not isinstance(boxes["running"].get(60), Round):
+            pass
+        for name, ids in asked.items():
+            engine.submit(Request(name, prompt_ids=ids, max_tokens=10, gamma=0), boxes[name])
+        engine.resume()
+        ends = [ended(box)[-1] for box in boxes.values()]
+    assert {end.reason for end in ends} == {FinishReason.LENGTH}
 
 
 @pytest.mark.parametrize("kind", ["head", "packed", pytest.param("hybrid", marks=pytest.mark.slow)])

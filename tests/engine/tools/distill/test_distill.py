@@ -30,6 +30,7 @@ from specchat.engine.tools.distill.text import Corpus
 from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
 from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.worker.assembly import Assembly, assemble
+from tests.engine.hybrids import hybrid
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
 from tests.tiny_model import write_tiny_model
@@ -241,6 +242,8 @@ def test_what_does_not_fit_is_refused_unwritten(target: Path, other: Path, head:
         with pytest.raises(EngineError, match=words):
             make(its_target, goal, kind=kind, begin=str(start))
         assert not out.exists()
+    with pytest.raises(EngineError, match="has recurrent layers, whose passes cannot read look-ahead"):
+        Pass(hybrid("qwen3_5_text"))
     assert sorted(file.name for file in head.iterdir()) == [CARD, WEIGHTS]
 
 

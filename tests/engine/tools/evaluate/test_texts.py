@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ MESSAGES = {
         {"role": "assistant", "content": "two"},
     ],
 }
-QUESTION = {"question_id": 81, "category": "writing", "turns": ["one", "three"]}
-ANSWER = {"question_id": 81, "choices": [{"index": 0, "turns": ["two", "four"]}]}
+QUESTION = {"question_id": [81], "category": "writing", "turns": ["one", "three"]}
+ANSWER = {"question_id": [81], "choices": [{"index": 0, "turns": ["two", "four"]}]}
 
 
 def test_each_reply_of_a_conversation_is_a_text(tokenizer: Any, tmp_path: Path) -> None:
@@ -93,6 +94,15 @@ def test_a_trace_gives_the_very_tokens(tokenizer: Any) -> None:
     assert sum(len(text.reply) for text in texts) == sum(len(record.emitted) for record in rounds)
     first = [token for record in rounds if record.request_id == rounds[0].request_id for token in record.emitted]
     assert texts[0].reply == tuple(first)
+
+
+def test_a_trace_whose_prompt_the_template_refuses_is_named(tokenizer: Any) -> None:
+    refusing = copy(tokenizer)
+    refusing.chat_template = "{{ raise_exception('no roles') }}"
+    texts, problems = read(refusing, TRACE)
+    assert not texts
+    assert problems
+    assert all("the model's chat template refuses this conversation: no roles" in each for each in problems)
 
 
 @pytest.mark.parametrize(
