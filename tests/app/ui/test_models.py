@@ -91,12 +91,20 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(sta
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
 
 
-async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nope", "no model is called 'nope'"),
+        ("~nosuchuser/x.gguf", "the models cannot be found"),
+        ("x" * 300, "the models cannot be found"),
+    ],
+)
+async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path, name: str, sentence: str) -> None:
     stage = Choosing(tmp_path)
     async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/model nope")
+        await stage.send(pilot, f"/model {name}")
         await stage.settle(pilot)
-        assert any("no model is called 'nope'" in notice for notice in stage.said)
+        assert any(sentence in notice for notice in stage.said)
         assert not stage.first.closed
         assert stage.made == []
 
