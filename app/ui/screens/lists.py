@@ -131,10 +131,17 @@ class MessagesScreen(ItemsScreen):
             prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
 
+    def allows(self, action: str, place: int) -> bool:  # noqa: ARG002
+        """Only with a message that is still there: a prompt that fails goes back into the composer."""
+        there = place < len(self._conversation.turns)
+        if not there:
+            self._fill(place)
+        return there
+
     def action_switch(self, what: str, step: int) -> None:
         """Switch to another reply, or to another version of the prompt."""
         place = self.query_one(KeyList).highlighted
-        if place is not None:
+        if place is not None and self.allows(what, place):
             self._show[what](self._conversation.turns[place], step)
             self._fill(place)
 
