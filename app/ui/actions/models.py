@@ -136,6 +136,7 @@ class ModelActions(ActionGroup):
         finally:
             self._switching = False  # also if another question replaces this one
         if wanted:
+            self._changeable_settings()  # a prompt may have been sent by then
             self._switch(self._leave(settings), settings)
         elif self._unloaded:
             self.fail(failure)
@@ -258,8 +259,8 @@ class ModelActions(ActionGroup):
 
     def _leave(self, settings: Settings) -> Source | None:
         """Stop using the engine; returns it, still to be closed."""
-        before, self._switching = self.source, True
         self._scope.requests.switch(None, settings)
+        before, self._switching = self.source, True
         loaded = self._scope.loaded
         self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
         self._controls.show(settings)

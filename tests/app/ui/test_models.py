@@ -182,6 +182,23 @@ async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> N
         assert not stage.made
 
 
+async def test_a_prompt_that_is_sent_while_sizes_are_looked_up_keeps_its_model(
+    stage: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(_: EngineConfig) -> dict[str, int]:
+        stage.app.call_from_thread(stage.app.requests.send, stage.app.chat_screen.conversation, QUESTION)
+        return {}
+
+    async with stage.started(WIDE) as pilot:
+        monkeypatch.setattr(model_actions, "downloads", slow)
+        await stage.send(pilot, "/model qwen3-0.6b")
+        assert "a reply is being written" in stage.said[-1]
+        await stage.give(pilot)
+        monkeypatch.setattr(model_actions, "downloads", lambda _: {})
+        await stage.send(pilot, "/model qwen3-0.6b")
+        assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
+
+
 async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/unload")
