@@ -68,9 +68,9 @@ class ChatActions(ActionGroup):
 
     @in_background("open")
     async def reopen(self) -> None:
-        """Show the chat that was used last, unless a prompt was sent by then."""
+        """Show the chat that was used last, unless a prompt was sent or begun by then."""
         chats = await self._chats()
-        if chats and not self._scope.conversation.turns:
+        if chats and not self._scope.conversation.turns and not self._scope.screen.typed:
             await self._open(max(chats, key=lambda chat: chat.updated_at))
 
     @in_background("rename")

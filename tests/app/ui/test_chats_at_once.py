@@ -97,6 +97,11 @@ async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tm
     again = Stage(tmp_path, reopen="on")
     async with again.started(WIDE):
         assert again.app.chat_screen.conversation.title == "Regex for dates"
+    typing = Stage(tmp_path, reopen="on")
+    typing.app._prepare = partial(typed_first, typing, typing.app._prepare)
+    async with typing.started(WIDE):
+        assert typing.composer.text == "x"
+        assert typing.app.chat_screen.conversation.chat is None
 
 
 async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
