@@ -119,6 +119,15 @@ async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
         assert listed(stage)[0].startswith("  What should")
 
 
+async def test_a_chat_that_is_renamed_while_it_answers_keeps_its_new_title(stage: Stage) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"Lisbon", "enter", "p", "home", "enter")
+        await stage.send(pilot, "/tag work")
+        await stage.send(pilot, "/pin")
+        newest = stage.store.chats()[0]
+        assert (newest.title, newest.pinned) == ("#work Lisbon", False)
+
+
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (140, 28), (200, 40), (300, 48)])
 async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns: int, width: int) -> None:
     async with stage.started((columns, 40)) as pilot:
@@ -148,7 +157,7 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
     monkeypatch.setattr(chats, "IDLE_S", 0.001)
     stage = Stage(tmp_path, target="qwen3-0.6b")
     async with stage.started(WIDE) as pilot:
-        for given in ("cancelled", '"Two days in Lisbon"\n', "X" * 99):
+        for given in ("cancelled", "renamed", '"Two days in Lisbon"\n', "X" * 99):
             before = len(stage.engine.examined)
             await stage.press(pilot, "ctrl+n")
             await stage.answer(pilot)
@@ -161,10 +170,12 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
                 assert stage.engine.cancelled == [request.request_id]
                 await stage.give(pilot)
             else:
+                if given == "renamed":
+                    await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"My own", "enter")
                 stage.engine.tell(Finished(request.request_id, FinishReason.STOP, given, "", 0.0))
                 await stage.settle(pilot)
         titles = [chat.title for chat in stage.store.chats()]
-    assert sorted(titles) == ["Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
+    assert sorted(titles) == ["My own", "Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
 
 
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
