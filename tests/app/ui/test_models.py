@@ -199,6 +199,14 @@ async def test_a_prompt_that_is_sent_while_sizes_are_looked_up_keeps_its_model(
         assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
 
 
+@pytest.mark.parametrize("command", ["/continue", "/penalise"])
+async def test_without_a_model_no_reply_is_continued(stage: Choosing, command: str) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        await stage.send(pilot, "/unload")
+        await stage.send(pilot, command)
+        assert stage.said[-1] == "no model is ready: wait until one is loaded, or load one with /model"
+
+
 async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/unload")
