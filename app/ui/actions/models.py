@@ -264,6 +264,7 @@ class ModelActions(ActionGroup):
         loaded = self._scope.loaded
         self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
         self._controls.show(settings)
+        self._scope.screen.widgets.show_machine(None)
         self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))
         return before
 

@@ -18,12 +18,13 @@ from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
+from specchat.app.ui.widgets.panel import SetUpCard
 from specchat.engine import Counted, Died, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.storage.helpers import add_turn
-from tests.app.views import NARROW, WIDE, screen_of
+from tests.app.views import NARROW, WIDE, screen_of, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -209,7 +210,10 @@ async def test_without_a_model_no_reply_is_continued(stage: Choosing, command: s
 
 async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:
     async with stage.started(WIDE) as pilot:
+        machine, card = screen_of(stage).query_one("#machine", Static), screen_of(stage).query_one(SetUpCard)
+        assert (machine.display, "memory" in text_of(card)) == (True, True)
         await stage.send(pilot, "/unload")
+        assert (machine.display, "memory" in text_of(card)) == (False, False)
         assert stage.first.closed
         assert stage.said[-1] == "unloaded · the next prompt loads smollm2-135m again"
         await stage.send(pilot, QUESTION)
