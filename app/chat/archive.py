@@ -32,7 +32,7 @@ class StoreWriter:
 
     Changes that cannot be stored are kept and retried in order before later jobs, so that no prompt is missing and no
     reply has a gap. `on_error` is called in this thread with a sentence when that starts, and for each other job that
-    failed.
+    failed. A change that fails otherwise than with an `AppError` is dropped.
     """
 
     def __init__(self, on_error: Callable[[str], None]) -> None:
@@ -90,6 +90,8 @@ class StoreWriter:
                 if not known:
                     raise
                 return
+            except Exception as error:
+                self._on_error(f"a change is not stored ({type(error).__name__}: {error}); later ones are")
             self._backlog.popleft()
         self._retry_at = 0.0
 
