@@ -13,7 +13,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.chat.tray import NO_CHAT, Unsent
+from specchat.app.chat.tray import NO_CHAT, Unsent, joined
 from specchat.app.errors import AppError, LostRowError
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import Hit
@@ -32,7 +32,7 @@ class StoreWriter:
 
     Changes that cannot be stored are kept and retried in order before later jobs, so that no prompt is missing and no
     reply has a gap. `on_error` is called in this thread with a sentence when that starts, and for each other job that
-    failed.
+    failed. A change that fails otherwise than with an `AppError` is dropped.
     """
 
     def __init__(self, on_error: Callable[[str], None]) -> None:
@@ -90,6 +90,8 @@ class StoreWriter:
                 if not known:
                     raise
                 return
+            except Exception as error:
+                self._on_error(f"a change is not stored ({type(error).__name__}: {error}); later ones are")
             self._backlog.popleft()
         self._retry_at = 0.0
 
@@ -247,7 +249,10 @@ class Archive(StoreWriter):
         return self.do(write)
 
     def take_back(self, conversation: Conversation, turns: list[Turn], unsent: Unsent | None = None) -> Future[None]:
-        """Remove unanswered prompts, and a chat without others; `unsent`, if given, replaces the unsent text."""
+        """Remove unanswered prompts, and a chat without others; `unsent`, if given, becomes the unsent text.
+
+        A text of the new chat stays, before it.
+        """
 
         def write() -> None:
             chat = conversation.chat
@@ -258,8 +263,12 @@ class Archive(StoreWriter):
                 if turns and chat is not None and not self._store.messages(chat.id):
                     self._store.change_chat(chat.id, deleted=True)
                     chat = None
-                if unsent is not None:
-                    self._store.unsent.keep(NO_CHAT if chat is None else chat.id, *unsent)
+                if unsent is not None and chat is not None:
+                    self._store.unsent.keep(chat.id, *unsent)
+                elif unsent is not None:
+                    texts, attached = self._store.unsent.texts(), self._store.unsent.attachments()
+                    other = texts.get(NO_CHAT, ""), attached.get(NO_CHAT, ())
+                    self._store.unsent.keep(NO_CHAT, *joined(other, unsent))
             if chat is None:
                 conversation.chat = None
 

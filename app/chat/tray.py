@@ -156,6 +156,12 @@ Unsent = tuple[str, Attachments]
 _NOTHING: Unsent = "", ()
 
 
+def joined(first: Unsent, second: Unsent) -> Unsent:
+    """Both texts with a blank line between them, or the second if it contains the first; and all attachments."""
+    before = "" if first[0].strip() in second[0] else first[0]
+    return "\n\n".join(filter(None, (before, second[0]))), tuple(dict.fromkeys((*first[1], *second[1])))
+
+
 class UnsentTexts:
     """A text with its attachments for each chat, and which of them have changed since they were stored."""
 
@@ -164,23 +170,32 @@ class UnsentTexts:
         self._stored: dict[int, Unsent] = {}
         self._last: tuple[Conversation, int] | None = None
         """The conversation whose text was kept last, and its chat at that time."""
+        self._hidden: Unsent = _NOTHING
+        """Another text of that chat, which is not in the composer."""
 
     def fill(self, stored: Mapping[int, str], attachments: Mapping[int, Attachments]) -> None:
-        """Take over the texts of an earlier run, for chats without a new text."""
+        """Take over the texts of an earlier run, before new ones of the same chats."""
         self._stored = {chat: (stored.get(chat, ""), attachments.get(chat, ())) for chat in {*stored, *attachments}}
-        self._texts = self._stored | {chat: unsent for chat, unsent in self._texts.items() if unsent[0]}
+        if self._last is not None and self._texts[self._last[1]][0]:
+            self._hidden = self._stored.get(self._last[1], _NOTHING)
+        self._texts |= {chat: joined(text, self._texts.get(chat, _NOTHING)) for chat, text in self._stored.items()}
 
     def of(self, conversation: Conversation) -> Unsent:
         """The text of a conversation, with its attachments."""
         return self._texts.get(_chat(conversation), _NOTHING)
 
     def keep(self, conversation: Conversation, text: str, attachments: Attachments = ()) -> None:
-        """Set the text of a conversation; it moves along when the conversation gets a chat with its first prompt."""
+        """Set the text of a conversation; it moves along when the conversation gets a chat, or loses it.
+
+        A text that its new chat has already stays, before it.
+        """
         chat = _chat(conversation)
-        if self._last is not None and self._last[0] is conversation and self._last[1] != chat:
-            self._texts[self._last[1]] = _NOTHING
+        if self._last is None or self._last[0] is not conversation:
+            self._hidden = _NOTHING
+        elif self._last[1] != chat:
+            self._texts[self._last[1]], self._hidden = self._hidden, self._texts.get(chat, _NOTHING)
         self._last = conversation, chat
-        self._texts[chat] = text, attachments
+        self._texts[chat] = joined(self._hidden, (text, attachments))
 
     def changes(self) -> Iterator[tuple[int, str, Attachments | None]]:
         """Chats whose text or attachments have changed, which then count as stored.

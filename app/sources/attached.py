@@ -85,14 +85,6 @@ class AttachedEngine(Source):
         if stream is not None and not stream.leave():
             self._end(stream, engine.Finished(request_id, engine.FinishReason.CANCELLED, "", "", stream.at))
 
-    def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:  # noqa: ARG002
-        """Refuse: a server cannot change a running reply.
-
-        Raises:
-            EngineError: always.
-        """
-        raise engine.EngineError("a server cannot change a running reply: the change applies from the next reply on")
-
     def count(self, messages: tuple[engine.Message, ...], key: str = "") -> None:
         """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
         threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()

@@ -12,6 +12,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Finished, FinishReason, Record
+from tests.failing import fails
 from tests.stress.numbered import numbered, word
 
 
@@ -116,3 +117,11 @@ def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Pat
     archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
     assert stored(archive, tmp_path)[1].content == f"and {word(1)}"
     assert ["message 99 is not in" in sentence for sentence in said] == [True]
+
+
+def test_a_change_that_fails_by_a_bug_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
+    _store, archive, said, reply = answering(tmp_path)
+    archive.in_order(fails(RuntimeError("bug")))
+    archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
+    assert stored(archive, tmp_path)[1].content == f"and {word(1)}"
+    assert said == ["a change is not stored (RuntimeError: bug); later ones are"]

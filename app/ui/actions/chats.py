@@ -68,9 +68,9 @@ class ChatActions(ActionGroup):
 
     @in_background("open")
     async def reopen(self) -> None:
-        """Show the chat that was used last, unless a prompt was sent by then."""
+        """Show the chat that was used last, unless a prompt was sent or begun by then."""
         chats = await self._chats()
-        if chats and not self._scope.conversation.turns:
+        if chats and not self._scope.conversation.turns and not self._scope.screen.typed:
             await self._open(max(chats, key=lambda chat: chat.updated_at))
 
     @in_background("rename")
@@ -85,14 +85,16 @@ class ChatActions(ActionGroup):
         """Let the model write a title in an idle moment, unless the chat has one or the model is too small for it."""
         session, settings, chat = self._scope.requests.session, self._scope.requests.settings, conversation.chat
         able = not session.attached and settings and settings.target != DEMONSTRATION
-        if not able or chat is None or chat.title != title_of(conversation.turns[0].prompt):
-            return
+        if able and chat is not None and chat.title == title_of(conversation.turns[0].prompt):
+            take = partial(self._take_title, chat)
+            self._scope.app.set_timer(IDLE_S, partial(branches.entitle, self._scope.requests, conversation, take))
 
-        def take(title: str) -> None:
-            if conversation.chat == chat:  # not renamed by then
-                self._retitle(chat, title)
-
-        self._scope.app.set_timer(IDLE_S, partial(branches.entitle, self._scope.requests, conversation, take))
+    @in_background("title")
+    async def _take_title(self, chat: Chat, title: str) -> None:
+        """Use the model's title, unless the chat was renamed by then."""
+        stored = await self._chats() or ()
+        if any(one.id == chat.id and one.title == chat.title for one in stored):
+            self._retitle(chat, title)
 
     def tag(self, name: str) -> None:
         """`/tag NAME`: add a tag to the open chat, or remove it: a word with # at the beginning of its title."""
@@ -105,14 +107,14 @@ class ChatActions(ActionGroup):
 
     def _retitle(self, chat: Chat, title: str) -> None:
         self._scope.archive.change(chat, title=title)
-        self._change_shown(chat, title=title)
+        self._change_known(chat, title=title)
         self.show_list()
 
     def pin(self, chat: Chat | None = None) -> None:
         """Pin a chat to the top of the list, or unpin it; by default the open one."""
         chat = chat or self._shown
         self._scope.archive.change(chat, pinned=not chat.pinned)
-        self._change_shown(chat, pinned=not chat.pinned)
+        self._change_known(chat, pinned=not chat.pinned)
         self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
         self.show_list()
 
@@ -198,11 +200,11 @@ class ChatActions(ActionGroup):
             raise UnavailableError("this chat has no messages yet")
         return self._scope.conversation.chat
 
-    def _change_shown(self, chat: Chat, **fields: object) -> None:
-        """Change the open chat's record in memory, if it is this chat."""
-        shown = self._scope.conversation
-        if shown.chat is not None and shown.chat.id == chat.id:
-            shown.chat = replace(shown.chat, **fields)  # type: ignore[arg-type]
+    def _change_known(self, chat: Chat, **fields: object) -> None:
+        """Change a chat's record in memory, if it is open or being answered."""
+        for one in (self._scope.conversation, self._scope.requests.active.of_chat(chat.id)):
+            if one is not None and one.chat is not None and one.chat.id == chat.id:
+                one.chat = replace(one.chat, **fields)  # type: ignore[arg-type]
 
     async def _chats(self) -> list[Chat] | None:
         return await asyncio.wrap_future(self._scope.archive.chats())

@@ -19,7 +19,6 @@ from specchat.app.ui import slash
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
-from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import shown
 from specchat.app.ui.screens.candidates import CandidatesScreen
@@ -236,7 +235,7 @@ class MessageActions(ActionGroup):
 
     def _started(self, started: bool) -> None:
         if not started:
-            raise UnavailableError(STILL_STARTING)
+            raise UnavailableError("no model is ready: wait until one is loaded, or load one with /model")
         self._scope.screen.path_changed()
         self._scope.screen.follow()
 

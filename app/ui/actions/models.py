@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -57,7 +58,7 @@ class ModelActions(ActionGroup):
     def command(self, argument: str = "") -> bool:
         """`/model` lists the models, `/model TARGET` and `/model TARGET DRAFT` load them."""
         if argument:
-            is_path = Path(argument).expanduser().exists()  # a path may contain spaces
+            is_path = os.path.exists(os.path.expanduser(argument))  # a path may contain spaces
             target, _, draft = (argument, "", "") if is_path else argument.partition(" ")
             return self.load(target, draft.strip() or None)
         if self._scope.make_source is None:
@@ -135,6 +136,7 @@ class ModelActions(ActionGroup):
         finally:
             self._switching = False  # also if another question replaces this one
         if wanted:
+            self._changeable_settings()  # a prompt may have been sent by then
             self._switch(self._leave(settings), settings)
         elif self._unloaded:
             self.fail(failure)
@@ -168,7 +170,10 @@ class ModelActions(ActionGroup):
         Raises:
             EngineError: a size cannot be found, or memory or disk is too small.
         """
-        sizes = await asyncio.to_thread(downloads, config)
+        try:
+            sizes = await asyncio.to_thread(downloads, config)
+        except (OSError, RuntimeError) as error:  # a path of an unknown user, a name that is too long
+            raise engine.EngineError(f"the models cannot be found ({error}): check their names") from error
         if not sizes:
             return True
         machine, names, size = await self.machine(), " and ".join(sizes), sum(sizes.values())
@@ -254,11 +259,12 @@ class ModelActions(ActionGroup):
 
     def _leave(self, settings: Settings) -> Source | None:
         """Stop using the engine; returns it, still to be closed."""
-        before, self._switching = self.source, True
         self._scope.requests.switch(None, settings)
+        before, self._switching = self.source, True
         loaded = self._scope.loaded
         self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
         self._controls.show(settings)
+        self._scope.screen.widgets.show_machine(None)
         self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))
         return before
 

@@ -127,7 +127,7 @@ class SettingsActions(ActionGroup):
             before = self._scope.settings
             after = changed(before)
             self._check_drafter(after.drafter)
-            live = [c for c in controls if c.live and getattr(before, c.name) != getattr(after, c.name)]
+            live = [c for c in controls if self._is_live(c) and getattr(before, c.name) != getattr(after, c.name)]
             running = self._scope.requests.running.adjust(after) if live else bool(self._scope.requests.replies)
         except (AppError, EngineError) as error:
             self._scope.report(error)
@@ -143,8 +143,13 @@ class SettingsActions(ActionGroup):
             kept = next(word for word, value in THINKING.items() if value is own)
             self._scope.say(f"this chat keeps its own setting, thinking {kept}: /thinking auto removes it")
         elif not quiet:
-            self._scope.say(notice or _sentence(controls[0], after, self.own, running=running))
+            live_now = self._is_live(controls[0])
+            self._scope.say(notice or _sentence(controls[0], after, self.own, live=live_now, running=running))
         return True
+
+    def _is_live(self, control: Control) -> bool:
+        """Whether it changes running replies; those of a server keep their settings."""
+        return control.live and not self._scope.requests.session.attached
 
     def _check_drafter(self, drafter: str) -> None:
         known = (AUTO, *self._scope.loaded.drafters)
@@ -152,12 +157,12 @@ class SettingsActions(ActionGroup):
             raise EngineError(f"the loaded models have no drafter {drafter!r}: choose one of {', '.join(known)}")
 
 
-def _sentence(control: Control, settings: Settings, own: Sampling, *, running: bool) -> str:
+def _sentence(control: Control, settings: Settings, own: Sampling, *, live: bool, running: bool) -> str:
     """The change, and when it takes effect."""
     if control.look:
         return f"{control.label} {control.text(settings)}"
-    when = "round" if control.live else "reply"
-    kept = " · the running reply keeps its settings" if running and not control.live else ""
+    when = "round" if live else "reply"
+    kept = " · the running reply keeps its settings" if running and not live else ""
     sampling = settings.with_model(own).sampling()
     drawn = control.name in _DRAWN and getattr(sampling, control.name) != getattr(Sampling(), control.name)
     greedy = " · without effect at temperature 0: /temp 0.8" if drawn and sampling.temperature == 0 else ""

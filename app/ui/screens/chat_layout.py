@@ -112,10 +112,14 @@ class ChatLayout:
         self.no_reply.drafter, self.no_reply.gamma = drafter, gamma_text(gamma)
         self.masthead.show_models(target, drafter, gamma, sampling)
 
-    def show_ready(self, ready: Ready, model: str) -> None:
-        """The models are loaded; `model` is the target as replies name it."""
+    def show_machine(self, ready: Ready | None, model: str = "") -> None:
+        """Show where the models run; None if none is loaded."""
         self.masthead.show_machine(ready)
         self.panel.show_machine(ready, model)
+
+    def show_ready(self, ready: Ready, model: str) -> None:
+        """The models are loaded; `model` is the target as replies name it."""
+        self.show_machine(ready, model)
         self.show_loading("" if self.replaying else "ready: ask anything")
 
 

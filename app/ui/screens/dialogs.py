@@ -247,7 +247,7 @@ class TemplateScreen(Dialog[dict[str, str] | None]):
         with framed(VerticalScroll(id="form", can_focus=False), self._title, "enter continues · esc cancels"):
             for name in self._names:
                 yield Label(name, markup=False)
-                yield Input(id=f"variable-{name}", name=name, compact=True)
+                yield Input(name=name, compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Go to the first empty field; return the values if all are filled."""

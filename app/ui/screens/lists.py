@@ -131,10 +131,17 @@ class MessagesScreen(ItemsScreen):
             prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
 
+    def allows(self, action: str, place: int) -> bool:  # noqa: ARG002
+        """Only with a message that is still there: a prompt that fails goes back into the composer."""
+        there = place < len(self._conversation.turns)
+        if not there:
+            self._fill(place)
+        return there
+
     def action_switch(self, what: str, step: int) -> None:
         """Switch to another reply, or to another version of the prompt."""
         place = self.query_one(KeyList).highlighted
-        if place is not None:
+        if place is not None and self.allows(what, place):
             self._show[what](self._conversation.turns[place], step)
             self._fill(place)
 
@@ -203,6 +210,8 @@ class SearchScreen(Dialog[Hit | None]):
         super().__init__()
         self._find = find
         self._hits: list[Hit] = []
+        self._searching = self._entered = False
+        """Whether the hits of the present text are not known yet; whether enter was pressed then."""
 
     def compose(self) -> ComposeResult:
         """A line of input above the hits."""
@@ -216,12 +225,14 @@ class SearchScreen(Dialog[Hit | None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Search again with every key."""
+        self._searching, self._entered = True, False
         self._search(event.value)
 
     def on_input_submitted(self) -> None:
-        """Return the highlighted hit."""
+        """Return the highlighted hit; during a search, its first one when it is known."""
+        self._entered = self._searching
         place = self.query_one(OptionList).highlighted
-        if place is not None and place < len(self._hits):
+        if not self._searching and place is not None and place < len(self._hits):
             self.dismiss(self._hits[place])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
@@ -245,6 +256,9 @@ class SearchScreen(Dialog[Hit | None]):
         width = max(options.scrollable_content_region.width, 20)
         options.add_options([_hit_line(hit).truncate(width, ellipsis=True) for hit in self._hits])
         options.highlighted = 0 if self._hits else None
+        self._searching = False
+        if self._entered:
+            self.on_input_submitted()
 
 
 def _hit_line(hit: Hit) -> Content:

@@ -61,12 +61,12 @@ class Masthead(Horizontal):
         self._models = _bold(targets), Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
         self._show()
 
-    def show_machine(self, ready: Ready) -> None:
-        """Where the models run."""
-        self._ready = ready
+    def show_machine(self, ready: Ready | None) -> None:
+        """Where the models run; None if none is loaded."""
+        self._ready, observed = ready, bool(ready and ready.observed)
         legend = self.query_one(Legend)
-        if legend.observed != bool(ready.observed):
-            legend.observed = bool(ready.observed)
+        if legend.observed != observed:
+            legend.observed = observed
             legend.refresh(layout=True)
         self._show()
 

@@ -221,8 +221,8 @@ class Panel(Container):
         for card in self._cards:
             card.show(reply, held=held)
 
-    def show_machine(self, ready: Ready, model: str) -> None:
-        """Show what was loaded, and where; `model` is the model as replies name it."""
+    def show_machine(self, ready: Ready | None, model: str) -> None:
+        """Show what is loaded, if anything, and where; `model` is the model as replies name it."""
         self._set_up.loaded, self._set_up.captured = model, None
         for card in self._cards:
             card.ready = ready

@@ -1,5 +1,7 @@
 """Concurrent replies in several chats: marks in the list, unsent text, kills."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,12 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.conversation import title_of
 from specchat.app.chat.reply import Stage as ReplyStage
+from specchat.app.chat.request_manager import Session
 from specchat.app.storage.store import Store
 from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.engine import Finished, FinishReason
+from tests.app.quiet import all_done
 from tests.app.stage import FOLLOW_UP, QUESTION, WIDE, Stage, what_a_kill_leaves
 
 pytestmark = pytest.mark.slow
@@ -27,6 +31,12 @@ def stage(tmp_path: Path) -> Stage:
 def listed(stage: Stage) -> list[str]:
     chats = stage.app.chat_screen.query_one(ChatList)
     return [str(chats.get_option_at_index(i).prompt) for i in range(len(chats.chats))]
+
+
+def typed_first(stage: Stage, prepare: Callable[[], Session]) -> Session:
+    """A start during which the user types."""
+    stage.app.call_from_thread(stage.composer.insert, "x")
+    return prepare()
 
 
 async def two_at_once(stage: Stage, pilot: Pilot[None]) -> None:
@@ -87,6 +97,11 @@ async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tm
     again = Stage(tmp_path, reopen="on")
     async with again.started(WIDE):
         assert again.app.chat_screen.conversation.title == "Regex for dates"
+    typing = Stage(tmp_path, reopen="on")
+    typing.app._prepare = partial(typed_first, typing, typing.app._prepare)
+    async with typing.started(WIDE):
+        assert typing.composer.text == "x"
+        assert typing.app.chat_screen.conversation.chat is None
 
 
 async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
@@ -102,6 +117,15 @@ async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
         assert len(stage.store.search.find("lisbon")) > 1
         await stage.send(pilot, "/tag #lisbon")
         assert listed(stage)[0].startswith("  What should")
+
+
+async def test_a_chat_that_is_renamed_while_it_answers_keeps_its_new_title(stage: Stage) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"Lisbon", "enter", "p", "home", "enter")
+        await stage.send(pilot, "/tag work")
+        await stage.send(pilot, "/pin")
+        newest = stage.store.chats()[0]
+        assert (newest.title, newest.pinned) == ("#work Lisbon", False)
 
 
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (140, 28), (200, 40), (300, 48)])
@@ -133,7 +157,7 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
     monkeypatch.setattr(chats, "IDLE_S", 0.001)
     stage = Stage(tmp_path, target="qwen3-0.6b")
     async with stage.started(WIDE) as pilot:
-        for given in ("cancelled", '"Two days in Lisbon"\n', "X" * 99):
+        for given in ("cancelled", "renamed", '"Two days in Lisbon"\n', "X" * 99):
             before = len(stage.engine.examined)
             await stage.press(pilot, "ctrl+n")
             await stage.answer(pilot)
@@ -146,10 +170,12 @@ async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
                 assert stage.engine.cancelled == [request.request_id]
                 await stage.give(pilot)
             else:
+                if given == "renamed":
+                    await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"My own", "enter")
                 stage.engine.tell(Finished(request.request_id, FinishReason.STOP, given, "", 0.0))
                 await stage.settle(pilot)
         titles = [chat.title for chat in stage.store.chats()]
-    assert sorted(titles) == ["Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
+    assert sorted(titles) == ["My own", "Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
 
 
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:
@@ -230,6 +256,36 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert again.composer.text == "new"
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert again.composer.text == "old"
+
+
+async def test_a_prompt_that_is_taken_back_keeps_the_draft_of_the_new_chat(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
+    async with stage.app.run_test(size=WIDE) as pilot:
+        await stage.send(pilot, "too early")
+        await stage.press(pilot, "ctrl+n", *"draft", "ctrl+b", "home", "enter")
+        stage.app.actions.chats.write()
+        await stage.press(pilot, "escape")
+        assert stage.composer.text == "too early"
+        assert stage.store.unsent.texts() == {0: "draft\n\ntoo early"}
+        await stage.press(pilot, "ctrl+n")
+        assert stage.composer.text == "draft\n\ntoo early"
+
+
+async def test_what_is_typed_during_the_start_joins_the_text_of_the_last_run(stage: Stage, tmp_path: Path) -> None:
+    async with stage.started(WIDE) as pilot:
+        await stage.press(pilot, *"yesterday")
+    again = Stage(tmp_path)
+    again.app._prepare = partial(typed_first, again, again.app._prepare)
+    async with again.started(WIDE) as pilot:
+        assert again.composer.text == "x"
+        again.app.actions.chats.write()
+        await all_done(pilot.app)
+        assert again.store.unsent.texts() == {0: "yesterday\n\nx"}
+        await again.send(pilot, "x")
+        await again.press(pilot, "ctrl+n")
+        assert again.composer.text == "yesterday"
 
 
 @pytest.mark.parametrize("size", [WIDE, (80, 24)], ids=["wide", "narrow"])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import DRAFTERS
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
@@ -16,7 +17,7 @@ from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.slash import completed, matches, menu
 from specchat.app.ui.widgets.prompt_frame import CommandHint
-from tests.app.stage import QUESTION, WIDE, Stage
+from tests.app.stage import FOLLOW_UP, QUESTION, WIDE, Stage
 from tests.app.views import answered
 
 
@@ -120,6 +121,17 @@ async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling
         await stage.send(pilot, "/temp 0.5")
         assert stage.said[-1] == "temperature 0.5 · from the next reply on · the running reply keeps its settings"
         assert len(stage.engine.adjusted) == 3
+
+
+async def test_a_running_reply_of_a_server_keeps_its_gamma(stage: Stage) -> None:
+    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, attached=True)
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.send(pilot, "/gamma 6")
+        assert stage.said[-1] == "γ 6 · from the next reply on · the running reply keeps its settings"
+        assert not stage.engine.adjusted
+        await stage.give(pilot)
+        await stage.send(pilot, FOLLOW_UP)
+        assert stage.engine.submitted[-1].gamma == 6
 
 
 async def test_what_is_set_is_kept_in_the_file_for_the_model_and_nothing_else_is_touched(

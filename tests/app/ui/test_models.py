@@ -18,12 +18,13 @@ from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
+from specchat.app.ui.widgets.panel import SetUpCard
 from specchat.engine import Counted, Died, EngineConfig, Round, to_json
 from specchat.engine.models import PRESETS, KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.storage.helpers import add_turn
-from tests.app.views import NARROW, WIDE, screen_of
+from tests.app.views import NARROW, WIDE, screen_of, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -91,12 +92,20 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(sta
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
 
 
-async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nope", "no model is called 'nope'"),
+        ("~nosuchuser/x.gguf", "the models cannot be found"),
+        ("x" * 300, "the models cannot be found"),
+    ],
+)
+async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path, name: str, sentence: str) -> None:
     stage = Choosing(tmp_path)
     async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/model nope")
+        await stage.send(pilot, f"/model {name}")
         await stage.settle(pilot)
-        assert any("no model is called 'nope'" in notice for notice in stage.said)
+        assert any(sentence in notice for notice in stage.said)
         assert not stage.first.closed
         assert stage.made == []
 
@@ -174,9 +183,37 @@ async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> N
         assert not stage.made
 
 
+async def test_a_prompt_that_is_sent_while_sizes_are_looked_up_keeps_its_model(
+    stage: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(_: EngineConfig) -> dict[str, int]:
+        stage.app.call_from_thread(stage.app.requests.send, stage.app.chat_screen.conversation, QUESTION)
+        return {}
+
+    async with stage.started(WIDE) as pilot:
+        monkeypatch.setattr(model_actions, "downloads", slow)
+        await stage.send(pilot, "/model qwen3-0.6b")
+        assert "a reply is being written" in stage.said[-1]
+        await stage.give(pilot)
+        monkeypatch.setattr(model_actions, "downloads", lambda _: {})
+        await stage.send(pilot, "/model qwen3-0.6b")
+        assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
+
+
+@pytest.mark.parametrize("command", ["/continue", "/penalise"])
+async def test_without_a_model_no_reply_is_continued(stage: Choosing, command: str) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        await stage.send(pilot, "/unload")
+        await stage.send(pilot, command)
+        assert stage.said[-1] == "no model is ready: wait until one is loaded, or load one with /model"
+
+
 async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:
     async with stage.started(WIDE) as pilot:
+        machine, card = screen_of(stage).query_one("#machine", Static), screen_of(stage).query_one(SetUpCard)
+        assert (machine.display, "memory" in text_of(card)) == (True, True)
         await stage.send(pilot, "/unload")
+        assert (machine.display, "memory" in text_of(card)) == (False, False)
         assert stage.first.closed
         assert stage.said[-1] == "unloaded · the next prompt loads smollm2-135m again"
         await stage.send(pilot, QUESTION)

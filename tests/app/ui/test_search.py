@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -63,6 +64,19 @@ async def test_enter_opens_the_chat_at_the_place_though_another_version_was_show
         chosen = {m.content: m.chosen for m in stage.store.messages(1) if m.role == "user"}
         assert chosen["Where is the Alfama?"]
         assert not chosen["Where is the Baixa?"]
+
+
+async def test_enter_waits_for_the_search_of_what_is_typed(stage: Stage) -> None:
+    stage.chats("apple pie", "avocado toast")
+    async with stage.started(NARROW) as pilot:
+        await stage.press(pilot, "ctrl+k", "a")
+        assert options(stage)[0].startswith("# avocado")
+        free = Event()
+        stage.app.actions.archive.do(free.wait)
+        await pilot.press(*"pple", "enter")
+        free.set()
+        await shown(stage, pilot, lambda: not isinstance(stage.app.screen, SearchScreen))
+        assert screen_of(stage).conversation.title == "apple pie"
 
 
 @pytest.mark.parametrize("markdown", [False, True])

@@ -93,6 +93,8 @@ async def test_system_prompts_are_saved_taken_and_deleted_in_their_form(stage: S
 
 
 async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
+    file = stage.database.parent / "config" / "templates" / "translate.md"
+    file.write_text("Translate into {{language}}: {{größe}}")
     async with stage.after(filling, NARROW) as pilot:
         assert isinstance(stage.app.screen, TemplateScreen)
         await stage.press(pilot, "enter")

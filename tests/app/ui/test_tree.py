@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import OptionList
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
@@ -261,6 +262,18 @@ async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
             await stage.send(pilot, line)
             assert "takes the number of a message, 1 to 1" in stage.said[-1]
             assert stage.composer.text == line
+
+
+@pytest.mark.parametrize("key", ["left", "enter"])
+async def test_a_message_that_goes_back_into_the_composer_leaves_the_list(stage: Stage, key: str) -> None:
+    async with stage.started(NARROW, events=None) as pilot:
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.press(pilot, "ctrl+e")
+        stage.engine.fail("the prompt is too long")
+        await stage.settle(pilot)
+        await stage.press(pilot, key)
+        assert isinstance(stage.app.screen, MessagesScreen)
+        assert stage.app.screen.query_one(OptionList).option_count == 1
 
 
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
