@@ -65,11 +65,10 @@ def check_named(spec: str, store: ModelStore) -> None:
     """
     if not spec.strip():
         raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
-    if spec in PRESETS or spec.lower().endswith(_GGUF) or HUB_ID.fullmatch(spec):
+    is_file = spec.lower().endswith(_GGUF)
+    if spec in PRESETS or store.find(spec) or local_path(spec) or (HUB_ID.fullmatch(spec) and not is_file):
         return
-    if store.find(spec) is not None or local_path(spec):
-        return
-    if os.sep in spec or spec.startswith("~"):
+    if os.sep in spec or spec.startswith("~") or is_file:
         raise EngineError(f"there is no file or folder {spec}: check the path")
     near = difflib.get_close_matches(spec.lower(), PRESETS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""

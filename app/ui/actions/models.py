@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -58,7 +57,7 @@ class ModelActions(ActionGroup):
     def command(self, argument: str = "") -> bool:
         """`/model` lists the models, `/model TARGET` and `/model TARGET DRAFT` load them."""
         if argument:
-            is_path = os.path.exists(os.path.expanduser(argument))  # a path may contain spaces
+            is_path = engine.local_path(argument) is not None  # a path may contain spaces
             target, _, draft = (argument, "", "") if is_path else argument.partition(" ")
             return self.load(target, draft.strip() or None)
         if self._scope.make_source is None:
@@ -170,10 +169,7 @@ class ModelActions(ActionGroup):
         Raises:
             EngineError: a size cannot be found, or memory or disk is too small.
         """
-        try:
-            sizes = await asyncio.to_thread(downloads, config)
-        except (OSError, RuntimeError) as error:  # a path of an unknown user, a name that is too long
-            raise engine.EngineError(f"the models cannot be found ({error}): check their names") from error
+        sizes = await asyncio.to_thread(downloads, config)
         if not sizes:
             return True
         machine, names, size = await self.machine(), " and ".join(sizes), sum(sizes.values())

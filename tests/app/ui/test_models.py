@@ -96,8 +96,8 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(sta
     ("name", "sentence"),
     [
         ("nope", "no model is called 'nope'"),
-        ("~nosuchuser/x.gguf", "the models cannot be found"),
-        ("x" * 300, "the models cannot be found"),
+        ("~nosuchuser/x.gguf", "there is no file or folder ~nosuchuser/x.gguf"),
+        pytest.param("x" * 300, "no model is called 'xxx", id="long name"),
     ],
 )
 async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path, name: str, sentence: str) -> None:

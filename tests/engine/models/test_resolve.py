@@ -81,11 +81,11 @@ def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) ->
         ("/no/such/folder", "there is no file or folder /no/such/folder"),
         ("./nothing", "there is no file or folder ./nothing"),
         ("~/no such", "there is no file or folder ~/no such"),
-        ("no/such/file.gguf", "there is no file no/such/file.gguf"),
+        ("no/such/file.gguf", "there is no file or folder no/such/file.gguf"),
         ("a/b/c", "there is no file or folder a/b/c"),
         ("~nobody-of-that-name/model", "there is no file or folder ~nobody"),
         pytest.param("a" * 300, "no model is called 'aaa", id="long name"),
-        pytest.param("a" * 300 + ".gguf", "there is no file aaa", id="long file"),
+        pytest.param("a" * 300 + ".gguf", "there is no file or folder aaa", id="long file"),
     ],
 )
 def test_names_that_mean_nothing(spec: str, sentence: str, store: ModelStore) -> None:
