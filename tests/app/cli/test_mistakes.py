@@ -37,6 +37,7 @@ MISTAKES = {
     "ask hi --logit-bias -1=1": "logit-bias names token -1: token ids start at 0",
     "ask hi --logit-bias 99999=1 --target TINY": "logit-bias names token 99999 and the model has",
     "ask hi --target no-model --trace new.jsonl": "no-model",
+    "ask hi --target TINY --trace new.jsonl --drafter bigram": "bigram",
     "ask hi --target TINY --trace TALK": "talk.jsonl exists already",
     "ask hi --target TINY --trace no/trace.jsonl": "cannot be written",
     "ask hi --continue": "there are no chats yet",

@@ -11,6 +11,7 @@ from specchat.app.paths import settings_file
 from specchat.app.storage.store import Store
 from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import TRACES, trace
+from tests.failing import files_of_at_most
 
 CODE = str(TRACES / "code.jsonl")
 
@@ -108,6 +109,13 @@ def test_as_a_picture_of_all_of_it(chats: Path) -> None:
     text = text_of(chats / "chat.svg")
     assert "What should I see?" in text
     assert "token limit" in text
+
+
+def test_a_failed_write_leaves_no_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with files_of_at_most(1000):
+        assert run(["screenshot", CODE, "--out", "code.svg"]) == FAILED
+    assert "code.svg cannot be written: File too large" in capsys.readouterr().err
+    assert not (home / "code.svg").exists()
 
 
 @pytest.mark.usefixtures("chats")
