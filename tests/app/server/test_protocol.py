@@ -277,8 +277,11 @@ def test_only_named_pages_may_ask(served: Served) -> None:
     with served.http(Origin=PAGE) as http:
         assert http.get("/v1/models").headers["access-control-allow-origin"] == PAGE
     with served.http(Origin=PAGE, Authorization="") as http:
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        sdk = "authorization, x-stainless-os"
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": sdk}
         assert http.options("/v1/chat/completions", headers=asked).status_code == 200
+        refused = http.get("/v1/models")
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
 
 
 def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
