@@ -129,10 +129,12 @@ def test_titles(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["paris"], "no chat has 'paris' in its title: specchat export --list shows all titles"),
         (["--out", "there.md"], "there.md exists already: name another file"),
+        (["--out", "link.md"], "link.md exists already: name another file"),
     ],
 )
 def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
     (chats / "there.md").write_text("mine")
+    (chats / "link.md").symlink_to(chats / "missing.md")
     assert run(["export", *arguments]) == FAILED
     assert capsys.readouterr().err.strip() == f"specchat: {sentence}"
     assert (chats / "there.md").read_text() == "mine"
