@@ -144,13 +144,13 @@ def _read(file: Path) -> list[str]:
         data = file.read_bytes()
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"{file} is longer than {_LONGEST_FILE >> 20} MiB: these are not prompts, one a line")
-    text = data.decode("utf-8", "replace")
+    text = data.decode("utf-8-sig", "replace")
     if file.suffix != ".json":
         return text.splitlines()
     try:
         texts = json.loads(text)["prompts"]
-        if not all(isinstance(each, str) for each in texts):
+        if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{file} is no file of prompts: it must hold a list of texts under the key prompts") from None
-    return list(texts)
+    return texts

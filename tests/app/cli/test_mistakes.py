@@ -107,6 +107,7 @@ MISTAKES = {
     "compare x --order random": "--order 'random' is not known",
     "compare x --repeat 0": "--repeat is 0",
     "compare x --file y": "both a prompt and --file are given",
+    "compare --file TEXT": "it must hold a list of texts under the key prompts",
     "compare --file /nowhere/prompts": "/nowhere/prompts cannot be read",
     "compare x --target nowhere/at/all": "nowhere/at/all",
     "evaluate TALK --against x --drafter suffix": "--drafter contradicts --against",
@@ -152,10 +153,11 @@ def test_a_mistake_is_answered_by_one_sentence(
     monkeypatch.chdir(tmp_path)
     talk, text = tmp_path / "talk.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'
     talk.write_text(text)
-    words = {"TALK": talk, "TRACE": TRACE}
+    words = {"TALK": talk, "TRACE": TRACE, "TEXT": tmp_path / "text.json"}
+    words["TEXT"].write_text('{"prompts": "hello"}')
     if "TINY" in mistyped:
         words["TINY"] = tiny_model()
     done = command(*(words.get(word, word) for word in shlex.split(mistyped)), terminal=mistyped.startswith("--"))
     assert MISTAKES[mistyped] in done.sentence
-    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "home"}, "nothing is written"
+    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "text.json", "home"}, "nothing is written"
     assert talk.read_text() == text
