@@ -43,7 +43,7 @@ def compare(
     watch: Annotated[bool, opt("--watch", None, "Repeat until ctrl+c, show the spread, then the report.")] = False,
     order: Annotated[str | None, opt("--order", "ORDER", "interleaved (default), sequential, or both of them.")] = None,
     exact: options.Exact = False,
-    attach: Annotated[str | None, opt("--attach", "URL", "A server as the right lane, asked after the left.")] = None,
+    attach: options.AttachRight = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a prompt in two set-ups that share the device fairly; report their times and whether the texts agree.

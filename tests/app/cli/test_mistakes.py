@@ -58,6 +58,8 @@ MISTAKES = {
     "ask hi --beams 4 --trace x.jsonl": "--trace does not go with --beams",
     "ask hi --beams 4 --continue": "--continue does not go with --beams",
     "ask hi --beams 4 --attach http://localhost:1": "--attach",
+    "ask hi --attach ''": "--attach is empty: give the address of a server",
+    "compare x --attach ''": "--attach is empty: give the address of a server",
     "bench --gamma -1": "gamma is -1",
     "bench --gamma many": "gamma is 'many'",
     "bench --batch 0": "batch is 0",
