@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import platformdirs
+
+from specchat.engine import home_folder
 
 TOUR = Path(__file__).resolve().parents[1] / "assets" / "traces" / "tour.jsonl"
 """The recorded reply of the tour."""
@@ -53,5 +54,5 @@ def settings_file() -> Path:
 
 
 def _home(name: str) -> Path | None:
-    home = os.environ.get("SPECCHAT_HOME")
-    return Path(home).expanduser().absolute() / name if home else None
+    home = home_folder()
+    return home and home / name

@@ -5,7 +5,7 @@
 Importing this package loads neither torch nor transformers; the engine's thread does.
 """
 
-from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, models_folder
+from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, home_folder, models_folder
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine

@@ -20,10 +20,23 @@ QUANTIZE = ("auto", "q8", "q4", "none")
 CACHE_TYPES = ("f16", "q8")
 
 
+def home_folder() -> Path | None:
+    """The folder that `SPECCHAT_HOME` names; None if it is not set.
+
+    Raises:
+        EngineError: it begins with ~ and the name of an unknown user.
+    """
+    home = os.environ.get("SPECCHAT_HOME")
+    try:
+        return Path(home).expanduser().absolute() if home else None
+    except RuntimeError:
+        raise EngineError(f"SPECCHAT_HOME is {home}, and there is no such user: correct it") from None
+
+
 def models_folder() -> Path:
     """Default folder of downloaded and converted models: in the platform's cache folder, or `SPECCHAT_HOME/models`."""
-    if home := os.environ.get("SPECCHAT_HOME"):
-        return Path(home).expanduser().absolute() / "models"
+    if home := home_folder():
+        return home / "models"
     try:
         import platformdirs
     except ImportError:  # the engine also runs where only torch, transformers and safetensors are installed

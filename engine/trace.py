@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from specchat.engine.errors import EngineError
-from specchat.engine.events import MOST_DRAFTED, Event, Totals
+from specchat.engine.events import MOST_DRAFTED, Admitted, Event, Totals
 from specchat.engine.files import create_text
 from specchat.engine.request import Request
 from specchat.engine.round import Round
@@ -66,23 +66,31 @@ def from_json(line: str) -> Record:
 class TraceWriter:
     """Writer of a trace file; each record is written to the operating system at once, so a kill leaves whole lines.
 
+    As a context manager, it removes the file after an error before the reply: the same command can then be repeated.
+
     Raises:
         EngineError: the file exists already, cannot be created, or the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._has_reply = False
         try:
             self._file = create_text(path, buffering=1)
         except FileExistsError:
             raise EngineError(f"{path} exists already: name another file for the trace") from None
         except OSError as error:
             raise self._failure(error) from None
-        self._put(json.dumps({"record": "trace", "version": VERSION}))
+        try:
+            self._put(json.dumps({"record": "trace", "version": VERSION}))
+        except EngineError:
+            path.unlink(missing_ok=True)
+            raise
 
     def write(self, record: Record) -> None:
         """Append one record."""
         self._put(to_json(record))
+        self._has_reply |= isinstance(record, (Admitted, Round))
 
     def close(self) -> None:
         """Close the file."""
@@ -95,7 +103,11 @@ class TraceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
+        try:
+            self.close()
+        finally:
+            if error is not None and not self._has_reply:
+                self._path.unlink(missing_ok=True)
 
     def _put(self, line: str) -> None:
         try:

@@ -1,6 +1,8 @@
 """What fails in place of something that works."""
 
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,3 +13,14 @@ def fails(error: BaseException) -> Callable[..., Any]:
 
 
 untouched = fails(AssertionError("it should not be called"))
+
+
+@contextmanager
+def files_of_at_most(length: int) -> Iterator[None]:
+    """No file of this process can grow beyond this many bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -231,6 +231,8 @@ def _attachment(exported: Mapping[str, Any]) -> Attachment:
     kind, tokens = exported["kind"], exported["tokens"]
     if kind not in (FILE, PASTE) or not isinstance(tokens, int | None):
         raise ValueError("an attachment is neither a file nor a paste")
+    if not 0 <= (tokens or 0) < 1 << 63:
+        raise ValueError("the number of tokens of an attachment is out of range")
     return Attachment(kind, _text(exported["name"]), _text(exported["text"]), tokens)
 
 

@@ -144,8 +144,17 @@ PROMPT_SETS = table(
     limit=(int, "N", "Prompts of each set."),
 )
 
+
+def _address(url: str | None) -> str | None:
+    if url is not None and not url.strip():
+        raise UsageError("--attach is empty: give the address of a server, or leave it out")
+    return url
+
+
 _ATTACH = "Use a server of the OpenAI protocol; --target names one of its models (key: SPECCHAT_API_KEY)."
-Attach = Annotated[str | None, opt("--attach", "URL", _ATTACH, MODEL)]
+_ATTACH_RIGHT = "A server as the right lane, asked after the left."
+Attach = Annotated[str | None, opt("--attach", "URL", _ATTACH, MODEL, callback=_address)]
+AttachRight = Annotated[str | None, opt("--attach", "URL", _ATTACH_RIGHT, callback=_address)]
 
 
 def known_theme(name: str | None) -> str | None:

@@ -170,11 +170,11 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
         Route("/health", service.health),
         Route("/metrics", service.metrics),
     ]
-    methods, headers = ["GET", "POST"], ["authorization", "content-type"]
-    cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers)
+    cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
+    # CORS comes first: it answers preflight requests, which have no key, and lets pages read the guard's refusals.
+    middleware = [*([cors] if origins else []), Middleware(Guard, key=key, origins=origins)]
     handlers: dict[Any, Any] = {HTTPException: _no_route, ApiError: _refusal, AppError: _refusal, Exception: _fault}
-    app = Starlette(routes=routes, middleware=[cors] if origins else [], exception_handlers=handlers)
-    return Guard(app, key, origins)
+    return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
 
 async def _no_route(request: Request, error: HTTPException) -> Response:
@@ -224,8 +224,6 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not self._origins & {origin, "*"}:
             return ApiError(403, f"pages of {origin!a:.80} may not ask: name it with --cors", code="origin_not_allowed")
-        if scope["method"] == "OPTIONS" and origin is not None:
-            return None  # a preflight request, which browsers send without the key
         if self._key is None or scope["path"] == _NO_KEY:
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")

@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse, Response
 
 KINDS = {
@@ -223,10 +224,12 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    """The first error, as a sentence."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"] if not _names_a_type(part))
-    text = str(first["msg"])
+    """The first error, as a sentence; of a union, that of the member that the value matches best."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    same_field = [each for each in found if each["loc"][:1] == found[0]["loc"][:1]]
+    best = max(same_field, key=lambda each: (not _mismatch(each), len(each["loc"])))
+    place = ".".join(str(part) for part in best["loc"] if not _names_a_type(part))
+    text = str(best["msg"])
     return ApiError(
         400,
         f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should"),
@@ -235,6 +238,11 @@ def _refusal(error: ValidationError) -> ApiError:
     )
 
 
+def _mismatch(error: ErrorDetails) -> bool:
+    """Whether a value has another type, or is not the literal of a union."""
+    return error["type"].endswith("_type") or str(error["loc"][-1]).startswith("literal[")
+
+
 def _names_a_type(part: int | str) -> bool:
     """Whether a part of an error's location names a member of a union instead of a field."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float"))
+    return isinstance(part, str) and ("[" in part or part in ("str", "constrained-str", "int", "float"))

@@ -95,7 +95,6 @@ class Duet:
         self.order = order
         self.readies = readies
         self.server = server
-        self.greedy = all(settings.sampling().greedy for settings in pair)
         self.waiting: list[str] = []
         """Prompts to send when both lanes have answered."""
         self._pair = pair
@@ -171,8 +170,11 @@ class Duet:
         return side == 1 and self.server is not None
 
     def ready(self) -> None:
-        """Start sending: the models are loaded."""
+        """Start sending: the models are loaded. Both lanes sample alike, by default as the left model recommends."""
+        own = self.readies()[0].ready.sampling
+        seed = with_seed(self._pair[0].with_model(own)).seed
         for lane, text, target in zip(self.lanes, self.labels, self.targets, strict=True):
+            lane.settings = lane.requests.settings = replace(lane.settings.with_model(own), seed=seed)
             lane.conversation.set_up = text
             lane.requests.ready(target)
 
@@ -211,6 +213,11 @@ class Duet:
         """How the lanes' last replies compare."""
         left, right = self.lanes
         return Comparison(left.tally, right.tally, self.same_target)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether both lanes are greedy."""
+        return all(lane.settings.sampling().greedy for lane in self.lanes)
 
     @property
     def comparable(self) -> bool:
@@ -268,7 +275,7 @@ class SideOptions:
         """
         if self.order not in tuple(Order):
             raise UsageError(f"--order {self.order!r} is not known: choose {' or '.join(Order)}")
-        return lanes(self.left, self.right, with_seed(shared))
+        return lanes(self.left, self.right, shared)
 
 
 def live_duet(shared: Settings, options: SideOptions) -> Duet:

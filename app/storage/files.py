@@ -76,16 +76,23 @@ def write_over(path: Path, text: str) -> None:
 def write_first_free(folder: Path, names: Iterable[str], text: str) -> Path:
     """Write to the first of these names that does not exist, readable by its owner only, and return its path.
 
+    A write that fails leaves no file.
+
     Raises:
         OSError: the folder is missing or cannot be written, or every name is taken.
     """
-    for name in names:
+    for path in (folder / name for name in names):
         try:
-            with create_text(folder / name, errors="replace") as file:
-                file.write(text)
+            file = create_text(path, errors="replace")
         except FileExistsError:
             continue
-        return folder / name
+        try:
+            with file:
+                file.write(text)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        return path
     raise FileExistsError(errno.EEXIST, "the file exists already")
 
 

@@ -9,7 +9,7 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -67,8 +67,9 @@ def guard(key: str | None) -> Middleware:
             if not is_this_machine(urlsplit(f"//{request.host}").hostname or ""):
                 return web.Response(status=403, text="specchat: without a key, only this machine has access\n")
             return await handler(request)
-        given = request.query.get("key")
-        if given is not None and hmac.compare_digest(given.encode(), (key or "").encode()):
+        as_typed = unquote(request.rel_url.raw_query_string.removeprefix("key="))  # a query has spaces for its + signs
+        given = (request.query.get("key", ""), as_typed)
+        if any(hmac.compare_digest(each.encode(), (key or "").encode()) for each in given):
             entered = web.HTTPFound(request.path)
             entered.set_cookie(COOKIE, token, httponly=True, samesite="Strict", secure=request.secure)
             return entered

@@ -6,6 +6,7 @@ import pytest
 
 from specchat.app import paths
 from specchat.engine import models_folder
+from tests.app.cli.commands.command import command
 
 FOLDERS = (models_folder, paths.data_folder, paths.config_folder)
 
@@ -25,6 +26,12 @@ def test_the_variable_may_be_relative_or_begin_with_a_tilde(monkeypatch: pytest.
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.setenv("SPECCHAT_HOME", "~/there")
     assert paths.data_folder() == tmp_path / "me" / "there" / "data"
+
+
+@pytest.mark.parametrize("arguments", [("export",), ("models", "list"), ("ask", "hi")])
+def test_a_tilde_with_an_unknown_user_is_named(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
+    monkeypatch.setenv("SPECCHAT_HOME", "~no-such-user/x")
+    assert "SPECCHAT_HOME is ~no-such-user/x, and there is no such user" in command(*arguments).sentence
 
 
 @pytest.mark.parametrize("value", [None, ""])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from specchat.engine.events import Finished, FinishReason, Ready, Step, Totals
 from specchat.engine.round import Refused, Round
 from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
 from tests.engine.records import EVERY_RECORD, make_round, observed_round, records
+from tests.failing import files_of_at_most
 
 HEADER = '{"record": "trace", "version": 4}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -88,6 +90,15 @@ def test_a_file_gives_back_its_records(tmp_path: Path) -> None:
     assert tuple(read_trace(path)) == EVERY_RECORD
 
 
+@pytest.mark.parametrize("began", [False, True])
+def test_an_error_before_the_reply_removes_the_file(tmp_path: Path, began: bool) -> None:
+    path = tmp_path / "trace.jsonl"
+    with suppress(KeyboardInterrupt), TraceWriter(path) as writer:
+        writer.write(make_round() if began else EVERY_RECORD[0])
+        raise KeyboardInterrupt
+    assert path.exists() is began
+
+
 def test_line_ends_of_other_systems_are_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes((HEADER + to_json(EVERY_RECORD[0]) + "\n").replace("\n", "\r\n").encode())
@@ -102,6 +113,12 @@ def test_every_cut_leaves_the_whole_lines(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         lines = whole[:length].count(b"\n") - 1
         assert list(read_trace(path)) == [record] * lines
+
+
+def test_a_header_that_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    with files_of_at_most(8), pytest.raises(EngineError, match=r"trace.jsonl cannot be written"):
+        TraceWriter(tmp_path / "trace.jsonl")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")

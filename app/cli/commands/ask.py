@@ -75,8 +75,6 @@ def answer(
             ready = load(engine)
         except BaseException:
             engine.close(timeout=0)  # loading cannot be interrupted
-            if trace:
-                trace.unlink()  # it is empty, and would block the same command next time
             raise
         try:
             settings = settings.with_model(ready.sampling)

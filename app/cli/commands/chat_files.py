@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -167,12 +168,12 @@ def _theme(given: str | None) -> str:
 
 
 def refuse_existing(path: Path) -> None:
-    """Check that a file does not exist.
+    """Check that a file does not exist, nor a link of that name.
 
     Raises:
         UsageError: it does.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise UsageError(f"{path} exists already: name another file")
 
 
@@ -182,10 +183,9 @@ def write_new(path: Path, text: str) -> None:
     Raises:
         UsageError: it exists, or cannot be written.
     """
+    refuse_existing(path)
     try:
         write_first_free(path.parent, [path.name], text)
-    except FileExistsError:
-        refuse_existing(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 

@@ -43,7 +43,7 @@ def compare(
     watch: Annotated[bool, opt("--watch", None, "Repeat until ctrl+c, show the spread, then the report.")] = False,
     order: Annotated[str | None, opt("--order", "ORDER", "interleaved (default), sequential, or both of them.")] = None,
     exact: options.Exact = False,
-    attach: Annotated[str | None, opt("--attach", "URL", "A server as the right lane, asked after the left.")] = None,
+    attach: options.AttachRight = None,
     as_json: options.Json = False,
 ) -> None:
     """Run a prompt in two set-ups that share the device fairly; report their times and whether the texts agree.
@@ -144,13 +144,13 @@ def _read(file: Path) -> list[str]:
         data = file.read_bytes()
     if len(data) > _LONGEST_FILE:
         raise UsageError(f"{file} is longer than {_LONGEST_FILE >> 20} MiB: these are not prompts, one a line")
-    text = data.decode("utf-8", "replace")
+    text = data.decode("utf-8-sig", "replace")
     if file.suffix != ".json":
         return text.splitlines()
     try:
         texts = json.loads(text)["prompts"]
-        if not all(isinstance(each, str) for each in texts):
+        if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{file} is no file of prompts: it must hold a list of texts under the key prompts") from None
-    return list(texts)
+    return texts

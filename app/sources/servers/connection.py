@@ -21,8 +21,8 @@ CONNECT_S = 10.0
 SILENCE_S = 600.0
 """Seconds without data until a reply counts as lost; a request may wait for a slot."""
 REFUSED = (401, 403)
-LOST = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, RuntimeError)
-"""Raised by a connection that breaks or is closed."""
+LOST = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, RuntimeError, ValueError)
+"""Raised by a connection that breaks, is closed, or cannot look its host up."""
 
 
 class Connection:
@@ -33,19 +33,25 @@ class Connection:
         key: its key, if it has one.
 
     Raises:
-        EngineError: the URL is not an address.
+        EngineError: the URL is not an address, the key cannot be sent, or a proxy or certificate file cannot be used.
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = _base(url)
+        key = (key or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise EngineError("the key in SPECCHAT_API_KEY has characters that no header can carry: correct it")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        make = partial(
-            httpx2.Client, base_url=self.url, headers=headers, timeout=timeout, verify=httpx2.create_ssl_context()
-        )
-        self.http = make(limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S))
-        self.replies = make(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
-        """For streams: each has its own connection, so that it can be cut."""
+        make = partial(httpx2.Client, base_url=self.url, headers=headers, timeout=timeout)
+        try:
+            make = partial(make, verify=httpx2.create_ssl_context())
+            self.http = make(limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S))
+            self.replies = make(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
+            """For streams: each has its own connection, so that it can be cut."""
+        except (ImportError, *LOST) as error:
+            hint = "check the address, and the variables that set a proxy or certificates"
+            raise EngineError(f"{self.url} cannot be used ({words(error)}): {hint}") from None
 
     def close(self) -> None:
         """Close all connections."""
@@ -81,7 +87,7 @@ class Connection:
         Raises:
             EngineError: the server refuses the key.
         """
-        with suppress(*LOST, ValueError):
+        with suppress(*LOST):
             reply = self.http.request("GET" if body is None else "POST", path, json=body, timeout=CONNECT_S)
             self._check_key(reply)
             return reply.json() if reply.status_code == 200 else None

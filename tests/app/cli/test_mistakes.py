@@ -37,6 +37,7 @@ MISTAKES = {
     "ask hi --logit-bias -1=1": "logit-bias names token -1: token ids start at 0",
     "ask hi --logit-bias 99999=1 --target TINY": "logit-bias names token 99999 and the model has",
     "ask hi --target no-model --trace new.jsonl": "no-model",
+    "ask hi --target TINY --trace new.jsonl --drafter bigram": "bigram",
     "ask hi --target TINY --trace TALK": "talk.jsonl exists already",
     "ask hi --target TINY --trace no/trace.jsonl": "cannot be written",
     "ask hi --continue": "there are no chats yet",
@@ -57,6 +58,8 @@ MISTAKES = {
     "ask hi --beams 4 --trace x.jsonl": "--trace does not go with --beams",
     "ask hi --beams 4 --continue": "--continue does not go with --beams",
     "ask hi --beams 4 --attach http://localhost:1": "--attach",
+    "ask hi --attach ''": "--attach is empty: give the address of a server",
+    "compare x --attach ''": "--attach is empty: give the address of a server",
     "bench --gamma -1": "gamma is -1",
     "bench --gamma many": "gamma is 'many'",
     "bench --batch 0": "batch is 0",
@@ -106,6 +109,7 @@ MISTAKES = {
     "compare x --order random": "--order 'random' is not known",
     "compare x --repeat 0": "--repeat is 0",
     "compare x --file y": "both a prompt and --file are given",
+    "compare --file TEXT": "it must hold a list of texts under the key prompts",
     "compare --file /nowhere/prompts": "/nowhere/prompts cannot be read",
     "compare x --target nowhere/at/all": "nowhere/at/all",
     "evaluate TALK --against x --drafter suffix": "--drafter contradicts --against",
@@ -151,10 +155,11 @@ def test_a_mistake_is_answered_by_one_sentence(
     monkeypatch.chdir(tmp_path)
     talk, text = tmp_path / "talk.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'
     talk.write_text(text)
-    words = {"TALK": talk, "TRACE": TRACE}
+    words = {"TALK": talk, "TRACE": TRACE, "TEXT": tmp_path / "text.json"}
+    words["TEXT"].write_text('{"prompts": "hello"}')
     if "TINY" in mistyped:
         words["TINY"] = tiny_model()
     done = command(*(words.get(word, word) for word in shlex.split(mistyped)), terminal=mistyped.startswith("--"))
     assert MISTAKES[mistyped] in done.sentence
-    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "home"}, "nothing is written"
+    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "text.json", "home"}, "nothing is written"
     assert talk.read_text() == text

@@ -183,7 +183,11 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(n=0), 400, "n should be greater than or equal to 1"),
         (chat(max_tokens=0), 400, "max_tokens should be greater than"),
         (chat(top_logprobs=3), 400, "top_logprobs needs logprobs: true"),
-        (chat(stop=["a", ""]), 400, "stop"),
+        (chat(stop=["a", ""]), 400, "stop.1: string should have at least 1 character"),
+        (chat(stop=["a", "\ud800"]), 400, "stop.1 should be a valid string, unable to parse"),
+        (chat(stop=["a"] * 17), 400, "stop: list should have at most 16 items"),
+        (chat(stop=""), 400, "stop: string should have at least 1 character"),
+        (chat(gamma="x"), 400, "gamma should be a valid integer"),
         (chat(logit_bias={"the": 1}), 400, "logit_bias maps token ids to numbers"),
         (chat(logit_bias={"99999": 1}), 400, "logit-bias names token 99999 and the model has 320 tokens"),
         (chat(tools=[{"type": "function"}]), 400, "tools is not served here: leave it out"),
@@ -198,7 +202,7 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(n=11), 429, "8 requests may wait and there is no room for 11 more"),
         ({"messages": []}, 400, "messages: list should have at least 1 item"),
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role should be"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content.0.type"),
         ([], 400, "the body is not a JSON object"),
         (b"{", 400, "the body is not valid JSON"),
         (b"\xff\xfe", 400, "the body is not valid JSON"),
@@ -277,8 +281,11 @@ def test_only_named_pages_may_ask(served: Served) -> None:
     with served.http(Origin=PAGE) as http:
         assert http.get("/v1/models").headers["access-control-allow-origin"] == PAGE
     with served.http(Origin=PAGE, Authorization="") as http:
-        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        sdk = "authorization, x-stainless-os"
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": sdk}
         assert http.options("/v1/chat/completions", headers=asked).status_code == 200
+        refused = http.get("/v1/models")
+    assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
 
 
 def test_clients_that_disconnect_free_their_slots(served: Served) -> None:

@@ -1,6 +1,7 @@
 """The lanes of a live engine as the app's sources, on a model of random weights."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, live_duet
 from specchat.app.ui.rendering.reply_notes import note_lines
 from specchat.engine import Died, Record, Speedup
-from tests.app.side_by_side.test_attached_duet import ask
+from tests.app.side_by_side.test_attached_duet import ask, wait
 
 
 @pytest.fixture
@@ -33,6 +34,23 @@ def test_both_lanes_answer_turn_after_turn(duet: Duet) -> None:
         assert [len(conversation.turns) for conversation in duet.conversations] == [turn + 1] * 2
     assert duet.lanes[0].tally.metrics.reused_tokens == duet.lanes[1].tally.metrics.reused_tokens
     assert duet.gap is None
+
+
+def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path]) -> None:
+    model = tiny_model()
+    file = model / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_sample": True, "temperature": 0.6, "top_k": 20}))
+    duet = live_duet(Settings(target=str(model), dtype="float32", max_tokens=2, top_k=5), SideOptions())
+    duet.connect(NoArchive())
+    replies = [*ask(duet, "the")]
+    duet.again()
+    wait(duet, lambda: duet.done and duet.lanes[1].reply is not replies[1])
+    left, right, *again = [reply.sampling for reply in (*replies, *(lane.reply for lane in duet.lanes))]
+    duet.end()
+    assert (left.temperature, left.top_k, left.top_p) == (0.6, 5, 1.0)
+    assert right == left
+    assert again == [replace(left, seed=left.seed + 1)] * 2
+    assert not duet.greedy
 
 
 def test_the_speedup_is_in_the_summary_alone(duet: Duet, monkeypatch: pytest.MonkeyPatch) -> None:

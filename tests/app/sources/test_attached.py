@@ -1,6 +1,7 @@
 """A running `specchat serve` as the engine: the same records, the same text, and sentences for what goes wrong."""
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -165,13 +166,35 @@ def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:
     gone = first(AttachedEngine(f"127.0.0.1:{port}"))
     assert isinstance(gone, Died)
     assert f"http://127.0.0.1:{port} cannot be reached" in gone.message
+    unknown = first(AttachedEngine("http://a..b:1"))
+    assert isinstance(unknown, Died)
+    assert "http://a..b:1 cannot be reached" in unknown.message
     for address in ("ftp://x", "http://", "http://x:99999", "http://x/other", "http://[::1"):
         with pytest.raises(EngineError, match="is not the address of a server"):
             AttachedEngine(address)
 
 
+@pytest.mark.parametrize(
+    ("variables", "address", "key", "sentence"),
+    [
+        ({"ALL_PROXY": "ftp://x:1"}, "http://localhost:1", None, "localhost:1 cannot be used (Unknown scheme"),
+        ({"HTTP_PROXY": "foo:bar"}, "http://localhost:1", None, "cannot be used (Invalid port: 'bar')"),
+        ({"SSL_CERT_FILE": "/nonexistent"}, "http://localhost:1", None, "No such file"),
+        ({}, "http://☃-:1", None, "cannot be used (Invalid IDNA hostname"),
+        ({}, "http://localhost:1", "schlüssel", "the key in SPECCHAT_API_KEY has characters"),
+    ],
+)
+def test_what_hinders_a_connection_is_named(
+    variables: dict[str, str], address: str, key: str | None, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(EngineError, match=re.escape(sentence)):
+        AttachedEngine(address, key)
+
+
 def test_ask_prints_its_replies(served: Served, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECCHAT_API_KEY", served.key or "")
+    monkeypatch.setenv("SPECCHAT_API_KEY", f"{served.key}\n")
     question = ("ask", "the quick brown fox", "--max-tokens", 30, "--gamma", 4)  # auto drafts nothing on a busy machine
     here = command(*question, "--target", model, "--dtype", "float32")
     there = command(*question, "--attach", served.url, "--trace", tmp_path / "trace.jsonl")

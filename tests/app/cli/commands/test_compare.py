@@ -74,7 +74,7 @@ def test_json_has_every_figure(compare: Callable[..., Done]) -> None:
 )
 def test_a_file_of_prompts_in_both_orders(compare: Callable[..., Done], tmp_path: Path, name: str, text: str) -> None:
     file = tmp_path / name
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8-sig")
     found = json.loads(compare("--file", file, "--order", "both", "--repeat", "1", "--json").out)
     assert [(row["prompt"], row["order"]) for row in found["rows"]] == [
         (prompt, order) for prompt in ("one one one", "two two two") for order in ("interleaved", "sequential")

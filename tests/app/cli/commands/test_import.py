@@ -123,12 +123,14 @@ def test_our_own_export_comes_back_with_its_rounds(tmp_path: Path) -> None:
         assert new.place == old.place
 
 
+HUGE = {"kind": "file", "name": "a.txt", "text": "a", "tokens": 1 << 63}
 BROKEN: list[Any] = [
     {"title": "No messages", "mapping": {}},
     {"title": "No text", "chat": {"messages": [{"role": "user", "content": 7}]}},
     {"title": "A circle", "mapping": {"a": {"parent": "b", "message": None}, "b": {"parent": "a", "message": None}}},
     {"title": "Reply first", "chat": {"messages": [{"role": "assistant", "content": "hi"}]}},
     {"title": "Something else"},
+    {"format": "specchat-chat", "turns": [{"prompt": "hi", "attachments": [HUGE], "replies": [], "chosen": None}]},
     "text",
     None,
 ]
@@ -142,6 +144,7 @@ def test_what_is_whole_comes_in_and_the_rest_is_named(tmp_path: Path) -> None:
     assert len(lines) == len(BROKEN)
     assert "chat 1 (No messages) is left out: it has no messages" in lines[0]
     assert "chat 3 (A circle) is left out" in lines[2]
+    assert "chat 7 is left out: the number of tokens of an attachment is out of range" in lines[5]
 
 
 def test_a_file_that_breaks_off_gives_the_chats_before_the_break() -> None:

@@ -11,6 +11,7 @@ from specchat.app.paths import settings_file
 from specchat.app.storage.store import Store
 from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import TRACES, trace
+from tests.failing import files_of_at_most
 
 CODE = str(TRACES / "code.jsonl")
 
@@ -110,6 +111,13 @@ def test_as_a_picture_of_all_of_it(chats: Path) -> None:
     assert "token limit" in text
 
 
+def test_a_failed_write_leaves_no_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with files_of_at_most(1000):
+        assert run(["screenshot", CODE, "--out", "code.svg"]) == FAILED
+    assert "code.svg cannot be written: File too large" in capsys.readouterr().err
+    assert not (home / "code.svg").exists()
+
+
 @pytest.mark.usefixtures("chats")
 def test_titles(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "--list"]) == 0
@@ -121,10 +129,12 @@ def test_titles(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["paris"], "no chat has 'paris' in its title: specchat export --list shows all titles"),
         (["--out", "there.md"], "there.md exists already: name another file"),
+        (["--out", "link.md"], "link.md exists already: name another file"),
     ],
 )
 def test_a_wrong_export(chats: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
     (chats / "there.md").write_text("mine")
+    (chats / "link.md").symlink_to(chats / "missing.md")
     assert run(["export", *arguments]) == FAILED
     assert capsys.readouterr().err.strip() == f"specchat: {sentence}"
     assert (chats / "there.md").read_text() == "mine"
