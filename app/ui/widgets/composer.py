@@ -5,6 +5,7 @@ A long paste is replaced by a placeholder; a path after @ names a file to attach
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.tray import AttachmentTray, begun, mention
+from specchat.app.chat.tray import AttachmentTray, begun, mention, mentions
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachments import PASTE, Attachment
@@ -193,8 +194,14 @@ class Composer(WrappedArea):
 
     def detach(self, one: Attachment) -> None:
         """Take an attachment out of the text."""
-        name = one.name if one.kind == PASTE else mention(one.name)
-        self.put(self.text.replace(name, "", 1))
+        text, name = self.text, re.escape(one.name)
+
+        def named(text: str) -> int:
+            return text.count(one.name) if one.kind == PASTE else sum(one.name in names for names in mentions(text))
+
+        found = re.finditer(name if one.kind == PASTE else f'@(?:"{name}"|{name})', text)
+        without = (text[: each.start()] + text[each.end() :] for each in found)
+        self.put(next((less for less in without if named(less) < named(text)), text))
 
     def action_send(self) -> None:
         """Send the text, or choose from the menu; it stays if an attachment that it names cannot be read."""
