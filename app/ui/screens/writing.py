@@ -34,7 +34,7 @@ class Writing:
         self._unsent = UnsentTexts()
         self.gauge = Gauge(screen)
         self._asked: list[str] = []
-        """Prompts of all chats when the app started."""
+        """Prompts of all chats when the app started, as they are typed."""
         self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
         """The turn whose prompt is being edited; the text and attachments that the composer had before."""
         self._as_put = ""
@@ -74,7 +74,8 @@ class Writing:
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
             self._composer.tray.hold([*self._composer.attached, *attachments])
-            self._composer.take_back([turn.prompt for turn in waiting])
+            first, *others = (turn.prompt for turn in waiting)
+            self._composer.take_back([slash.escaped(first), *others])
         return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
@@ -90,7 +91,7 @@ class Writing:
 
     def remember_asked(self, prompts: list[str]) -> None:
         """Add the prompts of all chats, oldest first, to the composer's history, before those of this chat."""
-        self._asked = prompts
+        self._asked = [slash.escaped(prompt) for prompt in prompts]
         self._remember()
 
     def changed(self) -> None:
@@ -105,7 +106,7 @@ class Writing:
         self._composer.tray.hold(turn.attachments)
         self._widgets.frame.editing = f"another version of message {self._screen.conversation.turns.index(turn) + 1}"
         self._widgets.show_frame()
-        prompt = f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt
+        prompt = slash.escaped(turn.prompt)
         named = self._composer.tray.attached(prompt)
         unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
         self._composer.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
@@ -133,7 +134,7 @@ class Writing:
     def _remember(self) -> None:
         for turn in self._screen.conversation.turns:
             self._composer.tray.know(turn.attachments)
-        own = [turn.prompt for turn in self._screen.conversation.turns]
+        own = [slash.escaped(turn.prompt) for turn in self._screen.conversation.turns]
         self._composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
 
 
