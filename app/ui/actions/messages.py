@@ -126,6 +126,8 @@ class MessageActions(ActionGroup):
                 self._scope.screen.writing.edit(turn)
                 self._scope.screen.back()
                 self._scope.screen.go_to(turn)
+            case "regenerate" | "penalise" if turn.reply is None:
+                raise UnavailableError("this prompt waits to be sent: it has no reply yet")
             case "regenerate":
                 self._regenerate(turn)
             case "continue":

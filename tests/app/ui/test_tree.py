@@ -263,6 +263,15 @@ async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
             assert stage.composer.text == line
 
 
+@pytest.mark.parametrize("command", ["/regenerate", "/penalise"])
+async def test_no_other_reply_to_a_prompt_that_waits(stage: Stage, command: str) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.send(pilot, command)
+        assert stage.said == ["this prompt waits to be sent: it has no reply yet"]
+        assert len(stage.engine.submitted) == 1
+
+
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
     async with stage.after(edited, WIDE) as pilot:
         screen_of(stage).transcript.scroll_home(animate=False)
