@@ -263,6 +263,35 @@ async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
             assert stage.composer.text == line
 
 
+async def test_a_prompt_that_waits_follows_one_reply(tmp_path: Path) -> None:
+    """It moves from the running reply to the new one."""
+    stage = Stage(tmp_path, temperature=0.7)
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.send(pilot, "/regenerate 1")
+        await stage.give(pilot)
+        await stage.give(pilot)
+        conversation = screen_of(stage).conversation
+        assert path(conversation) == [("1/1", QUESTION, 2, 2), ("1/1", FOLLOW_UP, 1, 1)]
+        await stage.press(pilot, "ctrl+e", "up", "left", "escape")
+        assert path(conversation) == path(stored(stage)) == [("1/1", QUESTION, 1, 2)]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_later_prompts_that_wait_stay_when_a_prompt_is_edited(stage: Stage, number: int) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        for prompt in (FOLLOW_UP, "third"):
+            await stage.send(pilot, prompt)
+        await stage.send(pilot, f"/edit {number}")
+        await stage.send(pilot, EDITED)
+        prompts = [EDITED, FOLLOW_UP, "third"] if number == 1 else [QUESTION, EDITED, "third"]
+        assert [turn.prompt for turn in screen_of(stage).conversation.turns] == prompts
+        for _ in range(3):
+            await stage.give(pilot)
+        assert [m.content for m in stage.engine.submitted[-1].messages if m.role == "user"] == prompts
+        assert [turn.prompt for turn in stored(stage).turns] == prompts
+
+
 @pytest.mark.parametrize("command", ["/regenerate", "/penalise"])
 async def test_no_other_reply_to_a_prompt_that_waits(stage: Stage, command: str) -> None:
     async with stage.started(WIDE, events=10) as pilot:
