@@ -66,6 +66,11 @@ class MessageActions(ActionGroup):
             branches.edit(self._scope.requests, screen.conversation, turn, version)
             screen.path_changed()
             screen.follow()
+        else:
+            screen.writing.take_back([Turn(prompt, attachments=attachments)])
+            self._scope.say(
+                "not sent: the edited message is not in this branch; its text is in the composer", "warning"
+            )
 
     def ask(self, prompt: str, candidates: int, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt in this conversation."""

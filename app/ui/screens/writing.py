@@ -70,12 +70,21 @@ class Writing:
         return bool(sentence)
 
     def take_back(self, waiting: list[Turn]) -> Unsent:
-        """Put the prompts of waiting turns in front of the composer's text; return what is unsent then."""
+        """Put the prompts of waiting turns in front of the unsent text; return what is unsent then.
+
+        While a prompt is being edited, that text is shown after the edit.
+        """
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
-            self._composer.tray.hold([*self._composer.attached, *attachments])
             first, *others = (turn.prompt for turn in waiting)
-            self._composer.take_back([slash.escaped(first), *others])
+            prompts = [slash.escaped(first), *others]
+            if self._editing is None:
+                self._composer.tray.hold([*self._composer.attached, *attachments])
+                self._composer.take_back(prompts)
+            else:
+                turn, before, kept = self._editing
+                text = "\n\n".join(filter(None, [*prompts, before]))
+                self._editing = turn, text, tuple(dict.fromkeys((*attachments, *kept)))
         return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
@@ -101,8 +110,7 @@ class Writing:
 
     def edit(self, turn: Turn) -> None:
         """Edit a prompt: put it into the composer."""
-        before = (self._composer.text, self._composer.attached) if self._editing is None else self._editing[1:]
-        self._editing = turn, *before
+        self._editing = turn, *self.unsent.of(self._screen.conversation)
         self._composer.tray.hold(turn.attachments)
         self._widgets.frame.editing = f"another version of message {self._screen.conversation.turns.index(turn) + 1}"
         self._widgets.show_frame()

@@ -94,6 +94,41 @@ async def test_an_edit_can_be_left_and_nothing_that_was_being_written_is_lost(st
         assert composer.text == "half a thought\n\nanother version"
 
 
+async def test_a_changed_edit_is_kept_when_another_prompt_is_edited(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        composer = await editing_over_a_thought(stage, pilot)
+        await stage.press(pilot, "x", "ctrl+e", "up", "e")
+        assert composer.text == QUESTION
+        await stage.press(pilot, "escape")
+        assert composer.text == f"half a thought\n\n{FOLLOW_UP}x"
+
+
+async def test_an_edit_of_a_prompt_that_is_no_longer_shown_stays_in_the_composer(stage: Stage) -> None:
+    async with stage.after(edited, WIDE) as pilot:
+        await stage.press(pilot, "ctrl+e", "shift+left", "down", "e", "x", "ctrl+e", "up", "shift+right", "escape")
+        await stage.press(pilot, "enter")
+        assert path(screen_of(stage).conversation) == [("2/2", EDITED, 1, 1)]
+        assert stage.said[-1].startswith("not sent: the edited message is not in this branch")
+        assert stage.composer.text == f"{FOLLOW_UP}x"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_prompt_that_is_taken_back_during_an_edit_is_there_after_it(stage: Stage, fails: bool) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.give(pilot, None if fails else 5)
+        await stage.send(pilot, FOLLOW_UP)
+        stage.composer.load_text("half a thought")
+        await stage.press(pilot, "ctrl+e", "home", "e")
+        if fails:
+            stage.engine.fail("no memory")
+        else:
+            stage.app.actions.messages.stop()
+        await stage.settle(pilot)
+        assert stage.composer.text == QUESTION
+        await stage.press(pilot, "escape")
+        assert stage.composer.text == f"{FOLLOW_UP}\n\nhalf a thought"
+
+
 async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_the_middle_of_it(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         composer = await editing_over_a_thought(stage, pilot)
