@@ -68,9 +68,7 @@ class MessageActions(ActionGroup):
             screen.follow()
         else:
             screen.writing.take_back([Turn(prompt, attachments=attachments)])
-            self._scope.say(
-                "not sent: the edited message is not in this branch; its text is in the composer", "warning"
-            )
+            self._scope.say("not sent: the edited message is not in this branch; the composer has its text", "warning")
 
     def ask(self, prompt: str, candidates: int, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt in this conversation."""

@@ -48,7 +48,7 @@ class Writing:
 
     def keep(self) -> None:
         """Keep the unsent text of the conversation on screen, followed by an edited prompt if it was changed."""
-        text, attached = self._composer.text, self._composer.attached
+        text, attached = self._composer.unsent
         if self._editing is not None:
             _, before, others = self._editing
             changed = text not in (self._as_put, "")
@@ -79,7 +79,7 @@ class Writing:
             first, *others = (turn.prompt for turn in waiting)
             prompts = [slash.escaped(first), *others]
             if self._editing is None:
-                self._composer.tray.hold([*self._composer.attached, *attachments])
+                self._composer.tray.hold([*self._composer.unsent[1], *attachments])
                 self._composer.take_back(prompts)
             else:
                 turn, before, kept = self._editing
