@@ -14,6 +14,7 @@ from textual.screen import Screen
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.tray import Unsent
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
@@ -126,6 +127,11 @@ class SideScreen(Screen[Conversation | None]):
         if action == "next_pane":
             return self.has_class("-narrow")
         return True
+
+    @property
+    def unsent(self) -> Unsent:
+        """What is typed, with its attachments."""
+        return self._composer.unsent
 
     def commands(self) -> Iterator[SystemCommand]:
         """This screen's entries of the command palette."""
