@@ -222,10 +222,7 @@ class Conversation:
         self.every.append(turn)
 
     def add_version(self, of: Turn, turn: Turn) -> None:
-        """Continue with a new version of a prompt of the path; waiting prompts stay at the end.
-
-        The other versions stay in the tree.
-        """
+        """Continue with a new version of a prompt of the path; waiting prompts stay at the end."""
         turn.versions = of.versions
         of.versions.append(turn)
         self.every.append(turn)

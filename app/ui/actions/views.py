@@ -246,7 +246,7 @@ class ComparisonActions(ActionGroup):
     @in_background("side")
     async def _leave(self, side: SideScreen, conversation: Conversation | None) -> None:
         """Return from the side-by-side mode, and continue a lane's conversation, if any; unsent text moves along."""
-        prompt, attachments = side.unsent
+        prompt, attachments = side.composer.unsent
         await self.close()
         if conversation is not None:
             self._scope.screen.show(conversation)

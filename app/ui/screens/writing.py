@@ -76,14 +76,13 @@ class Writing:
         """
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
-            first, *others = (turn.prompt for turn in waiting)
-            prompts = [slash.escaped(first), *others]
+            prompts = slash.escaped("\n\n".join(turn.prompt for turn in waiting))
             if self._editing is None:
                 self._composer.tray.hold([*self._composer.unsent[1], *attachments])
-                self._composer.take_back(prompts)
+                self._composer.take_back([prompts])
             else:
                 turn, before, kept = self._editing
-                text = "\n\n".join(filter(None, [*prompts, before]))
+                text = f"{prompts}\n\n{before}" if before else prompts
                 self._editing = turn, text, tuple(dict.fromkeys((*attachments, *kept)))
         return self.unsent.of(self._screen.conversation)
 

@@ -182,10 +182,7 @@ class StepBar(StyledWidget):
     _ended = False
 
     def show(self, steps: Steps, last: Round | None, number: int, *, ended: bool) -> None:
-        """Show these parts of rounds; `last` is the previous round of a reply that has not ended.
-
-        `number` is that of the shown round in its reply, from 1.
-        """
+        """Show these parts of rounds, or the `last` round of a reply that has not ended, and its number from 1."""
         if (steps, last, number, ended) != (self._steps, self._last, self._number, self._ended):
             self._steps, self._last, self._number, self._ended = steps, last, number, ended
             self.refresh()

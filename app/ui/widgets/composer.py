@@ -205,13 +205,9 @@ class Composer(WrappedArea):
     def detach(self, one: Attachment) -> None:
         """Take an attachment out of the text."""
         text, name = self.text, re.escape(one.name)
-
-        def named(text: str) -> int:
-            return text.count(one.name) if one.kind == PASTE else sum(one.name in names for names in mentions(text))
-
-        found = re.finditer(name if one.kind == PASTE else f'@(?:"{name}"|{name})', text)
+        found = re.finditer(name if one.kind == PASTE else f'@(?:"{name}"?|{name})', text)
         without = (text[: each.start()] + text[each.end() :] for each in found)
-        self.put(next((less for less in without if named(less) < named(text)), text))
+        self.put(min(without, key=lambda less: sum(one.name in names for names in mentions(less)), default=text))
 
     def action_send(self) -> None:
         """Send the text, or choose from the menu; it stays if an attachment that it names cannot be read."""
