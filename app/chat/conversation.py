@@ -222,11 +222,11 @@ class Conversation:
         self.every.append(turn)
 
     def add_version(self, of: Turn, turn: Turn) -> None:
-        """Continue with a new version of a prompt of the path; the other versions stay in the tree."""
+        """Continue with a new version of a prompt of the path; waiting prompts stay at the end."""
         turn.versions = of.versions
         of.versions.append(turn)
         self.every.append(turn)
-        self._continue(self.turns.index(of), turn)
+        self._continue_with_waiting(self.turns.index(of), turn)
 
     def show_version(self, turn: Turn, number: int) -> Turn:
         """Continue with another version of a prompt of the path, by its number from 1."""
@@ -236,12 +236,8 @@ class Conversation:
 
     def show_reply(self, turn: Turn, reply: Reply) -> None:
         """Continue with another reply to a prompt of the path; waiting prompts stay at the end."""
-        waiting = [later for later in self.turns[self.turns.index(turn) + 1 :] if later.reply is None]
         turn.reply = reply
-        self._continue(self.turns.index(turn), turn)
-        if waiting and waiting[0] not in self.turns:
-            self.turns[-1].following[self.turns[-1].reply] = waiting[0]
-            self.turns += waiting
+        self._continue_with_waiting(self.turns.index(turn), turn)
 
     def begin_reply(self, turn: Turn, reply: Reply) -> None:
         """Set the first reply to a prompt of the path; the prompt that waited for it follows it."""
@@ -297,8 +293,21 @@ class Conversation:
             self._continue(place, turn.versions[-1])
             return
         del self.turns[place:]
+        self._unlink(turn)
+
+    def _unlink(self, turn: Turn) -> None:
+        """Let the turn follow no other one."""
         for other in self.every:
             other.following = {reply: later for reply, later in other.following.items() if later is not turn}
+
+    def _continue_with_waiting(self, place: int, turn: Turn) -> None:
+        """As `_continue`; the waiting prompts after this index move to the end of the new path."""
+        waiting = [later for later in self.turns[place + 1 :] if later.reply is None]
+        self._continue(place, turn)
+        if waiting and waiting[0] not in self.turns:
+            self._unlink(waiting[0])
+            self.turns[-1].following[self.turns[-1].reply] = waiting[0]
+            self.turns += waiting
 
     def _continue(self, place: int, turn: Turn) -> None:
         """Replace the path from this index on by the turn and what was last shown after it."""

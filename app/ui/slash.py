@@ -34,6 +34,11 @@ def unescaped(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
+def escaped(prompt: str) -> str:
+    """The text to type for a prompt, the reverse of `unescaped`."""
+    return f"/{prompt}" if is_command(prompt) or prompt.startswith("//") else prompt
+
+
 def parse(text: str) -> tuple[Action, str]:
     """The command of a line, and its argument.
 

@@ -55,7 +55,8 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
                 replies[record.request_id] |= {"given": given, "begun": _s(due)}
             case Round() if record.request_id in replies:
                 metrics[record.request_id].add(record)
-                replies[record.request_id]["rounds"].append(_round(record, metrics[record.request_id], due))
+                rounds = replies[record.request_id]["rounds"]
+                rounds.append(_round(len(rounds), record, metrics[record.request_id], due))
             case Totals() if record.request_id in replies:
                 metrics[record.request_id].add(record)
                 for last in replies[record.request_id]["rounds"][-1:]:
@@ -87,7 +88,7 @@ def _stored(reply: Reply, shown: Data, start: float) -> float:
         due += min(max(gap, 0.0), max(record.seconds, IDLE_S))
         if index >= reply.numbered.given:
             metrics.add(record)
-        shown["rounds"].append(_round(record, metrics, due))
+        shown["rounds"].append(_round(index, record, metrics, due))
         before = record
     ending = "interrupted" if reply.stage is Stage.INTERRUPTED else ENDINGS[reply.reason] if reply.reason else ""
     _end(shown, reply.tail, " · ".join([reply.message or ending, *reply.origin]), due)
@@ -114,9 +115,9 @@ def _end(shown: Data, tail: str, ending: str, due: float) -> None:
     shown["tail"], shown["ending"], shown["end"] = escape_controls(tail), escape_controls(ending), _s(due)
 
 
-def _round(record: Round, metrics: Metrics, due: float) -> Data:
-    """A round; `metrics` includes it, unless the reply started with it."""
-    about = {"t": _s(due), "n": record.number + 1, "drafter": record.drafter, "gamma": record.steps}
+def _round(index: int, record: Round, metrics: Metrics, due: float) -> Data:
+    """A round of this index in its reply; `metrics` includes it, unless the reply started with it."""
+    about = {"t": _s(due), "n": index + 1, "drafter": record.drafter, "gamma": record.steps}
     shown: Data = {
         **about,
         "rows": record.rows,

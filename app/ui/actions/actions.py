@@ -126,8 +126,6 @@ class Actions(ActionScope):
             if action.each:
                 for word in self._words()[action.slash]():
                     yield SystemCommand(f"{action.title} {word}", about, partial(self.run, action, word))
-            elif action.needs:
-                yield SystemCommand(action.title, about, partial(self.screen.put, f"/{action.slash} "))
             else:
                 yield SystemCommand(action.title, about, partial(self.run, action))
 

@@ -65,6 +65,9 @@ class MessageActions(ActionGroup):
             branches.edit(self._scope.requests, screen.conversation, turn, version)
             screen.path_changed()
             screen.follow()
+        else:
+            screen.writing.take_back([Turn(prompt, attachments=attachments)])
+            self._scope.say("not sent: the edited message is not in this branch; the composer has its text", "warning")
 
     def ask(self, prompt: str, candidates: int, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt in this conversation."""
@@ -125,6 +128,8 @@ class MessageActions(ActionGroup):
                 self._scope.screen.writing.edit(turn)
                 self._scope.screen.back()
                 self._scope.screen.go_to(turn)
+            case "regenerate" | "penalise" if turn.reply is None:
+                raise UnavailableError("this prompt waits to be sent: it has no reply yet")
             case "regenerate":
                 self._regenerate(turn)
             case "continue":

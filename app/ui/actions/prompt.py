@@ -13,7 +13,7 @@ from textual.app import SuspendNotSupported
 
 from specchat.app.chat.attachments import file_attachment, read_text_file
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.tray import mention
+from specchat.app.chat.tray import begun, mention
 from specchat.app.errors import AppError, UsageError, explained
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.named_files import NamedTexts, filled, variables
@@ -46,6 +46,13 @@ class PromptActions(ActionGroup):
         except RuntimeError as error:  # a user without a home folder
             raise UsageError(str(error)) from None
         self._scope.screen.put(f"{mention(name)} ")
+
+    def begin_mention(self) -> None:
+        """Begin to name a file at the cursor; tab completes its path."""
+        composer = self._scope.screen.widgets.composer
+        row, column = composer.cursor_location
+        before = composer.document.get_line(row)[:column]
+        self._insert("@" if begun(f"{before}@") == "" else " @")
 
     @in_background("asking")
     async def attachments(self) -> None:
@@ -162,18 +169,22 @@ class PromptActions(ActionGroup):
         if variables(text):
             self._fill(name, text)
         else:
-            self._scope.screen.put(text)
+            self._insert(text)
 
     @in_background("asking")
     async def _fill(self, name: str, text: str) -> None:
         values = await self._scope.ask(TemplateScreen(name, variables(text)))
         if values is not None:
-            self._scope.screen.put(filled(text, values))
+            self._insert(filled(text, values))
 
     def save_template(self, name: str) -> None:
         """Save the last prompt of this chat as a template."""
         turns, missing = self._scope.conversation.turns, "this chat has no prompt to save"
         self._save(self._scope.stored.templates, name, turns[-1].prompt if turns else "", missing)
+
+    def _insert(self, text: str) -> None:
+        """Insert a text at the cursor of the composer."""
+        self._scope.screen.widgets.composer.insert(text, maintain_selection_offset=False)
 
     @property
     def _present_system(self) -> str:

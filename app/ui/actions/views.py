@@ -234,7 +234,8 @@ class ComparisonActions(ActionGroup):
             self._duet = self._scope.make_duet(settings)
         except (AppError, EngineError) as error:
             raise UnavailableError(str(error)) from None
-        self._scope.app.push_screen(SideScreen(self._duet, self._scope.archive), self._leave)
+        screen = SideScreen(self._duet, self._scope.archive)
+        self._scope.app.push_screen(screen, partial(self._leave, screen))
 
     async def close(self) -> None:
         """End both lanes and store their replies. Must run before the store is closed."""
@@ -243,9 +244,12 @@ class ComparisonActions(ActionGroup):
             await asyncio.to_thread(duet.end)
 
     @in_background("side")
-    async def _leave(self, conversation: Conversation | None) -> None:
-        """Return from the side-by-side mode, and continue a lane's conversation, if any."""
+    async def _leave(self, side: SideScreen, conversation: Conversation | None) -> None:
+        """Return from the side-by-side mode, and continue a lane's conversation, if any; unsent text moves along."""
+        prompt, attachments = side.composer.unsent
         await self.close()
         if conversation is not None:
             self._scope.screen.show(conversation)
+        if prompt:
+            self._scope.screen.writing.take_back([Turn(prompt, attachments=attachments)])
         self._chats.show_list()

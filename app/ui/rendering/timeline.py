@@ -227,6 +227,6 @@ def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
     lane, index = picked
     record = lanes.replies[lane].rounds[index]
     return (
-        f"round {record.number + 1}: {became(record)} · "
+        f"round {index + 1}: {became(record)} · "
         f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
     )

@@ -183,7 +183,7 @@ class Inspection:
             near = [reply for reply in own if reply is shown or (reply.loaded and ran_together(reply, shown))]
             self._lanes = near or [shown]
             self._own, self._names = len(self._lanes), {}
-        running = [turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None]
+        running = dict.fromkeys(turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None)
         concurrent = [reply for reply in running if reply not in self._lanes] if shown in running else []
         self._lanes += concurrent
         self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)

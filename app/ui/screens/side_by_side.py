@@ -66,7 +66,7 @@ class SideScreen(Screen[Conversation | None]):
         self._masthead.program = "specchat side by side"
         self._tabs = PaneTabs(PANES, "right", id="side-tabs")
         self._summary = SideSummary(id="summary")
-        self._composer = Composer(id="composer")
+        self.composer = Composer(id="composer")
         self._frame = Vertical(id="ask")
         self._state: Loading | str = Loading("import", "starting", None, 0.0)
         self._failed = False
@@ -82,7 +82,7 @@ class SideScreen(Screen[Conversation | None]):
                 yield from self.columns
             yield self._summary
             with self._frame:
-                yield self._composer
+                yield self.composer
         yield NoticeLine()
         yield KeyBar()
         yield TooSmall(id="too-small")
@@ -90,7 +90,7 @@ class SideScreen(Screen[Conversation | None]):
     def on_mount(self) -> None:
         """Start the engine, and process its records."""
         self._frame.border_title = "one prompt, both lanes"
-        self._composer.focus()
+        self.composer.focus()
         self.duet.connect(self._archive)
         self.pump.start()
         self._show_state()
@@ -103,8 +103,8 @@ class SideScreen(Screen[Conversation | None]):
         """Send the prompt to both lanes."""
         event.stop()
         self.duet.send(content_of(event.text, event.attachments))
-        self._composer.tray.hold(())
-        self._composer.offering = False
+        self.composer.tray.hold(())
+        self.composer.offering = False
         for column in self.columns:
             column.transcript.follow()
         self.pump.run()
@@ -145,7 +145,7 @@ class SideScreen(Screen[Conversation | None]):
         """Stop both replies, and put waiting prompts back into the composer."""
         taken = self.duet.stop()
         if taken:
-            self._composer.take_back(taken)
+            self.composer.take_back(taken)
 
     def action_leave(self) -> None:
         """Back to the chat."""

@@ -65,10 +65,12 @@ class Stepping:
             self._screen.set_class(self.stepper.paused, "-paused")
             self._screen.refresh_bindings()
         if self.stepper.paused:
-            reply = self._inspection.reply
+            reply, steps, running = self._inspection.reply, self.stepper.shown, self._screen.requests.running
             last = reply.rounds[-1] if reply.rounds and reply.running else None
             ended = self.player is None and bool(reply.rounds) and not reply.running
-            self._screen.widgets.step_bar.show(self.stepper.shown, last, ended=ended)
+            if steps and steps[0][0].request_id in running.turns:
+                reply = running.reply(steps[0][0].request_id)
+            self._screen.widgets.step_bar.show(steps, last, len(reply.rounds) + bool(steps), ended=ended)
 
     def move(self, what: str, steps: int = 1) -> None:
         """Move through the trace: one of the moves in the table of actions."""

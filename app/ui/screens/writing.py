@@ -34,7 +34,7 @@ class Writing:
         self._unsent = UnsentTexts()
         self.gauge = Gauge(screen)
         self._asked: list[str] = []
-        """Prompts of all chats when the app started."""
+        """Prompts of all chats when the app started, as they are typed."""
         self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
         """The turn whose prompt is being edited; the text and attachments that the composer had before."""
         self._as_put = ""
@@ -48,7 +48,7 @@ class Writing:
 
     def keep(self) -> None:
         """Keep the unsent text of the conversation on screen, followed by an edited prompt if it was changed."""
-        text, attached = self._composer.text, self._composer.attached
+        text, attached = self._composer.unsent
         if self._editing is not None:
             _, before, others = self._editing
             changed = text not in (self._as_put, "")
@@ -70,11 +70,20 @@ class Writing:
         return bool(sentence)
 
     def take_back(self, waiting: list[Turn]) -> Unsent:
-        """Put the prompts of waiting turns in front of the composer's text; return what is unsent then."""
+        """Put the prompts of waiting turns in front of the unsent text; return what is unsent then.
+
+        While a prompt is being edited, that text is shown after the edit.
+        """
         if waiting:
             attachments = [one for turn in waiting for one in turn.attachments]
-            self._composer.tray.hold([*self._composer.attached, *attachments])
-            self._composer.take_back([turn.prompt for turn in waiting])
+            prompts = slash.escaped("\n\n".join(turn.prompt for turn in waiting))
+            if self._editing is None:
+                self._composer.tray.hold([*self._composer.unsent[1], *attachments])
+                self._composer.take_back([prompts])
+            else:
+                turn, before, kept = self._editing
+                text = f"{prompts}\n\n{before}" if before else prompts
+                self._editing = turn, text, tuple(dict.fromkeys((*attachments, *kept)))
         return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
@@ -90,7 +99,7 @@ class Writing:
 
     def remember_asked(self, prompts: list[str]) -> None:
         """Add the prompts of all chats, oldest first, to the composer's history, before those of this chat."""
-        self._asked = prompts
+        self._asked = [slash.escaped(prompt) for prompt in prompts]
         self._remember()
 
     def changed(self) -> None:
@@ -100,12 +109,11 @@ class Writing:
 
     def edit(self, turn: Turn) -> None:
         """Edit a prompt: put it into the composer."""
-        before = (self._composer.text, self._composer.attached) if self._editing is None else self._editing[1:]
-        self._editing = turn, *before
+        self._editing = turn, *self.unsent.of(self._screen.conversation)
         self._composer.tray.hold(turn.attachments)
         self._widgets.frame.editing = f"another version of message {self._screen.conversation.turns.index(turn) + 1}"
         self._widgets.show_frame()
-        prompt = f"/{turn.prompt}" if slash.is_command(turn.prompt) else turn.prompt
+        prompt = slash.escaped(turn.prompt)
         named = self._composer.tray.attached(prompt)
         unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
         self._composer.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
@@ -133,7 +141,7 @@ class Writing:
     def _remember(self) -> None:
         for turn in self._screen.conversation.turns:
             self._composer.tray.know(turn.attachments)
-        own = [turn.prompt for turn in self._screen.conversation.turns]
+        own = [slash.escaped(turn.prompt) for turn in self._screen.conversation.turns]
         self._composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
 
 

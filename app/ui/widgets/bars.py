@@ -178,18 +178,18 @@ class StepBar(StyledWidget):
     COMPONENT_CLASSES: ClassVar[set[str]] = {"step-bar--sign", "step-bar--quiet", "step-bar--strong"}
     _steps: Steps = ()
     _last: Round | None = None
+    _number = 0
     _ended = False
 
-    def show(self, steps: Steps, last: Round | None, *, ended: bool) -> None:
-        """Show these parts of rounds; `last` is the previous round of a reply that has not ended."""
-        if (steps, last, ended) != (self._steps, self._last, self._ended):
-            self._steps, self._last, self._ended = steps, last, ended
+    def show(self, steps: Steps, last: Round | None, number: int, *, ended: bool) -> None:
+        """Show these parts of rounds, or the `last` round of a reply that has not ended, and its number from 1."""
+        if (steps, last, number, ended) != (self._steps, self._last, self._number, self._ended):
+            self._steps, self._last, self._number, self._ended = steps, last, number, ended
             self.refresh()
 
     def render(self) -> Text:
         """The state of the first lane's round."""
-        record = self._steps[0][0] if self._steps else self._last
-        head = "paused" if record is None else f"round {record.number + 1}"
+        head = f"round {self._number}" if self._steps or self._last is not None else "paused"
         more = f" · {len(self._steps)} lanes" if len(self._steps) > 1 else ""
         line = Text.assemble(
             ("‖ ", self.style_of("step-bar--sign")), (f"{head}{more}  ", self.style_of("step-bar--strong"))

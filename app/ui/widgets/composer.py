@@ -5,6 +5,7 @@ A long paste is replaced by a placeholder; a path after @ names a file to attach
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from specchat.app.chat.attachments import is_long
-from specchat.app.chat.tray import AttachmentTray, begun, mention
+from specchat.app.chat.tray import AttachmentTray, Unsent, begun, mention, mentions
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachments import PASTE, Attachment
@@ -92,13 +93,23 @@ class Composer(WrappedArea):
         self._place = len(self._history)
 
     def put(self, text: str) -> None:
-        """Show a text, with the cursor at its end."""
+        """Show a new text, with the cursor at its end."""
+        self._place = len(self._history)
         self.load_text(text)
         self.move_cursor(self.document.end)
 
+    @property
+    def unsent(self) -> Unsent:
+        """The text and its attachments; a recalled prompt, if it was changed, follows the text before it."""
+        text = self.text
+        if self._place < len(self._history):
+            changed = text != self._history[self._place]
+            text = "\n\n".join(filter(None, [self._unsent, text if changed else ""]))
+        return text, self.tray.attached(text)
+
     def take_back(self, prompts: list[str]) -> None:
-        """Put prompts that were not sent before what stands here."""
-        self.put("\n\n".join([*prompts, self.text] if self.text else prompts))
+        """Put prompts that were not sent before the unsent text."""
+        self.put("\n\n".join(filter(None, [*prompts, self.unsent[0]])))
 
     def get_line(self, line_index: int) -> Text:
         """A line as it is drawn: what steers a terminal, or hides in it, is a visible sign."""
@@ -193,8 +204,10 @@ class Composer(WrappedArea):
 
     def detach(self, one: Attachment) -> None:
         """Take an attachment out of the text."""
-        name = one.name if one.kind == PASTE else mention(one.name)
-        self.put(self.text.replace(name, "", 1))
+        text, name = self.text, re.escape(one.name)
+        found = re.finditer(name if one.kind == PASTE else f'@(?:"{name}"?|{name})', text)
+        without = (text[: each.start()] + text[each.end() :] for each in found)
+        self.put(min(without, key=lambda less: sum(one.name in names for names in mentions(less)), default=text))
 
     def action_send(self) -> None:
         """Send the text, or choose from the menu; it stays if an attachment that it names cannot be read."""
@@ -264,5 +277,5 @@ class Composer(WrappedArea):
             self.action_cursor_down()
 
     def _show(self, place: int) -> None:
-        self._place = place
         self.put(self._history[place] if place < len(self._history) else self._unsent)
+        self._place = place

@@ -180,7 +180,7 @@ class PlaceCard(SpotCard):
         position = record.position + min(token.place, record.accepted)
         began = reply.rounds[0].at - reply.rounds[0].seconds
         rows = [
-            self.row("round", f"{record.number + 1} · {place}"),
+            self.row("round", f"{reply.rounds.index(record) + 1} · {place}"),
             self.row("position", f"{position}" if emitted or token.fate is Fate.CORRECTION else f"would be {position}"),
             self.row("drafter", f"{record.drafter} · γ {record.steps}"),
             *([self.row("model", Path(reply.model).name)] if reply.model else []),

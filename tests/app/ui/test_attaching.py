@@ -171,6 +171,23 @@ async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> No
         assert stage.composer.text == ""
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("compare @a.py.orig, me@a.py and (@a.py).", "compare @a.py.orig, me@a.py and ()."),
+        ('see @"a.py", and @a.py', "see , and @a.py"),
+    ],
+)
+async def test_a_file_is_removed_from_the_prompt_where_it_is_named(stage: Stage, before: str, after: str) -> None:
+    for name in ("a.py", "a.py.orig"):
+        Path(name).write_text(name)
+    async with stage.started(WIDE) as pilot:
+        stage.composer.put(before)
+        await stage.counted(pilot)
+        await stage.press(pilot, "alt+a", *["down"] * ("orig" in before), "d")
+        assert stage.composer.text == after
+
+
 @pytest.mark.slow
 async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
     async with stage.after(attached, WIDE) as pilot:

@@ -108,6 +108,22 @@ async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
         assert stage.engine.submitted[0].messages[-1].content == "/etc/hosts explained"
 
 
+@pytest.mark.parametrize("text", ["//etc/hosts explained", "///two slashes"])
+async def test_a_prompt_that_starts_with_a_slash_comes_back_as_it_was_typed(
+    stage: Stage, tmp_path: Path, text: str
+) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.send(pilot, text)
+        await stage.press(pilot, "escape")
+        assert stage.composer.text == text
+        await stage.press(pilot, "enter")
+        assert stage.engine.submitted[-1].messages[-1].content == text[1:]
+    again = Stage(tmp_path)
+    async with again.started(WIDE) as pilot:
+        await again.press(pilot, "up")
+        assert again.composer.text == text
+
+
 async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling(stage: Stage) -> None:
     async with stage.started(WIDE, events=10) as pilot:
         (request,) = stage.engine.submitted

@@ -8,12 +8,15 @@ import pytest
 from textual.geometry import Offset
 from textual.pilot import Pilot
 
+from specchat.app.chat.web_page import chat_data
+from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
+from specchat.app.ui.widgets.timeline import Timeline
 from specchat.engine import Admitted, Captured, Event, Prefilled, Round
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
-from tests.app.views import WIDE, text_of
+from tests.app.views import WIDE, reply_of, screen_of, text_of
 from tests.engine.records import make_round
 
 
@@ -54,6 +57,23 @@ async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
                 assert line == (line[0] and pytest.approx(speedup, abs=0.06), acceptance)
                 seen.add(line)
         assert len(seen) > 1
+
+
+async def test_a_round_of_a_continued_reply_has_the_same_number_everywhere(stage: Stage) -> None:
+    async with stage.started(WIDE, events=40) as pilot:
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/continue")
+        await stage.give(pilot, 10)
+        await stage.press(pilot, "ctrl+l", "l", "p")
+        screen = screen_of(stage)
+        number = len(reply_of(screen).rounds)
+        screen.inspection.select_round(reply_of(screen), number - 1)
+        await stage.settle(pilot)
+        assert [line.split()[0] for line in lines_of(stage) if line[:3].strip().isdigit()][-1] == str(number)
+        assert re.search(rf"round +{number} ·", text_of(screen.query_one(PlaceCard)))
+        assert str(screen.query_one(Timeline).border_subtitle).startswith(f"round {number}:")
+        assert f"round {number} " in screen.query_one(StepBar).render().plain
+        assert chat_data(screen.conversation)["replies"][0]["rounds"][-1]["n"] == number
 
 
 async def test_figures_stay_in_their_place_while_a_reply_runs(stage: Stage) -> None:

@@ -81,6 +81,24 @@ async def test_prompt_history(stage: Stage) -> None:
         assert composer.text == "x"
 
 
+@pytest.mark.parametrize(("keys", "kept"), [((), "x"), (("!",), "x\n\nfirst!")])
+async def test_what_was_typed_before_a_recalled_prompt_stays_with_its_chat(
+    stage: Stage, keys: tuple[str, ...], kept: str
+) -> None:
+    async with stage.started(WIDE, events=None, text="first") as pilot:
+        await stage.press(pilot, "x", "up", *keys, "ctrl+n")
+        assert stage.composer.text == ""
+        await stage.press(pilot, "ctrl+b", "home", "enter")
+        assert stage.composer.text == kept
+
+
+async def test_a_prompt_that_is_taken_back_stands_before_what_was_typed_before_a_recalled_one(stage: Stage) -> None:
+    async with stage.started(WIDE, events=10, text="first") as pilot:
+        await stage.send(pilot, "second")
+        await stage.press(pilot, "x", "up", "escape")
+        assert stage.composer.text == "second\n\nx"
+
+
 async def test_stop_keeps_the_text(stage: Stage) -> None:
     async with stage.started(WIDE, events=40) as pilot:
         await stage.press(pilot, "escape")

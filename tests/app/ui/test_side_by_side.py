@@ -113,6 +113,14 @@ async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
         assert stage.duet is not first
 
 
+@pytest.mark.parametrize("key", ["escape", "f8"])
+async def test_what_is_typed_moves_to_the_chat(stage: SideStage, key: str) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        await stage.press(pilot, *"And then?", key)
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert stage.composer.text == "And then?"
+
+
 async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "escape")

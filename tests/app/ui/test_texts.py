@@ -105,6 +105,18 @@ async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
         assert stage.composer.text == "Translate into French: a cat"
 
 
+@pytest.mark.parametrize(("title", "text"), [("Attach a file", "Sum up @"), ("Template short", "Sum up, in short")])
+async def test_the_palette_keeps_what_was_typed(stage: Stage, title: str, text: str) -> None:
+    (stage.database.parent / "config" / "templates" / "short.md").write_text(", in short")
+    async with stage.started(NARROW) as pilot:
+        stage.composer.put("Sum up")
+        commands = {command.title: command.callback for command in stage.app.get_system_commands(stage.app.screen)}
+        commands[title]()
+        assert stage.composer.text == text
+        await stage.press(pilot, "ctrl+z")
+        assert stage.composer.text == "Sum up"
+
+
 @pytest.mark.parametrize("line", ["/template unknown", "/system-save x/y", "/system-save x"])
 async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
     async with stage.started(NARROW) as pilot:

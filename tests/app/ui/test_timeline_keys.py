@@ -1,5 +1,7 @@
 """Every key and mouse action of the timeline, on recorded engines and traces."""
 
+from pathlib import Path
+
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
@@ -71,6 +73,16 @@ async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
         assert transcript.spot.reply is reply_of(replay.screen, 1)
         await replay.press(pilot, "up")
         assert transcript.spot.reply is reply_of(replay.screen, 0)
+
+
+async def test_several_replies_to_one_prompt_of_another_chat_are_one_lane(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, temperature=0.7)
+    async with stage.started(WIDE) as pilot:
+        await stage.send(pilot, "/candidates 4 Name a city.")
+        await stage.press(pilot, "escape", "ctrl+n")
+        await stage.answer(pilot, 10)
+        timeline = screen_of(stage).query_one(Timeline)
+        assert timeline.virtual_size.height == 4
 
 
 async def test_rounds_are_a_tab_on_a_narrow_screen(stage: Stage) -> None:

@@ -95,6 +95,41 @@ async def test_an_edit_can_be_left_and_nothing_that_was_being_written_is_lost(st
         assert composer.text == "half a thought\n\nanother version"
 
 
+async def test_a_changed_edit_is_kept_when_another_prompt_is_edited(stage: Stage) -> None:
+    async with stage.app.run_test(size=NARROW) as pilot:
+        composer = await editing_over_a_thought(stage, pilot)
+        await stage.press(pilot, "x", "ctrl+e", "up", "e")
+        assert composer.text == QUESTION
+        await stage.press(pilot, "escape")
+        assert composer.text == f"half a thought\n\n{FOLLOW_UP}x"
+
+
+async def test_an_edit_of_a_prompt_that_is_no_longer_shown_stays_in_the_composer(stage: Stage) -> None:
+    async with stage.after(edited, WIDE) as pilot:
+        await stage.press(pilot, "ctrl+e", "shift+left", "down", "e", "x", "ctrl+e", "up", "shift+right", "escape")
+        await stage.press(pilot, "enter")
+        assert path(screen_of(stage).conversation) == [("2/2", EDITED, 1, 1)]
+        assert stage.said[-1].startswith("not sent: the edited message is not in this branch")
+        assert stage.composer.text == f"{FOLLOW_UP}x"
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_a_prompt_that_is_taken_back_during_an_edit_is_there_after_it(stage: Stage, fails: bool) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.give(pilot, None if fails else 5)
+        await stage.send(pilot, FOLLOW_UP)
+        stage.composer.load_text("half a thought")
+        await stage.press(pilot, "ctrl+e", "home", "e")
+        if fails:
+            stage.engine.fail("no memory")
+        else:
+            stage.app.actions.messages.stop()
+        await stage.settle(pilot)
+        assert stage.composer.text == QUESTION
+        await stage.press(pilot, "escape")
+        assert stage.composer.text == f"{FOLLOW_UP}\n\nhalf a thought"
+
+
 async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_the_middle_of_it(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         composer = await editing_over_a_thought(stage, pilot)
@@ -274,6 +309,44 @@ async def test_a_message_that_goes_back_into_the_composer_leaves_the_list(stage:
         await stage.press(pilot, key)
         assert isinstance(stage.app.screen, MessagesScreen)
         assert stage.app.screen.query_one(OptionList).option_count == 1
+
+
+async def test_a_prompt_that_waits_follows_one_reply(tmp_path: Path) -> None:
+    """It moves from the running reply to the new one."""
+    stage = Stage(tmp_path, temperature=0.7)
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.send(pilot, "/regenerate 1")
+        await stage.give(pilot)
+        await stage.give(pilot)
+        conversation = screen_of(stage).conversation
+        assert path(conversation) == [("1/1", QUESTION, 2, 2), ("1/1", FOLLOW_UP, 1, 1)]
+        await stage.press(pilot, "ctrl+e", "up", "left", "escape")
+        assert path(conversation) == path(stored(stage)) == [("1/1", QUESTION, 1, 2)]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_later_prompts_that_wait_stay_when_a_prompt_is_edited(stage: Stage, number: int) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        for prompt in (FOLLOW_UP, "third"):
+            await stage.send(pilot, prompt)
+        await stage.send(pilot, f"/edit {number}")
+        await stage.send(pilot, EDITED)
+        prompts = [EDITED, FOLLOW_UP, "third"] if number == 1 else [QUESTION, EDITED, "third"]
+        assert [turn.prompt for turn in screen_of(stage).conversation.turns] == prompts
+        for _ in range(3):
+            await stage.give(pilot)
+        assert [m.content for m in stage.engine.submitted[-1].messages if m.role == "user"] == prompts
+        assert [turn.prompt for turn in stored(stage).turns] == prompts
+
+
+@pytest.mark.parametrize("command", ["/regenerate", "/penalise"])
+async def test_no_other_reply_to_a_prompt_that_waits(stage: Stage, command: str) -> None:
+    async with stage.started(WIDE, events=10) as pilot:
+        await stage.send(pilot, FOLLOW_UP)
+        await stage.send(pilot, command)
+        assert stage.said == ["this prompt waits to be sent: it has no reply yet"]
+        assert len(stage.engine.submitted) == 1
 
 
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
