@@ -234,10 +234,12 @@ class StoreFile:
         except UnicodeError as error:
             raise StoreError(f"chats are not stored: {self.path} is damaged") from error
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_CORRUPT:
                 with suppress(OSError):
                     Path(f"{self.path}{FOUND_DAMAGED}").touch()
-            raise StoreError(f"chats are not stored: {_reason(error, self.path)}") from error
+            kind = LostRowError if code == sqlite3.SQLITE_CONSTRAINT else StoreError  # a row that others refer to
+            raise kind(f"chats are not stored: {_reason(error, self.path)}") from error
 
 
 def storable(text: str) -> str:
