@@ -161,11 +161,9 @@ def screenshot(
 def _theme(given: str | None) -> str:
     from specchat.app.settings.settings_file import load_settings
 
-    if given:
-        return given
     settings, notice = load_settings(settings_file())
     warn(notice)
-    return options.known_theme(settings.theme) or ""
+    return given or options.known_theme(settings.theme) or ""
 
 
 def refuse_existing(path: Path) -> None:
