@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 from specchat.app.errors import AppError
 from specchat.app.sanitize import escape_controls
@@ -19,11 +20,16 @@ _NEED_MODELS = ("ask", "serve")
 
 def main() -> None:
     """Run the command line of this process, then leave."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller (>&-)
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for terminals in other encodings
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # the reader has closed the pipe (| head); Python would print an error at exit
+        except OSError:  # `run` has reported it; Python would print an error at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     if any(thread.name == "engine" for thread in threading.enumerate()):
         os._exit(code)  # still loading: ending Python while a thread imports torch can crash
@@ -42,13 +48,21 @@ def run(arguments: Sequence[str]) -> int:
             return open_chat({})
         from specchat.app.cli.command_line import execute
 
-        return execute(arguments)
+        code = execute(arguments)
+        sys.stdout.flush()
+        return code
     except (EngineError, AppError) as error:
-        print(f"specchat: {escape_controls(' '.join(str(error).split()))}", file=sys.stderr)
-        return FAILED
+        return _fail(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has closed the pipe (| head)
         return 1
+    except OSError as error:
+        return _fail(f"reading or writing {error.filename or 'data'} failed: {error.strerror or error}")
     except SystemExit as left:  # raised by typer for a broken pipe
         return left.code if isinstance(left.code, int) else 1
+
+
+def _fail(sentence: str) -> int:
+    print(f"specchat: {escape_controls(' '.join(sentence.split()))}", file=sys.stderr)
+    return FAILED

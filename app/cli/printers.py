@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from io import TextIOWrapper
 
 from specchat.app.chat.thinking import ThinkingText, Thought
 from specchat.app.cli.progress import StatusLine, warn
@@ -194,7 +193,5 @@ Printer = PlainPrinter | JsonPrinter
 
 def text_printer(*, thinking: bool = False) -> PlainPrinter:
     """The printer for stdout: coloured on a terminal, otherwise plain."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # for terminals in other encodings
     printer = ColourPrinter if sys.stdout.isatty() else PlainPrinter
     return printer(thinking=thinking)

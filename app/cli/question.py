@@ -12,6 +12,7 @@ from specchat.app.chat.attachments import content_of, file_attachment
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.cli.progress import warn
 from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import config_folder, database_file
 from specchat.app.sanitize import clean_prompt
@@ -99,12 +100,14 @@ class Question:
         """
         if self.chat is not None and self.newest:
             raise UsageError("--chat and --continue name two chats: leave one of them out")
-        if self.chat is None and not self.newest:
-            return StoredTurn(Store(database_file()), None, self.instructions()) if self.save else None
-        if self.system:
+        continued = self.chat is not None or self.newest
+        if not continued and not self.save:
+            return None
+        if continued and self.system:
             raise UsageError("--system goes with a new chat: this one has its own, change it in the app with /system")
         store = Store(database_file())
-        return StoredTurn(store, find_chat(store, self.chat))
+        warn(store.notice)
+        return StoredTurn(store, find_chat(store, self.chat) if continued else None, self.instructions())
 
     def _filled_template(self) -> str:
         if self.template is None:

@@ -151,7 +151,7 @@ class Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at an address, not yet listening.
+    """A socket that listens at an address; connections wait until the server accepts them.
 
     Raises:
         UsageError: the address is not available.
@@ -163,6 +163,7 @@ def bind(host: str, port: int) -> socket.socket:
         made = socket.socket(family, kind, protocol)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
+        made.listen()  # two programs that do not listen could both bind
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{host}:{port} cannot be served ({reason}): choose another --host or --port") from None
@@ -185,7 +186,7 @@ def run(
     Args:
         engine: loaded.
         settings: defaults for requests.
-        bound: the bound socket.
+        bound: the listening socket.
         limits: limits on requests.
         key: the key that clients must send, if any.
         origins: web pages that may send requests.
@@ -206,6 +207,8 @@ def run(
         finally:
             watch.cancel()
             service.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watch
         return service.calls.death
 
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
@@ -214,12 +217,14 @@ def run(
 
 async def _watch(service: Service, server: Server, on_start: Callable[[], None]) -> None:
     """Call `on_start`, print the engine's notices, and end the server when the engine dies."""
-    while not server.started:
-        await asyncio.sleep(0.01)
-    on_start()
-    with contextlib.suppress(ApiError):
-        while True:
-            for text in service.calls.check_alive():
-                print(f"specchat: {escape_controls(text)}", file=sys.stderr)
-            await asyncio.sleep(_LOOK_S)
-    server.should_exit = True
+    try:
+        while not server.started:
+            await asyncio.sleep(0.01)
+        on_start()
+        with contextlib.suppress(ApiError):
+            while True:
+                for text in service.calls.check_alive():
+                    print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+                await asyncio.sleep(_LOOK_S)
+    finally:
+        server.should_exit = True

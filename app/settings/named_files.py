@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ class NamedFiles:
         self._suffix = suffix
 
     def names(self) -> list[str]:
-        """All names in alphabetical order."""
-        return sorted(path.stem for path in self.folder.glob(f"*{self._suffix}") if _NAME.fullmatch(path.stem))
+        """All names in alphabetical order; none if the folder cannot be read."""
+        with suppress(OSError):
+            return sorted(path.stem for path in self.folder.glob(f"*{self._suffix}") if _NAME.fullmatch(path.stem))
+        return []
 
     def path(self, name: str) -> Path:
         """The file of this name, which may not exist.
@@ -55,10 +58,12 @@ class NamedFiles:
         """The existing file of this name; `hint` completes the message where there are no files.
 
         Raises:
-            SettingsError: it does not exist.
+            SettingsError: it does not exist, or cannot be read.
         """
         path = self.path(name)
-        if not path.is_file():
+        with explained(f"{path} cannot be read", SettingsError):
+            found = path.is_file()
+        if not found:
             saved = self.names()
             known = f"choose one of {', '.join(saved)}" if saved else f"none is saved yet, {hint}"
             raise SettingsError(f"{self.kind} {name!r} is not known: {known}")
@@ -92,8 +97,9 @@ class Presets(NamedFiles):
             SettingsError: the name exists or is not valid, or the file cannot be written.
         """
         path = self.path(name)
-        if path.exists():
-            raise self.taken(name)
+        with explained(f"{path} cannot be written", SettingsError):
+            if path.exists():
+                raise self.taken(name)
         save_settings(path, settings, _CONTROLS)
         return path
 

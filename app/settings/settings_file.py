@@ -113,13 +113,17 @@ def stored_settings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any
 def _valid(others: Mapping[str, Any], values: Mapping[str, object], faults: list[str]) -> dict[str, Any]:
     """The values that are valid together with `others`; a sentence for each of the rest is added to `faults`."""
     valid: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
     for name, value in values.items():
         try:
             typed = _typed(name, value)
             Settings(**{**others, **valid, name: typed})
             valid[name] = typed
         except SettingsError as error:
-            faults.append(str(error))
+            wrong[name] = str(error)
+    if valid and wrong:  # a value may need a later one, as a drafter its draft
+        return valid | _valid({**others, **valid}, {name: values[name] for name in wrong}, faults)
+    faults += wrong.values()
     return valid
 
 

@@ -234,10 +234,12 @@ class StoreFile:
         except UnicodeError as error:
             raise StoreError(f"chats are not stored: {self.path} is damaged") from error
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+            if code == sqlite3.SQLITE_CORRUPT:
                 with suppress(OSError):
                     Path(f"{self.path}{FOUND_DAMAGED}").touch()
-            raise StoreError(f"chats are not stored: {_reason(error, self.path)}") from error
+            kind = LostRowError if code == sqlite3.SQLITE_CONSTRAINT else StoreError  # a row that others refer to
+            raise kind(f"chats are not stored: {_reason(code, error, self.path)}") from error
 
 
 def storable(text: str) -> str:
@@ -245,8 +247,7 @@ def storable(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _reason(error: sqlite3.Error, path: Path) -> str:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+def _reason(code: int, error: sqlite3.Error, path: Path) -> str:
     match code:
         case sqlite3.SQLITE_FULL:
             return f"the disk that holds {path} is full"

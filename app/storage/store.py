@@ -167,11 +167,17 @@ class Store:
     ) -> int:
         """Append a message (a reply: before its first token) and return its id. The chat becomes the newest.
 
-        A chosen message replaces the choice among those with the same parent.
+        A chosen message replaces the choice among those with the same parent. A parent that another program has removed
+        is replaced by the chat's last message.
         """
         at = self._now()
+        existing = "SELECT id FROM messages WHERE id = ? AND chat_id = ?"
+        last = "SELECT max(id) FROM messages WHERE chat_id = ?"
         with self._file.write() as db:
             self.change_chat(chat_id, updated_at=at)
+            if parent is not None:
+                found = db.execute(f"SELECT coalesce(({existing}), ({last}))", (parent, chat_id, chat_id))
+                parent = found.fetchone()[0]
             row = db.execute(
                 "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -194,8 +200,9 @@ class Store:
         self._set_in_message(message_id, "finish_reason = ?", reason)
 
     def set_parent(self, message_id: int, parent: int) -> None:
-        """Move a prompt, sent before the reply had started, after this reply."""
-        self._set_in_message(message_id, "parent = ?", parent)
+        """Move a prompt, sent before the reply had started, after this reply, if it is still in the chat."""
+        other = "SELECT p.id FROM messages p WHERE p.id = ? AND p.id <> messages.id AND p.chat_id = messages.chat_id"
+        self._set_in_message(message_id, f"parent = coalesce(({other}), parent)", parent)
 
     def choose(self, message_id: int) -> None:
         """Continue the chat with this message among those with the same parent."""

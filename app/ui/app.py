@@ -154,7 +154,8 @@ class SpecChat(App[None]):
             self.actions.models.fail(f"specchat could not start ({type(error).__name__}: {error})")
         else:
             self._connect(session)
-        self.prepared.set()
+        finally:
+            self.prepared.set()
 
     def _connect(self, session: Session) -> None:
         """Use this session."""

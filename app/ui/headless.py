@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import Session
+from specchat.app.errors import AppError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import CHAT
@@ -59,7 +60,9 @@ def _drawn(
         await app.prepared.wait()
         await pilot.pause()
         drawn.append(await draw(app, pilot))
-        app.exit()
+        app.exit(return_code=app.return_code or 0)
 
     app.run(headless=True, size=size, mouse=False, auto_pilot=pilot_it)
+    if app.return_code:
+        raise AppError("the picture is not drawn: the interface failed")
     return drawn[0]

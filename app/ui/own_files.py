@@ -41,7 +41,12 @@ def own_files(app: App[Any], settings_file: Path | None) -> list[str]:
 def own_themes(settings_file: Path) -> tuple[list[Theme], list[str]]:
     """The themes in the folder of the settings file; a sentence for each file that is none."""
     themes, sentences = list[Theme](), list[str]()
-    for path in sorted((settings_file.parent / "themes").glob("*.toml")):
+    folder = settings_file.parent / "themes"
+    try:
+        paths = sorted(folder.glob("*.toml"))
+    except OSError as error:
+        return themes, [f"{folder} cannot be read: {error.strerror}"]
+    for path in paths:
         try:
             themes.append(read_theme(path))
         except SettingsError as error:

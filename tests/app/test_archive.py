@@ -10,6 +10,7 @@ from specchat.app.chat import archive as module
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Finished, FinishReason, Record
 from tests.failing import fails
@@ -110,13 +111,16 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
 
 
 def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
-    _store, archive, said, reply = answering(tmp_path)
+    store, archive, said, reply = answering(tmp_path)
+    store.finish_message(2, "error")
+    store.add_message(1, "user", "of another program", parent=2)
+    archive.take_back(Conversation(store.chats()[0]), [Turn("question", prompt_id=1)])
     gone = Reply("gone")
     gone.message_id = 99
     archive.append([(gone, [numbered("gone", 0, 1, 0.0, word(0))])])
     archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
     assert stored(archive, tmp_path)[1].content == f"and {word(1)}"
-    assert ["message 99 is not in" in sentence for sentence in said] == [True]
+    assert ["constraint failed" in said[0], "message 99 is not in" in said[1]] == [True, True]
 
 
 def test_a_change_that_fails_by_a_bug_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
@@ -125,3 +129,28 @@ def test_a_change_that_fails_by_a_bug_does_not_hold_up_what_comes_behind_it(tmp_
     archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
     assert stored(archive, tmp_path)[1].content == f"and {word(1)}"
     assert said == ["a change is not stored (RuntimeError: bug); later ones are"]
+
+
+@pytest.mark.parametrize("written", ["before", "after", "never"])
+def test_what_follows_a_prompt_that_another_program_removed_is_stored(tmp_path: Path, written: str) -> None:
+    """SQLite gives the id of a removed row to the next one, unless a later row is there."""
+    store, archive, said, _ = answering(tmp_path)
+    with Store(tmp_path / "specchat.db") as other:
+        removed = other.add_message(1, "user", "removed", parent=2)
+        (chat,) = store.chats()
+        conversation = archive.open(chat).result()
+        elsewhere = other.create_chat().id
+        for place in ("before", "after"):
+            if place == written:
+                other.add_message(elsewhere, "user", "elsewhere")
+            other.take_back(removed)
+    turn, reply = Turn("kept"), Reply("kept")
+    conversation.append(turn)
+    archive.prompt(conversation, turn)
+    turn.replies.append(reply)
+    conversation.begin_reply(turn, reply)
+    archive.begin(conversation, turn, turn.replies)
+    archive.append([(reply, [numbered("kept", 0, 1, 0.0, word(0))])])
+    read = stored_conversation(chat, stored(archive, tmp_path))
+    assert [(turn.prompt, turn.reply.text) for turn in read.turns] == [("question", ""), ("kept", f"and {word(0)}")]
+    assert said == []

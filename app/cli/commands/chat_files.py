@@ -14,7 +14,7 @@ from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
-from specchat.app.errors import StoreError, UsageError, explained
+from specchat.app.errors import UsageError, explained
 from specchat.app.paths import database_file, settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.files import write_first_free
@@ -56,13 +56,11 @@ def export(
         _write(_traced(trace, chosen), out)
         return
     with Store(database_file()) as store:
+        warn(store.notice)
         if titles:
-            warn(store.notice)
             for entry in store.chats():
                 print(escape_controls(" ".join(entry.title.split())))
             return
-        if not store.chats() and store.notice:
-            raise StoreError(store.notice)
         entry = find_chat(store, chat)
         conversation = stored_conversation(entry, store.messages(entry.id))
     if out is not None:
@@ -164,7 +162,9 @@ def screenshot(
 def _theme(given: str | None) -> str:
     from specchat.app.settings.settings_file import load_settings
 
-    return given or options.known_theme(load_settings(settings_file())[0].theme) or ""
+    settings, notice = load_settings(settings_file())
+    warn(notice)
+    return given or options.known_theme(settings.theme) or ""
 
 
 def refuse_existing(path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import pull_progress
+from specchat.app.cli.progress import pull_progress, warn
 from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import database_file
 from specchat.app.sanitize import escape_controls
@@ -79,6 +79,7 @@ def distill(
     try:
         if file is not None:
             with Store(database_file()) as store:
+                warn(store.notice)
                 write_chats(store, chosen.target, file)
         with pull_progress(as_json=as_json) as progress:
             made = run(chosen, progress)

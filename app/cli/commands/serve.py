@@ -85,7 +85,7 @@ def web(
     from specchat.app.server.server import bind
     from specchat.app.web.server import WebServer
 
-    load_settings(settings_file(), given)  # reports errors here instead of in a page
+    warn(load_settings(settings_file(), given)[1])  # reports errors here instead of in a page
     wanted = {**given, "theme": theme, "attach": attach}
     arguments = [options.as_argument(name, value) for name, value in wanted.items() if value is not None]
     bound = bind(host, port)

@@ -105,18 +105,27 @@ def chunks(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
     Raises:
         EngineError: the server reports an error, or sends something else.
     """
-    for line in reply.iter_lines():
-        if not line.startswith("data:") or (data := line[5:].strip()) == "[DONE]":
+    for line in _lines(reply):
+        if not line.startswith(b"data:") or (data := line[5:].strip()) == b"[DONE]":
             continue
         try:
-            values = json.loads(data)
+            values = json.loads(data.decode(errors="replace"))
             if not isinstance(values, dict):
                 raise TypeError
         except (ValueError, TypeError, RecursionError):
             raise EngineError("the server sent something that is no JSON: it may speak another protocol") from None
         if values.get("error"):
-            raise EngineError(complaint(data.encode(), reply.status_code))
+            raise EngineError(complaint(data, reply.status_code))
         yield values
+
+
+def _lines(reply: httpx2.Response) -> Iterator[bytes]:
+    """The lines of a stream. `iter_lines` also splits at characters that JSON may contain, such as U+2028."""
+    rest = b""
+    for data in reply.iter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        yield from lines
+    yield rest
 
 
 def complaint(body: bytes, status: int) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.paths import database_file, settings_file
 from tests.app.cli.commands.command import command
 
 MISTAKES = {
@@ -135,6 +136,7 @@ MISTAKES = {
     "screenshot TRACE": "Missing option '--out'",
     "screenshot TRACE --out TALK": "exists already: name another file",
     "screenshot TRACE --out no/such/folder.svg": "no/such/folder.svg cannot be written: No such file or directory",
+    f"screenshot TRACE --out {'x' * 300}.svg": "x.svg failed: File name too long",
     "screenshot TRACE --out a.svg --size wide": "--size wide is not understood: give columns x lines",
     "export": "there are no chats yet",
     "export --out chat.pdf": "the ending of chat.pdf is not understood: choose --format md, json, svg, html",
@@ -163,3 +165,21 @@ def test_a_mistake_is_answered_by_one_sentence(
     assert MISTAKES[mistyped] in done.sentence
     assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "text.json", "home"}, "nothing is written"
     assert talk.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("entered", "damaged"),
+    [
+        ("ask hi --continue", database_file), ("ask hi --save --target /nowhere", database_file),
+        ("distill --out x --chats --from y --target /nowhere", database_file), ("export", database_file),
+        (f"screenshot {TRACE} --out a.svg", settings_file), ("web --host 256.1.1.1 --api-key k", settings_file),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_moved_aside_is_named(
+    entered: str, damaged: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = damaged()
+    file.parent.mkdir(parents=True)
+    file.write_text("not of specchat")
+    assert f"it was kept as {file.name}.broken-1" in command(*shlex.split(entered)).err

@@ -1,5 +1,6 @@
 """How a server begins and ends: addresses, keys, limits of time, signals; and many clients at once."""
 
+import errno
 import json
 import signal
 import socket
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.server.server import bind
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 
@@ -52,11 +54,19 @@ def test_a_client_that_stops_reading_keeps_its_slots_no_longer_than_a_reply_may_
         assert b'"code":"timeout"' in said
 
 
-def test_a_taken_port_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def test_a_taken_port_is_named_before_its_server_has_loaded() -> None:
+    with bind("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         done = command("serve", "--port", port)
     assert f"127.0.0.1:{port} cannot be served (Address already in use)" in done.sentence
+
+
+def test_a_server_that_cannot_print_its_address_ends(model: Path) -> None:
+    def write(_text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    done = command("serve", "--port", 0, "--target", model, "--dtype", "float32", on_write=write)
+    assert done.sentence == "reading or writing data failed: No space left on device"
 
 
 CLIENTS = 32

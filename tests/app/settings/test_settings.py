@@ -1,5 +1,6 @@
 """Settings: which source wins, what is refused, and that a user's file is never lost."""
 
+import errno
 import os
 import stat
 import subprocess
@@ -14,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from specchat.app.errors import SettingsError
+from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import REJECTED, Settings
 from specchat.app.settings.settings_file import load_settings, save_settings
 from specchat.engine import Sampling
@@ -128,6 +130,25 @@ def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sent
     assert path.read_text() == content
 
 
+@pytest.mark.parametrize(
+    ("content", "read"),
+    [
+        ('drafter = "model"\ndraft = "x"\ngamma = 2', ("model", "x", 2)),
+        ('[models.mine]\ndrafter = "merged"\ndraft = "x,y"', ("merged", "x,y", None)),
+        ('draft = "x"\ndrafter = "model"\n[models.mine]\ndraft = ""\ndrafter = "auto"', ("auto", "", None)),
+        ('draft = "x,y"\ndrafter = "merged"\n[models.mine]\ndraft = "z"\ndrafter = "model"', ("model", "z", None)),
+    ],
+)
+def test_values_that_depend_on_each_other_may_have_any_order(
+    path: Path, content: str, read: tuple[str, str, int | None]
+) -> None:
+    path.parent.mkdir()
+    path.write_text(content)
+    settings, notice = load_settings(path, {"target": "mine"})
+    assert notice is None
+    assert (settings.drafter, settings.draft, settings.gamma) == read
+
+
 @pytest.mark.parametrize("line", ["models = 3", "models.mine = 3"])
 def test_a_value_in_the_place_of_a_table_is_not_overwritten(path: Path, line: str) -> None:
     content = f'target = "mine"\n{line}\n'
@@ -231,6 +252,22 @@ def test_a_folder_that_cannot_be_made_is_said_in_one_sentence(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match=r"settings.toml cannot be written: "):
         save_settings(tmp_path / "file" / "settings.toml", Settings(gamma=5), ["gamma"])
+
+
+def test_a_folder_without_permission_has_no_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    presets, allowed = Presets(tmp_path / "presets"), Path.stat
+
+    def refuse(path: Path, **options: bool) -> os.stat_result:
+        if tmp_path in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return allowed(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert presets.names() == []
+    with pytest.raises(SettingsError, match=r"mine.toml cannot be read: Permission denied"):
+        presets.apply("mine", Settings())
+    with pytest.raises(SettingsError, match=r"mine.toml cannot be written: Permission denied"):
+        presets.save("mine", Settings())
 
 
 valid = st.builds(

@@ -1,5 +1,6 @@
 """Unusual input gets a clear sentence or a sensible display, and nothing is lost."""
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +35,18 @@ async def test_a_malformed_theme_is_named_and_the_others_are_there(
     async with stage.started(WIDE):
         assert stage.said[0].startswith(f"theme {bad} is not used: {why}")
         assert "mine" in stage.app.available_themes
+
+
+async def test_themes_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def glob(_folder: Path, pattern: str) -> list[Path]:
+        if pattern == "*.toml":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return []
+
+    monkeypatch.setattr(Path, "glob", glob)
+    stage = Stage(tmp_path, file=tmp_path / "settings.toml")
+    async with stage.started(WIDE):
+        assert stage.said[0] == f"{tmp_path / 'themes'} cannot be read: Permission denied"
 
 
 async def test_sampling_settings_without_effect_are_said(stage: Stage) -> None:

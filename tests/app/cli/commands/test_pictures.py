@@ -84,6 +84,12 @@ def test_a_theme_that_cannot_be_drawn_is_no_picture(
     assert run(["screenshot", CODE, "--out", "code.svg", "--theme", "moss"]) == 0
 
 
+def test_an_interface_that_fails_draws_no_picture(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("specchat.app.ui.app.own_files")
+    assert run(["screenshot", CODE, "--out", "code.svg"]) == FAILED
+    assert not (home / "code.svg").exists()
+
+
 @pytest.mark.usefixtures("chats")
 def test_the_newest_chat_goes_to_stdout_as_markdown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export"]) == 0

@@ -221,6 +221,13 @@ def test_any_other_server_is_plain_and_its_thoughts_are_marked() -> None:
     assert refused[-1].message == "this server does not take --top-k: leave it out"
 
 
+def test_text_may_contain_any_line_separator_of_unicode() -> None:
+    text = "a\u2028b\u2029c\x85d"
+    chunk = json.dumps(shapes.chunk(text), ensure_ascii=False)
+    reply = replied(asked(shapes.PLAIN, [f"{chunk}\r", shapes.chunk(None, "stop"), "[DONE]"])[0])
+    assert (reply.text, reply.reason) == (text, FinishReason.EOS)
+
+
 @pytest.mark.parametrize(
     ("stream", "text", "words"),
     [
