@@ -106,8 +106,9 @@ class Question:
         if continued and self.system:
             raise UsageError("--system goes with a new chat: this one has its own, change it in the app with /system")
         store = Store(database_file())
+        chat = find_chat(store, self.chat) if continued else None
         warn(store.notice)
-        return StoredTurn(store, find_chat(store, self.chat) if continued else None, self.instructions())
+        return StoredTurn(store, chat, self.instructions())
 
     def _filled_template(self) -> str:
         if self.template is None:
@@ -177,11 +178,11 @@ def find_chat(store: Store, title: str | None) -> Chat:
     """The newest chat with this text in its title; a chat whose whole title it is comes first. None: the newest chat.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none; if the file was damaged, the message says so.
     """
     chats = sorted(store.chats(), key=lambda chat: -chat.updated_at)
     if not chats:
-        raise UsageError("there are no chats yet: specchat begins one")
+        raise UsageError(store.notice or "there are no chats yet: specchat begins one")
     if title is None:
         return chats[0]
     wanted = title.casefold()

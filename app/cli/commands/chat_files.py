@@ -56,8 +56,8 @@ def export(
         _write(_traced(trace, chosen), out)
         return
     with Store(database_file()) as store:
-        warn(store.notice)
         if titles:
+            warn(store.notice)
             for entry in store.chats():
                 print(escape_controls(" ".join(entry.title.split())))
             return

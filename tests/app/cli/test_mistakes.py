@@ -136,7 +136,7 @@ MISTAKES = {
     "screenshot TRACE": "Missing option '--out'",
     "screenshot TRACE --out TALK": "exists already: name another file",
     "screenshot TRACE --out no/such/folder.svg": "no/such/folder.svg cannot be written: No such file or directory",
-    f"screenshot TRACE --out {'x' * 300}.svg": "x.svg failed: File name too long",
+    f"screenshot TRACE --out {'x' * 300}.svg": "x.svg cannot be written: File name too long",
     "screenshot TRACE --out a.svg --size wide": "--size wide is not understood: give columns x lines",
     "export": "there are no chats yet",
     "export --out chat.pdf": "the ending of chat.pdf is not understood: choose --format md, json, svg, html",
