@@ -14,13 +14,8 @@ from specchat.engine import Admitted, Detail, Event, Finished, FinishReason, Rou
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
 """Log-probability of a probability of 0 in the protocol."""
-ENDINGS = {
-    FinishReason.EOS: "stop",
-    FinishReason.STOP: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.CONTEXT: "length",
-    FinishReason.REPEATS: "repeats",
-}
+ENDINGS = {FinishReason.LENGTH: "length", FinishReason.CONTEXT: "length", FinishReason.REPEATS: "repeats"}
+"""Reasons other than "stop" in the protocol."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ KINDS = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
-    500: "server_error",
-    503: "server_error",
-    504: "server_error",
+    **dict.fromkeys((500, 503, 504), "server_error"),
 }
 """Type of an error by its status; the default is `invalid_request_error`."""
 

@@ -10,7 +10,6 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -76,15 +75,14 @@ class Store:
         self.path = path
         self._now = now
         self._file = file = StoreFile(path)
+        self.notice = file.notice
+        """A sentence about what had to be done to open the file; None without one."""
+        self.one_transaction = file.write
+        """A context that stores everything that the calling thread writes inside together, or nothing of it."""
         self.search = SearchIndex(file, now)
         self.replies = FinishedReplies(file)
         self.attachments = AttachmentRows(file)
         self.unsent = UnsentRows(file, self.attachments)
-
-    @property
-    def notice(self) -> str | None:
-        """A sentence about what had to be done to open the file."""
-        return self._file.notice
 
     def chats(self) -> list[Chat]:
         """All chats that are not deleted: pinned ones, then the others, newest first."""
@@ -273,10 +271,6 @@ class Store:
         """Close the file; further calls raise `StoreError`."""
         self._file.close()
         self.unsent.close()
-
-    def one_transaction(self) -> AbstractContextManager[object]:
-        """Store everything that the calling thread writes inside together, or nothing of it."""
-        return self._file.write()
 
     def _set_in_message(self, message_id: int, assignment: str, value: object) -> None:
         self._file.change(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from textual.message_pump import MessagePump
 from textual.timer import Timer
@@ -13,31 +13,24 @@ from specchat.app.chat.reply import Stage
 from specchat.engine import Record, usable_cores
 
 
+@dataclass(eq=False)
 class Pump:
-    """Drains a source with every frame, hands its records on, and has the screen drawn.
+    """Drains a source with every frame, hands its records on, and has the screen drawn."""
 
-    Args:
-        timers: The app or the screen whose timers it runs on; it stops with them.
-        drain: Hands records to the replies they belong to; returns the records that concern the engine as a whole.
-        stage: The stage of the running reply that has got furthest; None where none runs.
-        handle: Called with each record that concerns the engine as a whole.
-        draw: Called once the records of a frame are taken in.
-    """
-
-    def __init__(
-        self,
-        timers: MessagePump,
-        drain: Callable[[], Iterable[Record]],
-        stage: Callable[[], Stage | None],
-        handle: Callable[[Record], None],
-        draw: Callable[[], None],
-    ) -> None:
-        self.pace = Pace()
-        """How often it runs; what draws follows it."""
-        self._timers = timers
-        self._drain, self._stage, self._handle, self._draw = drain, stage, handle, draw
-        self._frames: Timer | None = None
-        self._budget: FrameBudget | None = None
+    _timers: MessagePump
+    """The app or the screen whose timers it runs on; it stops with them."""
+    _drain: Callable[[], Iterable[Record]]
+    """Hands records to the replies they belong to; returns the records that concern the engine as a whole."""
+    _stage: Callable[[], Stage | None]
+    """The stage of the running reply that has got furthest; None where none runs."""
+    _handle: Callable[[Record], None]
+    """Called with each record that concerns the engine as a whole."""
+    _draw: Callable[[], None]
+    """Called once the records of a frame are taken in."""
+    pace: Pace = field(default_factory=lambda: Pace())
+    """How often it runs; what draws follows it."""
+    _frames: Timer | None = None
+    _budget: FrameBudget | None = None
 
     def start(self) -> None:
         """Run with every frame from here on."""
@@ -52,10 +45,7 @@ class Pump:
         for record in self._drain():
             self._handle(record)
         self._draw()
-        self._follow(FRAME_S if self._budget is None else self._budget.after(self._stage()))
-
-    def _follow(self, frame_s: float) -> None:
-        """Set the time between frames."""
+        frame_s = FRAME_S if self._budget is None else self._budget.after(self._stage())
         if frame_s != self.pace.frame_s and self._frames is not None:
             self._frames.stop()
             self.pace.frame_s = frame_s

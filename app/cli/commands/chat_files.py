@@ -184,10 +184,8 @@ def write_new(path: Path, text: str) -> None:
         UsageError: it exists, or cannot be written.
     """
     refuse_existing(path)
-    try:
+    with explained(f"{path} cannot be written"):
         write_first_free(path.parent, [path.name], text)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -183,31 +183,6 @@ class Chunk:
     """Whether it comes after the text, with the counts of the whole reply."""
 
 
-def read_chunk(values: Mapping[str, Any]) -> Chunk:
-    """Parse a chunk of a chat or of a completion.
-
-    Raises:
-        EngineError: it is not a chunk.
-    """
-    try:
-        choice = (values.get("choices") or [{}])[0]
-        delta = choice.get("delta") or {}
-        text = delta.get("content") or choice.get("text") or ""
-        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        listed = (choice.get("logprobs") or {}).get("content") or ()
-        pieces = tuple(each["token"] for each in listed)
-        reason = choice.get("finish_reason")
-        usage = values.get("usage") or {}
-        if not all(isinstance(each, str) for each in (text, thought, *pieces)):
-            raise TypeError
-        ended = None if reason is None else REASONS.get(reason, FinishReason.EOS)
-        tokens = count(usage, "completion_tokens")
-        last = tokens is not None and not (text or thought)
-        return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), tokens, last)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise EngineError(NO_CHUNK) from None
-
-
 def count(values: object, *names: str) -> int | None:
     """The first of these fields that is a valid count; None if none is."""
     if not isinstance(values, Mapping):
@@ -265,8 +240,24 @@ class Reader:
         yield from ()
 
     def parse(self, values: dict[str, Any]) -> Chunk:
-        """The common fields of a chunk; errors as for `read`."""
-        return read_chunk(values)
+        """The common fields of a chunk of a chat or of a completion; errors as for `read`."""
+        try:
+            choice = (values.get("choices") or [{}])[0]
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or choice.get("text") or ""
+            thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+            listed = (choice.get("logprobs") or {}).get("content") or ()
+            pieces = tuple(each["token"] for each in listed)
+            reason = choice.get("finish_reason")
+            usage = values.get("usage")
+            if not all(isinstance(each, str) for each in (text, thought, *pieces)):
+                raise TypeError
+            ended = None if reason is None else REASONS.get(reason, FinishReason.EOS)
+            tokens = count(usage, "completion_tokens")
+            last = tokens is not None and not (text or thought)
+            return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), tokens, last)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            raise EngineError(NO_CHUNK) from None
 
     def counts(self, values: dict[str, Any], chunk: Chunk) -> Totals:  # noqa: ARG002
         """The counts of the last chunk: none about drafts."""
