@@ -76,7 +76,9 @@ class SecondReading:
 
     def __init__(self, requests: RequestManager, conversation: Conversation, reply: Reply) -> None:
         turn = conversation.turn_of(reply)
-        self._engine, self._settings = _engine(requests)
+        self._engine, chosen = _engine(requests)
+        self.gamma = chosen.gamma or GAMMA
+        """Draft length of both drafters."""
         if turn is None:
             raise UsageError("there is no reply to compare drafts on: ask something first")
         if reply.running:
@@ -86,14 +88,9 @@ class SecondReading:
         if not reply.emitted or reply.metrics.observed:
             raise UsageError("the tokens of this reply are not known: compare drafts on one that was written here")
         self._reply = reply
-        settings = self._settings.with_thinking(conversation.thinking)
+        settings = chosen.with_thinking(conversation.thinking)
         request = settings.request(uuid4().hex, conversation.messages_of(turn, reply))
         self._request = replace(request, sampling=_sampling(reply, request.sampling), not_drafted_from=turn.reply_rows)
-
-    @property
-    def gamma(self) -> int:
-        """Draft length of both drafters."""
-        return self._settings.gamma or GAMMA
 
     def begin(self, drafters: tuple[str, str]) -> Future[Alignment]:
         """Start reading; the future raises `EngineError` on failure."""

@@ -127,13 +127,12 @@ class NamedTexts(NamedFiles):
             SettingsError: the name exists or is not valid, or the file cannot be written.
         """
         path = self.path(name)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return write_first_free(path.parent, [path.name], text.strip() + "\n")
-        except FileExistsError:
-            raise self.taken(name) from None
-        except OSError as error:
-            raise SettingsError(f"{path} cannot be written: {error.strerror or error}") from error
+        with explained(f"{path} cannot be written", SettingsError):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                return write_first_free(path.parent, [path.name], text.strip() + "\n")
+            except FileExistsError:
+                raise self.taken(name) from None
 
     def remove(self, name: str) -> str:
         """Delete the file of this name; returns its text.

@@ -30,6 +30,8 @@ class Player(Source):
         """Seconds into the trace."""
         self._records = list(records)
         self._times = schedule(self._records)
+        self.duration = self._times[-1] if self._times else 0.0
+        """Seconds that the whole trace takes at its own speed."""
         self._clock = clock
         self._speed = SPEEDS.index(1.0)
         self._given = 0
@@ -39,11 +41,6 @@ class Player(Source):
     def speed(self) -> float:
         """How much faster than recorded the trace is played."""
         return SPEEDS[self._speed]
-
-    @property
-    def duration(self) -> float:
-        """Seconds that the whole trace takes at its own speed."""
-        return self._times[-1] if self._times else 0.0
 
     @property
     def ended(self) -> bool:

@@ -152,16 +152,11 @@ def _use_write_ahead_log(db: sqlite3.Connection) -> None:
 
 def _migrate(db: sqlite3.Connection) -> None:
     db.execute("BEGIN IMMEDIATE")  # also fails here if the file cannot be written
-    try:
+    with db:
         for version in range(_version(db), len(_MIGRATIONS)):
             for statement in _MIGRATIONS[version]:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {version + 1}")
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -214,13 +209,8 @@ class StoreFile:
                 yield self._db
                 return
             self._db.execute("BEGIN IMMEDIATE")
-            try:
+            with self._db:  # commits, or rolls back unless SQLite has, as after some errors, such as a full disk
                 yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:  # SQLite has rolled back by itself after some errors, such as a full disk
-                    self._db.execute("ROLLBACK")
-                raise
 
     @contextmanager
     def sentences(self) -> Iterator[None]:

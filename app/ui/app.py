@@ -107,7 +107,7 @@ class SpecChat(App[None]):
         self.chat_screen = ChatScreen(self.requests, lambda: self.pump.run(), player)
         self._for_actions = now, pictures, make_duet, make_source, player is not None
         self.pump = Pump(self, self.requests.drain, lambda: self.requests.running.stage, self._handle, self._draw)
-        self.chat_screen.set_pace(self.pump.pace)
+        self.chat_screen.pace = self.chat_screen.transcript.pace = self.pump.pace
         self._theme_choice = ThemeChoice(self, theme)
 
     @cached_property

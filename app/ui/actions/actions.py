@@ -15,7 +15,6 @@ from specchat.app.chat.archive import Archive
 from specchat.app.chat.exchange import FORMATS
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.request_manager import Session
-from specchat.app.errors import AppError
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, REJECTED, THINKING
@@ -35,7 +34,7 @@ from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
-from specchat.engine import WHEN_FULL, EngineError
+from specchat.engine import WHEN_FULL
 
 
 @dataclass
@@ -90,11 +89,9 @@ class Actions(ActionScope):
     def run(self, action: Action, argument: str = "") -> bool:
         """Run an action; returns whether it succeeded, otherwise a notice says why not."""
         method = attrgetter(action.run)(self)
-        try:
+        with self.reporting():
             return method(*action.args, *([argument] if action.takes else [])) is not False
-        except (AppError, EngineError) as error:
-            self.report(error)
-            return False
+        return False
 
     def enter(self, text: str, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt, or run a slash command; the command returns to the composer if it fails."""

@@ -79,7 +79,7 @@ class ChatActions(ActionGroup):
         chat = chat or self._shown
         title = await self._scope.ask(RenameScreen(chat.title))
         if title:
-            self._retitle(chat, title)
+            self._change(chat, title=title)
 
     def entitle(self, conversation: Conversation) -> None:
         """Let the model write a title in an idle moment, unless the chat has one or the model is too small for it."""
@@ -94,7 +94,7 @@ class ChatActions(ActionGroup):
         """Use the model's title, unless the chat was renamed by then."""
         stored = await self._chats() or ()
         if any(one.id == chat.id and one.title == chat.title for one in stored):
-            self._retitle(chat, title)
+            self._change(chat, title=title)
 
     def tag(self, name: str) -> None:
         """`/tag NAME`: add a tag to the open chat, or remove it: a word with # at the beginning of its title."""
@@ -102,21 +102,14 @@ class ChatActions(ActionGroup):
         if len(tag.split()) != 1 or tag == "#":
             raise UsageError(f"/tag {name} is not understood: it takes one word, as in /tag work")
         words = chat.title.split()
-        self._retitle(chat, " ".join([word for word in words if word != tag] if tag in words else [tag, *words]))
+        self._change(chat, title=" ".join([word for word in words if word != tag] if tag in words else [tag, *words]))
         self._scope.say(f"{tag} {'removed' if tag in words else 'added'} · searching for {tag} lists its chats")
-
-    def _retitle(self, chat: Chat, title: str) -> None:
-        self._scope.archive.change(chat, title=title)
-        self._change_known(chat, title=title)
-        self.show_list()
 
     def pin(self, chat: Chat | None = None) -> None:
         """Pin a chat to the top of the list, or unpin it; by default the open one."""
         chat = chat or self._shown
-        self._scope.archive.change(chat, pinned=not chat.pinned)
-        self._change_known(chat, pinned=not chat.pinned)
+        self._change(chat, pinned=not chat.pinned)
         self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
-        self.show_list()
 
     def delete(self, chat: Chat | None = None) -> None:
         """Delete a chat, by default the open one, and say how to undo it."""
@@ -200,11 +193,13 @@ class ChatActions(ActionGroup):
             raise UnavailableError("this chat has no messages yet")
         return self._scope.conversation.chat
 
-    def _change_known(self, chat: Chat, **fields: object) -> None:
-        """Change a chat's record in memory, if it is open or being answered."""
+    def _change(self, chat: Chat, **fields: object) -> None:
+        """Change a chat in the store, in the list, and in memory if it is open or being answered."""
+        self._scope.archive.change(chat, **fields)
         for one in (self._scope.conversation, self._scope.requests.active.of_chat(chat.id)):
             if one is not None and one.chat is not None and one.chat.id == chat.id:
                 one.chat = replace(one.chat, **fields)  # type: ignore[arg-type]
+        self.show_list()
 
     async def _chats(self) -> list[Chat] | None:
         return await asyncio.wrap_future(self._scope.archive.chats())

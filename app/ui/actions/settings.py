@@ -85,13 +85,11 @@ class SettingsActions(ActionGroup):
 
     def save_preset(self, name: str) -> bool:
         """Save all controls as a preset."""
-        try:
+        with self._scope.reporting():
             path = self._scope.stored.presets.save(name, self._scope.settings)
-        except AppError as error:
-            self._scope.report(error)
-            return False
-        self._scope.say(f"preset {name} saved · /preset {name} applies it · {path}")
-        return True
+            self._scope.say(f"preset {name} saved · /preset {name} applies it · {path}")
+            return True
+        return False
 
     def remember(self, **changed: str) -> None:
         """Change and store settings of the interface."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from functools import cached_property
 
 from rich.console import Console
 from rich.segment import Segment, Segments
@@ -27,24 +28,20 @@ class LinePainter:
     def __init__(self, view: ScrollView, stack: BlockStack) -> None:
         self._view = view
         self._stack = stack
-        self._styles: TranscriptStyles | None = None
-        """Resolved when first needed, for one theme."""
         self._finished: dict[int, Strip] = {}
         """Lines as they were drawn last, for the state of everything else that they depend on."""
         self._state: tuple[object, ...] = ()
         self._letters: dict[int, str] = {}
         """Shown at the beginning of these lines."""
 
-    @property
+    @cached_property
     def styles(self) -> TranscriptStyles:
         """The styles of the component classes in the current theme."""
-        if self._styles is None:
-            self._styles = TranscriptStyles.of(self._view.rich_style, self._view.get_component_rich_style)
-        return self._styles
+        return TranscriptStyles.of(self._view.rich_style, self._view.get_component_rich_style)
 
     def forget_styles(self) -> None:
         """Another theme."""
-        self._styles = None
+        vars(self).pop("styles", None)
 
     def forget(self, first: int = 0) -> None:
         """Draw the lines from `first` on anew when they are visible."""

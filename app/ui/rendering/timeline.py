@@ -72,6 +72,8 @@ class TimelineLayout:
         )
         self.scale = _usual_scale([record for _, _, record in rounds]) if scale is None else scale
         """Index into `SCALES_MS`; None without rounds to choose it by."""
+        self.ms = SCALES_MS[self.scale] if self.scale is not None else 0.0
+        """Milliseconds of a cell."""
         self.slots: list[TimelineSlot] = []
         self._places: list[list[int]] = [[] for _ in self.replies]
         """The slot of each round of each lane."""
@@ -82,16 +84,8 @@ class TimelineLayout:
                 self._add(start, record)
             self._places[lane].append(len(self.slots) - 1)
         self._lefts = [slot.left for slot in self.slots]
-
-    @property
-    def width(self) -> int:
+        self.width = self.slots[-1].right + 1 if self.slots else 0
         """Columns in all, with an empty one at each end."""
-        return self.slots[-1].right + 1 if self.slots else 0
-
-    @property
-    def ms(self) -> float:
-        """Milliseconds of a cell."""
-        return SCALES_MS[self.scale] if self.scale is not None else 0.0
 
     def slot(self, lane: int, index: int) -> TimelineSlot:
         """The slot of a round, by its index in the reply."""

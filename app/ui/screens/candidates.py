@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Vertical
 from textual.content import Content
-from textual.events import Resize
 from textual.screen import Screen
 from textual.widgets import Static
 
@@ -149,7 +148,7 @@ class CandidatesScreen(Screen[int | None]):
         self._arrange()
         self.update()
 
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
+    def on_resize(self) -> None:
         """As many columns as fit."""
         self._arrange()
 

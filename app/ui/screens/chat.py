@@ -16,7 +16,6 @@ from specchat.app.storage.store import Chat
 from specchat.app.ui.action_table import chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, named
-from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.block_stack import FoundWord
 from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.app.ui.screens.inspection import Inspection
@@ -55,10 +54,6 @@ class ChatScreen(ChatBase):
         self.widgets.chats.border_title = "chats"
         self.widgets.show_frame()
         self.panes.go_home()
-
-    def set_pace(self, pace: Pace) -> None:
-        """Set how often `update` is called."""
-        self.pace = self.transcript.pace = pace
 
     # Content
 

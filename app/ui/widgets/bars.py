@@ -31,7 +31,6 @@ class NoticeLine(Static):
     """Shows the newest notice until it expires, and takes no room without one. A click takes it away."""
 
     ALLOW_SELECT = False
-    SEVERITIES: ClassVar = tuple(SIGNS)
 
     def __init__(self, **options: Any) -> None:
         super().__init__("", **options)
@@ -42,7 +41,7 @@ class NoticeLine(Static):
         """Show this notice instead of the previous one."""
         text = Content.from_markup(notice.message) if notice.markup else Content(notice.message)
         self.update(Content.assemble(SIGNS[notice.severity], text))
-        for severity in self.SEVERITIES:
+        for severity in SIGNS:
             self.set_class(severity == notice.severity, f"-{severity}")
         self.display = True
         if self._end is not None:
@@ -140,16 +139,13 @@ class ReplayBar(StyledWidget):
 
     def update(self) -> None:
         """Redraw after a change."""
-        line = self._line()
+        line = self.render()
         if line != self._shown:
             self._shown = line
             self.refresh()
 
     def render(self) -> Text:
         """The line at the current width."""
-        return self._line()
-
-    def _line(self) -> Text:
         player = self._player
         if player is None:
             return Text()

@@ -165,7 +165,7 @@ class ControlList(StyledWidget, can_focus=True):
                 heading = wanted
             lines.append((self._line(entry, chosen=place == self._at), place))
         entry = self._entries[self._at]
-        lines += [(Text(""), None), (Text(self._about(entry), self.style_of("control-list--about")), None)]
+        lines += [(Text(""), None), (Text(_about(entry), self.style_of("control-list--about")), None)]
         return lines
 
     def _line(self, entry: Entry, *, chosen: bool) -> Text:
@@ -189,15 +189,15 @@ class ControlList(StyledWidget, can_focus=True):
             line.stylize(Style(bold=True))
         return line
 
-    @staticmethod
-    def _about(entry: Entry) -> str:
-        if isinstance(entry, Control):
-            return entry.means
-        return f"set everything as {entry} has it" if entry else "keep all values above under a name"
-
 
 def _heading(entry: Entry) -> str:
     """When a control takes effect; presets have a heading of their own."""
     if not isinstance(entry, Control):
         return PRESETS
     return NOW if entry.look else LOADS if entry.loads else LIVE if entry.live else LATER
+
+
+def _about(entry: Entry) -> str:
+    if isinstance(entry, Control):
+        return entry.means
+    return f"set everything as {entry} has it" if entry else "keep all values above under a name"

@@ -81,6 +81,7 @@ class Timeline(ScrollView, can_focus=True):
         """Lane and index of the selected round."""
         self._following = True
         self._styles: dict[str, Style] = {}
+        """Resolved when first needed, for one theme."""
         self._titles = ("", "")
         self.border_title = "rounds"
 
@@ -126,7 +127,7 @@ class Timeline(ScrollView, can_focus=True):
         """One line of a lane: its name, then the visible columns."""
         lane, line = divmod(y + self.scroll_offset.y, LINES)
         width = self.scrollable_content_region.width
-        styles = self._resolved_styles
+        styles = self._styles = self._styles or timeline_styles(self)
         if lane >= len(self._lanes.replies):
             return Strip([Segment(" " * width, styles["base"])])
         left = self.scroll_offset.x
@@ -254,9 +255,3 @@ class Timeline(ScrollView, can_focus=True):
         if titles != self._titles:
             self._titles = titles
             self.border_title, self.border_subtitle = titles
-
-    @property
-    def _resolved_styles(self) -> dict[str, Style]:
-        if not self._styles:
-            self._styles = timeline_styles(self)
-        return self._styles
