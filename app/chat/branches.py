@@ -17,12 +17,6 @@ TITLE_PROMPT = "Write a title of two to six words for this conversation, in its 
 TITLE_TOKENS = 20
 
 
-def edit(requests: RequestManager, conversation: Conversation, turn: Turn, version: Turn) -> None:
-    """Send another version of an earlier prompt."""
-    conversation.add_version(turn, version)
-    requests.send_turn(conversation, version)
-
-
 def regenerate(requests: RequestManager, conversation: Conversation, turn: Turn, settings: Settings) -> bool:
     """Request one more reply to a prompt of the path with these settings; return whether there is an engine."""
     if settings.seed is not None:  # the same seed would repeat the reply
@@ -59,11 +53,6 @@ def go_on(
     request = conversation.request(requests.effective, turn)
     request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text, stop_repeats=stop_repeats)
     return requests.request_another(conversation, turn, request, rounds)
-
-
-def show_version(requests: RequestManager, conversation: Conversation, turn: Turn, number: int) -> None:
-    """Continue with another version of a prompt of the path, by its number from 1."""
-    requests.choose(conversation, conversation.show_version(turn, number))
 
 
 def show_reply(requests: RequestManager, conversation: Conversation, turn: Turn, reply: Reply) -> None:

@@ -208,11 +208,7 @@ class Conversation:
             return lambda: None
         before = self.turns[place - 1]
         reply = before.reply
-
-        def row() -> int | None:
-            return before.prompt_id if reply is None or reply.message_id is None else reply.message_id
-
-        return row
+        return lambda: before.prompt_id if reply is None or reply.message_id is None else reply.message_id
 
     def append(self, turn: Turn) -> None:
         """Add a turn at the end of the path."""

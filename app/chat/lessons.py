@@ -27,17 +27,12 @@ class Lesson:
     text: str
     conversation: Conversation
     """The conversation up to this step."""
+    reply: Reply
+    """The reply up to this step."""
     whole: Reply
     """The reply up to the end of the last lesson's round, for details of a token."""
     token: int | None
     """The selected token, by the numbers of `Reply.starts`, if any."""
-
-    @property
-    def reply(self) -> Reply:
-        """The reply up to this step."""
-        reply = self.conversation.turns[-1].reply
-        assert reply is not None
-        return reply
 
 
 def lessons(records: Iterable[Record]) -> list[Lesson]:
@@ -62,7 +57,7 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
         reply.stepping = (told, Part[told_of["part"]]) if "part" in told_of else None
         sentence, text = (" ".join(told_of[part].format(**words).split()) for part in ("sentence", "text"))
         conversation = Conversation(turns=[Turn(prompt, reply)])
-        made.append(Lesson(name, sentence, text, conversation, whole, places.get(name)))
+        made.append(Lesson(name, sentence, text, conversation, reply, whole, places.get(name)))
     return made
 
 

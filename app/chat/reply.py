@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -115,10 +116,8 @@ class Reply:
         (content, read), self._unread = self._unread, None
         stage, reason = self.stage, self.reason
         for line in read():
-            try:
+            with suppress(ValueError):
                 self.add(engine.from_json(line))
-            except ValueError:
-                continue
         if self.text != content:
             self._rounds, self.tail = ReplyRounds(self._baseline), content
         if self.stage is not Stage.ENDED:

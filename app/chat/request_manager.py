@@ -232,6 +232,7 @@ class RequestManager:
         self._next(conversation)
 
     def choose(self, conversation: Conversation, one: Reply | Turn) -> None:
+        """Continue with a reply or a version of a prompt that the conversation shows now."""
         self._archive.choose(one)
         self._changed()
         self._next(conversation)

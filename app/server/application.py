@@ -212,12 +212,9 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on or refuse it."""
-        if scope["type"] == "http":
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await refusal.response()(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        answer = self._app if refusal is None else refusal.response()
+        await answer(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         headers = Headers(scope=scope)

@@ -121,11 +121,9 @@ class AttachedEngine(Source):
     def _connect(self) -> None:
         self.outbox.put(engine.Loading("attach", f"asking {self.url}", None, 0.0))
         try:
-            ready = self._known_server().ready
+            self.outbox.put(self._known_server().ready)
         except engine.EngineError as error:
             self.outbox.put(engine.Died(str(error), 0.0))
-        else:
-            self.outbox.put(ready)
 
     def _known_server(self) -> Server:
         """The adapter of the server, which is recognised at the first call.

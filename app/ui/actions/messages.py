@@ -62,7 +62,8 @@ class MessageActions(ActionGroup):
                 self.ask(prompt, 1, attachments)
         elif turn in screen.conversation.turns:
             version = Turn(prompt, attachments=attachments)
-            branches.edit(self._scope.requests, screen.conversation, turn, version)
+            screen.conversation.add_version(turn, version)
+            self._scope.requests.send_turn(screen.conversation, version)
             screen.path_changed()
             screen.follow()
         else:
@@ -111,7 +112,8 @@ class MessageActions(ActionGroup):
         """Switch to a version of the prompt that is `step` places further."""
         number = turn.version + step
         if 1 <= number <= len(turn.versions):
-            branches.show_version(self._scope.requests, self._scope.conversation, turn, number)
+            conversation = self._scope.conversation
+            self._scope.requests.choose(conversation, conversation.show_version(turn, number))
             self._scope.screen.path_changed()
 
     @in_background("messages")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rich.segment import Segment
 from rich.style import Style
@@ -31,8 +31,18 @@ SIGNS = {
 
 
 def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
-    """The lines below a reply at a width in cells; True marks a failure."""
-    return list(_wrapped(_notes(reply), width))
+    """The lines below a reply at a width in cells; True marks a failure.
+
+    Figures that do not fit are left out, last ones first; a sentence is wrapped.
+    """
+    lines: list[tuple[str, bool]] = []
+    for parts, failed in _notes(reply):
+        while len(parts) > 1 and len(" · ".join(parts)) > width:
+            parts = parts[:-1]
+        wrapped = TokenLines(width)
+        wrapped.append([(" · ".join(parts), Fate.PLAIN)], 0)
+        lines += [("".join(piece.text for piece in line), failed) for line in wrapped.lines]
+    return lines
 
 
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
@@ -63,17 +73,6 @@ def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
             reason = reply.reason or FinishReason.EOS
             ending = [] if figures and SIGNS[reason] == COMPLETE else [f"{SIGNS[reason]} {ENDINGS[reason]}"]
             yield [*ending, *figures], False
-
-
-def _wrapped(notes: Iterable[tuple[list[str], bool]], width: int) -> Iterator[tuple[str, bool]]:
-    """Figures that do not fit are left out, last ones first; a sentence is wrapped."""
-    for parts, failed in notes:
-        while len(parts) > 1 and len(" · ".join(parts)) > width:
-            parts = parts[:-1]
-        lines = TokenLines(width)
-        lines.append([(" · ".join(parts), Fate.PLAIN)], 0)
-        for line in lines.lines:
-            yield "".join(piece.text for piece in line), failed
 
 
 FOLDED_SIGN, OPEN_SIGN = "▸", "▾"

@@ -35,6 +35,7 @@ HIDDEN = (Fate.REJECTED, Fate.DISCARDED, FOLDED)
 
 # Scripts written without spaces may break after every character.
 _UNSPACED = "\u2e80-\u303f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
+_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _CHUNKS = re.compile(f"\n|\t|[^\\S\n\t]+|[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 
 
@@ -153,7 +154,7 @@ class TokenLines:
             self._wrap(len(self.lines[-1]))
             chunk, size = rest, cell_len(rest)
         self._put(chunk, size, fate, token)
-        if size == 2 and len(chunk) == 1 and _is_unspaced(chunk):
+        if size == 2 and _UNSPACED_CHARACTER.fullmatch(chunk):
             self._end_word()
 
     def plain(self, number: int, start: int, end: int) -> tuple[str, str]:
@@ -191,10 +192,6 @@ class TokenLines:
         del line[at:]
         self._word = self._word_column = 0
         self._swallowed = ""
-
-
-def _is_unspaced(character: str) -> bool:
-    return any(first <= character <= last for first, last in zip(_UNSPACED[::3], _UNSPACED[2::3], strict=True))
 
 
 def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:

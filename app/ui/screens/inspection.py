@@ -112,8 +112,7 @@ class Inspection:
         """Show new rounds on the timeline, and select the first token if the inspector is open without one."""
         self._follow_lanes()
         if self.open and self.spot is None:
-            spot = self._transcript.last_spot()
-            if spot is not None:
+            if (spot := self._transcript.last_spot()) is not None:
                 self.look_at(spot)
         elif self.open and self.spot is not None:
             if self.spot.token not in self.spot.reply.computed:

@@ -117,15 +117,9 @@ class SideScreen(Screen[Conversation | None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Escape stops replies, otherwise leaves; a lane can be continued once it has answered."""
         busy = bool(self.duet.running or self.duet.waiting)
-        if action == "stop":
-            return busy
-        if action == "leave":
-            return not busy
-        if action in ("go_on", "again"):
-            return self.duet.done and not busy
-        if action == "next_pane":
-            return self.has_class("-narrow")
-        return True
+        done, narrow = self.duet.done and not busy, self.has_class("-narrow")
+        available = {"stop": busy, "leave": not busy, "go_on": done, "again": done, "next_pane": narrow}
+        return available.get(action, True)
 
     def commands(self) -> Iterator[SystemCommand]:
         """This screen's entries of the command palette."""

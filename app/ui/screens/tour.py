@@ -83,8 +83,7 @@ class TourScreen(Screen[None]):
         self.query_one("#tour-said", Static).update(said)
         self.query_one("#tour-text").border_subtitle = f"{self._at + 1} of {len(self._lessons)} · → next · esc leaves"
         self._transcript.show(lesson.conversation)
-        known = lesson.token is not None
-        self.set_class(known, "-known")
+        self.set_class(lesson.token is not None, "-known")
         if lesson.token is not None:
             self._inspector.show(Spot(lesson.whole, lesson.token))
             if lesson.reply.stepping is None:
