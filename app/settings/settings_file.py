@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ TABLE, PROFILES = "keys", "models"
 Profiles = Mapping[str, Mapping[str, Any]]
 """Settings by target, which have priority over the others of the file."""
 _KINDS = {field.name: field.type for field in fields(Settings)}
+_PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
 _WORDS = {"str": "a text", "int": "a whole number", "float": "a number"}
 _AUTO = {name for name, kind in _KINDS.items() if str(kind).endswith("None") and name != "seed"}
 """Settings that may be auto, which is None."""
@@ -166,14 +167,9 @@ def _parsed(name: str, text: str) -> Any:
     if name in _AUTO and text == AUTO:
         return None
     try:
-        match str(_KINDS[name]).split(" ", 1)[0]:
-            case "float":
-                return float(text)
-            case "int":
-                return int(text)
+        return _PARSERS[str(_KINDS[name]).split(" ", 1)[0]](text)
     except ValueError:
         raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
-    return text
 
 
 def _words(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import pull_progress, warn
-from specchat.app.errors import AppError, UsageError
+from specchat.app.errors import AppError, UsageError, explained
 from specchat.app.paths import database_file
 from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder
@@ -77,14 +77,13 @@ def distill(
     file = out / ".chats.jsonl" if chats else None
     chosen = DistillOptions(models=models_folder(), out=out, chats=file, **{"target": DEFAULT_PRESET, **given})
     try:
-        if file is not None:
-            with Store(database_file()) as store:
-                warn(store.notice)
-                write_chats(store, chosen.target, file)
-        with pull_progress(as_json=as_json) as progress:
-            made = run(chosen, progress)
-    except OSError as error:
-        raise AppError(f"{out} cannot be written: {error.strerror or error}") from None
+        with explained(f"{out} cannot be written", AppError):
+            if file is not None:
+                with Store(database_file()) as store:
+                    warn(store.notice)
+                    write_chats(store, chosen.target, file)
+            with pull_progress(as_json=as_json) as progress:
+                made = run(chosen, progress)
     finally:
         if file is not None:
             file.unlink(missing_ok=True)

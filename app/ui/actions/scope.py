@@ -118,8 +118,7 @@ class ActionScope:
 
     async def choose(self, title: str, options: list[tuple[str, str]], sentence: str = "") -> int | None:
         """Ask for one of several options, each with a name and a description; its index, or None."""
-        chosen: int | None = await self.ask(ChoiceScreen(title, options, sentence))
-        return chosen
+        return await self.app.push_screen_wait(ChoiceScreen(title, options, sentence))
 
 
 @dataclass(eq=False)

@@ -47,7 +47,6 @@ class CandidateFrame(Vertical):
         self.place = place
         self.view = Transcript(Conversation(turns=[turn]), lambda _: [] if self.reply is None else [self.reply])
         self.view.pace, self.view.forkable = pace, False
-        self._pace = pace
         self._turn = turn
         self._shown = ("", "")
         self._updates = 0
@@ -69,7 +68,7 @@ class CandidateFrame(Vertical):
     def update(self) -> None:
         """Draw what has changed in the reply."""
         self._updates += 1
-        if self._updates >= self._pace.figures_every // self._pace.turns:
+        if self._updates >= self.view.pace.figures_every // self.view.pace.turns:
             self._updates = 0
             if self.reply is not None:
                 self.reply.take_figures()
@@ -119,7 +118,7 @@ class CandidatesScreen(Screen[int | None]):
     def active_bindings(self) -> Any:
         """Textual's; the key that picks is shown with the number of replies."""
         return {
-            key: active._replace(binding=replace(active.binding, key_display=f"1–{self._count}"))
+            key: active._replace(binding=replace(active.binding, key_display=f"1–{len(self._frames)}"))
             if active.binding.action == "pick(0)"
             else active
             for key, active in super().active_bindings.items()
@@ -129,8 +128,8 @@ class CandidatesScreen(Screen[int | None]):
         super().__init__()
         use_narrow_compositor(self)
         self.turn, self._requests, self._slots = turn, requests, slots
-        self._count = max(turn.wanted, len(turn.replies))
-        self._frames = [CandidateFrame(turn, place, pace) for place in range(self._count)]
+        count = max(turn.wanted, len(turn.replies))
+        self._frames = [CandidateFrame(turn, place, pace) for place in range(count)]
         self._pace = pace
         self._updates = 0
 

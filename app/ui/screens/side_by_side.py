@@ -137,8 +137,7 @@ class SideScreen(Screen[Conversation | None]):
 
     def action_stop(self) -> None:
         """Stop both replies, and put waiting prompts back into the composer."""
-        taken = self.duet.stop()
-        if taken:
+        if taken := self.duet.stop():
             self.composer.take_back(taken)
 
     def action_leave(self) -> None:

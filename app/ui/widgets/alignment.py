@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
-from textual.events import Click, Resize
+from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -80,7 +80,7 @@ class AlignedTokens(ScrollView, can_focus=True):
         self._aligned = aligned
         self._wrap()
 
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
+    def on_resize(self) -> None:
         """Other lines."""
         self._wrap()
 

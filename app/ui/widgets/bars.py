@@ -172,30 +172,29 @@ class StepBar(StyledWidget):
     """One sentence on the part of the round that is shown."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"step-bar--sign", "step-bar--quiet", "step-bar--strong"}
-    _steps: Steps = ()
-    _last: Round | None = None
-    _number = 0
-    _ended = False
+    _state: tuple[Steps, Round | None, int, bool] = ((), None, 0, False)
+    """Parts of rounds, else the last round; its number, and whether the reply has ended."""
 
     def show(self, steps: Steps, last: Round | None, number: int, *, ended: bool) -> None:
         """Show these parts of rounds, or the `last` round of a reply that has not ended, and its number from 1."""
-        if (steps, last, number, ended) != (self._steps, self._last, self._number, self._ended):
-            self._steps, self._last, self._number, self._ended = steps, last, number, ended
+        if (steps, last, number, ended) != self._state:
+            self._state = steps, last, number, ended
             self.refresh()
 
     def render(self) -> Text:
         """The state of the first lane's round."""
-        head = f"round {self._number}" if self._steps or self._last is not None else "paused"
-        more = f" · {len(self._steps)} lanes" if len(self._steps) > 1 else ""
+        steps, last, number, ended = self._state
+        head = f"round {number}" if steps or last is not None else "paused"
+        more = f" · {len(steps)} lanes" if len(steps) > 1 else ""
         line = Text.assemble(
             ("‖ ", self.style_of("step-bar--sign")), (f"{head}{more}  ", self.style_of("step-bar--strong"))
         )
-        if self._steps:
-            line.append_text(_sentence(*self._steps[0]))
-        elif self._last is not None:
-            line.append_text(_ending(self._last))
+        if steps:
+            line.append_text(_sentence(*steps[0]))
+        elif last is not None:
+            line.append_text(_ending(last))
         else:
-            waits = "this reply has ended: the next one" if self._ended else "the next round"
+            waits = "this reply has ended: the next one" if ended else "the next round"
             line.append(f"{waits} waits until you step (s) or resume (p)", self.style_of("step-bar--quiet"))
         return line
 
