@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.cache_argument import cache_argument
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ class Checkpoint:
         Raises:
             EngineError: the folder does not exist or is not a model, or one of its files is damaged.
         """
-        if not folder.is_dir():
-            raise EngineError(f"there is no folder {folder}: give a folder that holds a model's config.json")
+        check(folder.is_dir(), f"there is no folder {folder}: give a folder that holds a model's config.json")
         config = _read_config(folder)
         parameters, dtypes = elsewhere, set[str]()
         for shard in [] if elsewhere else weight_files(folder):

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from specchat.engine.device.device import require_memory
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.checkpoint import MTP_FILE, is_finite
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.config import gguf_config, mtp_layers
@@ -96,8 +96,7 @@ def _check_kind(header: GgufHeader) -> None:
         raise EngineError(
             f"{header.path} is one of {metadata['split.count']} parts: join them with llama-gguf-split first"
         )
-    if not metadata.get("tokenizer.ggml.tokens"):
-        raise EngineError(f"{header.path} has no tokenizer: choose a GGUF file of a whole model")
+    check(metadata.get("tokenizer.ggml.tokens"), f"{header.path} has no tokenizer: choose a GGUF file of a whole model")
 
 
 def _describe(header: GgufHeader, folder: Path) -> PreTrainedConfig:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, read_json, tensor_names
 from specchat.engine.models.prepacked_linear import pack
@@ -237,8 +237,7 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
         EngineError: unknown name; or as for `Checkpoint.open`.
     """
     if name != "auto":
-        if name not in _DTYPES:
-            raise EngineError(f"dtype {name!r} is not known: choose one of auto, {', '.join(_DTYPES)}")
+        check(name in _DTYPES, f"dtype {name!r} is not known: choose one of auto, {', '.join(_DTYPES)}")
         return _DTYPES[name]
     if device.type == "cuda":
         checkpoint = Checkpoint.open(folder)

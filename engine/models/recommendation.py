@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.request import SAMPLING_NUMBERS, Sampling
 
@@ -44,8 +44,7 @@ def recommended_sampling(folder: Path) -> Recommendation:
         if (value := stated.get(name)) is None:
             continue
         try:
-            if type(value) not in ((int,) if name in _WHOLE else (int, float)):
-                raise EngineError("not a number")
+            check(type(value) in ((int,) if name in _WHOLE else (int, float)), "not a number")
             Sampling(**{name: value})
         except (EngineError, OverflowError):
             invalid.append(f"{name} {json.dumps(value)}")

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
@@ -63,8 +63,7 @@ def check_named(spec: str, store: ModelStore) -> None:
     Raises:
         EngineError: it is no preset, stored model, folder, GGUF file or hub id.
     """
-    if not spec.strip():
-        raise EngineError("no model is named: give a preset, a hub id, a folder or a GGUF file")
+    check(spec.strip(), "no model is named: give a preset, a hub id, a folder or a GGUF file")
     is_file = spec.lower().endswith(_GGUF)
     if spec in PRESETS or store.find(spec) or local_path(spec) or (HUB_ID.fullmatch(spec) and not is_file):
         return
@@ -197,8 +196,7 @@ def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) 
             begins = opened.read(4)
     except OSError as error:
         raise EngineError(f"{spec} cannot be read ({error.strerror or error}): check its permissions") from None
-    if begins != b"GGUF":
-        raise EngineError(f"{spec} is not a GGUF file: give a GGUF file, or the folder of a safetensors model")
+    check(begins == b"GGUF", f"{spec} is not a GGUF file: give a GGUF file, or the folder of a safetensors model")
     stat = file.stat()
     identity = [str(file), stat.st_size, stat.st_mtime_ns, stat.st_ino]
     index = store.folder / _HASHES

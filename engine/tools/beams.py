@@ -15,7 +15,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.draft_model import CHAINS
 from specchat.engine.drafters.registry import names_part
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.events import FinishReason
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.packed.load import Model
@@ -126,8 +126,7 @@ def check_request(request: Request, beams: int, draft: str | None) -> str:
         "drafter model needs a draft model: name one with --draft": drafter == CHAINS and draft is None,
     }
     for sentence, found in problems.items():
-        if found:
-            raise EngineError(sentence)
+        check(not found, sentence)
     request.check_prompt()
     if request.gamma == 0 or draft is None:
         return NO_DRAFTER
@@ -144,8 +143,7 @@ def _load(config: EngineConfig, drafter: str, progress: Progress) -> list[Obtain
     require_decoder_only(target.model, "beams are searched with")
     if drafter == NO_DRAFTER:
         return [target]
-    if len(config.drafts) > 1:
-        raise EngineError("beams take one draft model: name one with --draft")
+    check(len(config.drafts) <= 1, "beams take one draft model: name one with --draft")
     if names_part(config.drafts[0], ModelStore(config.models), progress):
         raise EngineError(f"{config.draft} is a draft head, which cannot draft for each beam: name a draft model")
     return [target, *obtain_drafts(config, target.model, progress)]
@@ -307,8 +305,7 @@ def measure_beams(
         name = check_request(request, beams, config.draft)
         if request.gamma == 0 or drafter == NO_DRAFTER:
             raise EngineError("every prompt is searched without drafts as well: leave gamma 0 and drafter none out")
-        if name == NO_DRAFTER:
-            raise EngineError("beams are drafted by a draft model: name one with --draft")
+        check(name != NO_DRAFTER, "beams are drafted by a draft model: name one with --draft")
     say("loading")
     models = _load(config, CHAINS, ignore_progress)
     find = partial(_find, models, config, beams=beams)

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from specchat.engine.config import ASSETS
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 
@@ -65,8 +65,7 @@ def load_prompts(names: Sequence[str]) -> list[PromptSet]:
     """
     sets = []
     for name in names:
-        if name not in SETS:
-            raise EngineError(f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
+        check(name in SETS, f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
         texts = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))["prompts"]
         sets.append(PromptSet(name, tuple(map(Prompt, texts))))
     return sets

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.events import Event, Finished, FinishReason, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.outbox import Outbox
@@ -87,8 +87,7 @@ def require_least(**values: tuple[int | None, int]) -> None:
         EngineError: a value is too small.
     """
     for name, (value, least) in values.items():
-        if value is not None and value < least:
-            raise EngineError(f"{name.replace('_', '-')} is {value}: it must be at least {least}")
+        check(value is None or value >= least, f"{name.replace('_', '-')} is {value}: it must be at least {least}")
 
 
 def config_of(options: Any, **more: Any) -> EngineConfig:
@@ -170,10 +169,8 @@ def run_requests(
                 events[request_id].append(event)
             if isinstance(event, Finished):
                 open_requests -= 1
-                if event.reason is FinishReason.ERROR:
-                    raise EngineError(event.message)
-                if event.reason is FinishReason.CANCELLED:
-                    raise EngineError("the run was cancelled: start it again")
+                check(event.reason is not FinishReason.ERROR, event.message)
+                check(event.reason is not FinishReason.CANCELLED, "the run was cancelled: start it again")
         time.sleep(_POLL_S)
     return list(events.values())
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 
@@ -82,8 +82,7 @@ def read_vector(header: GgufHeader, tensor: GgufTensor) -> NDArray[np.float32]:
     Raises:
         EngineError: it is quantised.
     """
-    if tensor.type not in _PLAIN:
-        raise EngineError(f"{header.path} has {tensor.name} as {tensor.type}: plain numbers are expected there")
+    check(tensor.type in _PLAIN, f"{header.path} has {tensor.name} as {tensor.type}: plain numbers are expected there")
     form, dtype = _PLAIN[tensor.type]
     raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes)
     values: NDArray[np.float32] = MatrixArrays(form, raw.view(dtype)[None]).values()[0]

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -86,8 +86,7 @@ class GgufHeader:
         Raises:
             EngineError: the file lacks it.
         """
-        if name not in self.tensors:
-            raise EngineError(f"{self.path} lacks weights ({name}): fetch the file again")
+        check(name in self.tensors, f"{self.path} lacks weights ({name}): fetch the file again")
         return self.tensors[name]
 
     def damaged(self, name: str) -> EngineError:
@@ -150,8 +149,7 @@ class _Reader:
 
     def header(self) -> tuple[dict[str, Any], dict[str, GgufTensor]]:
         version = self._scalar("<I")
-        if version not in (2, 3):
-            raise EngineError(f"{self._path} has GGUF version {version}: versions 2 and 3 can be read")
+        check(version in (2, 3), f"{self._path} has GGUF version {version}: versions 2 and 3 can be read")
         tensor_count, pair_count = self._scalar("<Q"), self._scalar("<Q")
         metadata: dict[str, Any] = {}
         for _ in range(pair_count):

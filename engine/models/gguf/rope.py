@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.gguf.header import GgufHeader, rounded
 
 TABLE = "rope_freqs.weight"
@@ -53,8 +53,7 @@ def rope_parameters(header: GgufHeader) -> dict[str, Any]:
 
 def float32_table(header: GgufHeader, name: str) -> NDArray[np.float32]:
     tensor = header.tensor(name)
-    if tensor.type != "F32":
-        raise EngineError(f"{header.path} is damaged ({name} is not float32): fetch it again")
+    check(tensor.type == "F32", f"{header.path} is damaged ({name} is not float32): fetch it again")
     return np.fromfile(header.path, dtype="<f4", count=tensor.elements, offset=tensor.offset)
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import TEXT_PART, is_finite, weight_files
 from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
@@ -103,8 +103,7 @@ class CheckpointSource:
         return torch.cat([self._stored(one) for one in each]) if each else self._stored(name)
 
     def _tensor(self, name: str) -> Tensor:
-        if name not in self._files:
-            raise EngineError(f"{self._folder} lacks weights ({name}): fetch the model again")
+        check(name in self._files, f"{self._folder} lacks weights ({name}): fetch the model again")
         file, stored = self._files[name]
         weight: Tensor = file.get_tensor(stored)
         return weight

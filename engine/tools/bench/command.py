@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from specchat.engine.device.device import held_memory, pick_device
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.events import Notice
 from specchat.engine.kernels.library import library
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -84,19 +84,16 @@ class BenchOptions:
 
     def __post_init__(self) -> None:
         for peer in self.peers:
-            if peer not in PEERS:
-                raise EngineError(f"peer {peer!r} is not known: choose from {', '.join(PEERS)}")
+            check(peer in PEERS, f"peer {peer!r} is not known: choose from {', '.join(PEERS)}")
         require_least(limit=(self.limit, 1), threads=(self.threads, 1), prompt_tokens=(self.prompt_tokens, 2))
         if self.slots is not None and self.slots < max(self.batches):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
-        if self.peers and self.crossover:
-            raise EngineError("--peer does not go with --crossover: run the bench twice")
+        check(not (self.peers and self.crossover), "--peer does not go with --crossover: run the bench twice")
         if self.synthetic is None and self.shape:
             raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")
         if self.synthetic is not None:
             for name, given in (("--target", self.target), ("--draft", self.draft), ("--peer", self.peers)):
-                if given:
-                    raise EngineError(f"{name} contradicts --synthetic, which makes its own models: leave one out")
+                check(not given, f"{name} contradicts --synthetic, which makes its own models: leave one out")
 
     @property
     def shapes(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, product
 
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.request import Sampling, check_gamma
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Tally, Traffic, tally
@@ -46,8 +46,7 @@ class Plan:
         require_least(batch=(min(self.batches), 1), passes=(self.passes, 1))
         for temperature in self.temperatures:
             Sampling(temperature=temperature)  # raises EngineError if out of range
-        if self.max_tokens < 2:
-            raise EngineError(f"max-tokens is {self.max_tokens}: a timed reply needs at least 2")
+        check(self.max_tokens >= 2, f"max-tokens is {self.max_tokens}: a timed reply needs at least 2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +223,5 @@ def reading_pace(events: Iterable[Event]) -> Pace:
             reused = event.reused_tokens
         elif isinstance(event, Prefilled):
             done, seconds = event.done, seconds + event.seconds
-    if done <= reused:
-        raise EngineError("a prompt of this length is not read in a separate pass: give a longer one")
+    check(done > reused, "a prompt of this length is not read in a separate pass: give a longer one")
     return Pace(done - reused, seconds)

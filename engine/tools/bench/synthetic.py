@@ -20,7 +20,7 @@ from torch import Tensor
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import computes_bfloat16, pick_device, require_memory
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import LoadedModel, pick_dtype
 from specchat.engine.progress import Progress
 from specchat.engine.tools.prompts import Prompt, PromptSet
@@ -59,8 +59,7 @@ def parse_shapes(text: str) -> list[str]:
     target, _, draft = text.partition("/")
     names = [target, draft] if draft else [target]
     for name in names:
-        if name not in SHAPES:
-            raise EngineError(f"shape {name!r} is not known: choose from {', '.join(SHAPES)}, as TARGET/DRAFT")
+        check(name in SHAPES, f"shape {name!r} is not known: choose from {', '.join(SHAPES)}, as TARGET/DRAFT")
     if len({SHAPES[name]["vocab_size"] for name in names}) > 1:
         raise EngineError(f"the shapes {' and '.join(names)} have different vocabularies: choose two of one family")
     return names
@@ -128,8 +127,7 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
     Raises:
         EngineError: a value is out of range or a name unknown; when called, too little memory.
     """
-    if not 0 <= agreement <= 1:
-        raise EngineError(f"the synthetic agreement is {agreement:g}: it must be from 0 to 1")
+    check(0 <= agreement <= 1, f"the synthetic agreement is {agreement:g}: it must be from 0 to 1")
     parse_shapes(shapes)
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:

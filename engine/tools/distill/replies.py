@@ -13,7 +13,7 @@ import torch
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import HeadAcceptance
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import check
 from specchat.engine.files import replacing
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.progress import Progress
@@ -48,8 +48,7 @@ def split(file: Path, folder: Path) -> tuple[Path, Path]:
         EngineError: there are fewer than two conversations, or the disk is full.
     """
     lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
-    if len(lines) < 2:
-        raise EngineError("there are fewer than two chats to learn from: chat with this model first")
+    check(len(lines) >= 2, "there are fewer than two chats to learn from: chat with this model first")
     held = min(max(len(lines) // _HELD_OUT, 1), _MOST_HELD_OUT)
     for name, part in (("learn.jsonl", lines[:-held]), ("held.jsonl", lines[-held:])):
         with disk_errors(folder, "writing training text"), replacing(folder / name) as path:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import display_name, load_tokenizer
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
@@ -35,8 +35,7 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
     Raises:
         EngineError: no text was given, a file cannot be read, the folder is in use, or the disk is full.
     """
-    if not options.text:
-        raise EngineError("there is nothing to count: name texts with --text")
+    check(options.text, "there is nothing to count: name texts with --text")
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise EngineError(f"{options.out} is there already, and not empty: name another folder with --out")
     started = time.perf_counter()
@@ -62,8 +61,7 @@ def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
     """Tokens of a text, in pieces of whole lines; for conversations and traces, those of each reply."""
     if file.suffix in _CONVERSATIONS:
         texts, problems = read_texts([file], tokenizer)
-        if not texts:
-            raise EngineError("; ".join([f"{file} has no reply to count", *problems[:1]]))
+        check(texts, "; ".join([f"{file} has no reply to count", *problems[:1]]))
         yield from (list(text.reply) for text in texts)
         return
     try:

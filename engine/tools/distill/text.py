@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.request import NO_DRAFTER, Request, Sampling
@@ -172,8 +172,7 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
         follow_ups = (question + tuple(tokenizer.encode(turn, add_special_tokens=False)) + answer for turn in others)
         scripts.append(Script(tuple(Prompt(first).encode(tokenizer)), tuple(follow_ups)))
     fitting = [script for script in scripts if len(script.prompt) <= longest]
-    if not fitting:
-        raise EngineError(f"{file} has no prompt of at most {longest} tokens: give one prompt per line")
+    check(fitting, f"{file} has no prompt of at most {longest} tokens: give one prompt per line")
     return fitting
 
 

@@ -16,7 +16,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.device.padding import CAPTURED
 from specchat.engine.drafters.head.folder import HeadAcceptance
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.models.disk import require_space
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -95,8 +95,7 @@ def distill(options: DistillOptions, progress: Progress) -> Distilled:
     """
     if options.kind == COUNTED:
         return count_tables(options, progress)
-    if options.kind not in KINDS:
-        raise EngineError(f"kind {options.kind!r} is not there: choose one of {', '.join([*KINDS, COUNTED])}")
+    check(options.kind in KINDS, f"kind {options.kind!r} is not there: choose one of {', '.join([*KINDS, COUNTED])}")
     # A folder with a model, or a draft that was not made there, has files of the same names.
     files = [] if (options.out / WORK).is_dir() else [*options.out.glob("*.json"), *options.out.glob("*.safetensors")]
     if files:

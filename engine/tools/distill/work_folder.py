@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.drafters.head.folder import HeadAcceptance
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 
@@ -59,8 +59,7 @@ class DistillOptions:
     """Context of the engine in the evaluation, in tokens; the model's own if that is less."""
 
     def __post_init__(self) -> None:
-        if not self.minutes > 0:
-            raise EngineError(f"minutes is {self.minutes:g}: it must be above 0")
+        check(self.minutes > 0, f"minutes is {self.minutes:g}: it must be above 0")
         if self.chats is not None and (self.begin is None or self.kind != DEFAULT_KIND or self.prompts is not None):
             raise EngineError("chats continue the training of a head: give --from, and neither --kind nor --prompts")
         if self.begin is not None and self.kind == COUNTED:

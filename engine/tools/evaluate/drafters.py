@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import combinations, permutations
 
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.errors import check, unknown_drafter
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request, Sampling
@@ -260,8 +260,7 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
 
 def _require_drafters(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
-        if name not in known:
-            raise EngineError(unknown_drafter(name, known))
+        check(name in known, unknown_drafter(name, known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +298,7 @@ def align(
     def work(made: Assembly, slot: int) -> Generator[None, None, Alignment]:
         _require_drafters(drafters, list(made.drafters))
         prompt = encode(request, made.model.tokenizer)
-        if len(prompt) != prompt_tokens:
-            raise EngineError(OTHER_PROMPT)
+        check(len(prompt) == prompt_tokens, OTHER_PROMPT)
         room = max(made.target.context - len(prompt) - 1, 0)
         text = Text(
             "this reply",
@@ -309,8 +307,7 @@ def align(
             tuple(reply[: room if sampling.greedy else min(room, MOST_SAMPLED)]),
             request.not_drafted_from,
         )
-        if not text.reply:
-            raise EngineError("it cannot be read: it has no token")
+        check(text.reply, "it cannot be read: it has no token")
         reading = yield from read(
             made.target, text, engine.config.prefill_chunk, sampled=not sampling.greedy, slot=slot
         )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Round
 from specchat.engine.sequence.prompt import encode
@@ -78,8 +78,7 @@ class EvaluateOptions:
         gamma = min(self.gammas, default=1)
         require_least(limit=(self.limit, 1), max_tokens=(self.max_tokens, 1), gamma=(gamma, 1))
         Sampling(temperature=self.temperature)  # raises EngineError if out of range
-        if not self.files:
-            raise EngineError("there is no text: name files of chats, traces or data sets")
+        check(self.files, "there is no text: name files of chats, traces or data sets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +251,7 @@ def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[list
         room = max(context - len(text.prompt) - 1, 0)
         texts.append(replace(text, reply=text.reply[: min(options.max_tokens, room)]))
     texts = [text for text in texts if text.reply][: options.limit]
-    if not texts:
-        raise EngineError("; ".join(["there is no text to evaluate on", *problems[:3]]))
+    check(texts, "; ".join(["there is no text to evaluate on", *problems[:3]]))
     return texts, problems
 
 
