@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import addressof, c_float, c_int32, c_int64
-from typing import TYPE_CHECKING, Any, NamedTuple
+from ctypes import _Pointer, addressof, c_float, c_int32, c_int64
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from torch import Tensor
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CPenalties, CRound, CRow, CRows
 from specchat.engine.request import Sampling
-
-if TYPE_CHECKING:
-    from ctypes import _Pointer
 
 Logits = NDArray[np.float32]
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from ctypes import pointer
-from typing import TYPE_CHECKING
+from ctypes import _Pointer, pointer
 
 from specchat.engine.kernels.structures import CPenalties
 from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.request import Sampling
-
-if TYPE_CHECKING:
-    from ctypes import _Pointer
 
 
 def break_flags(texts: Sequence[str], names: Iterable[str]) -> array[int]:

@@ -6,11 +6,10 @@ Distributions equal those of `engine.sampling.sampler` up to rounding. Results a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import pointer
+from ctypes import _Pointer, pointer
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, log
-from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
@@ -18,9 +17,6 @@ from torch import Tensor
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.structures import CDraw, CSampling
 from specchat.engine.request import COLDEST, Sampling
-
-if TYPE_CHECKING:
-    from ctypes import _Pointer
 
 
 @dataclass(frozen=True, eq=False, slots=True)
