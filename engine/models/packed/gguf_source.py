@@ -14,13 +14,7 @@ from torch import Tensor, nn
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import MTP, is_finite
-from specchat.engine.models.gguf.blocks import (
-    check_type,
-    dequantized_rows,
-    most_common_type,
-    read_matrix,
-    read_vector,
-)
+from specchat.engine.models.gguf import blocks
 from specchat.engine.models.gguf.config import FAMILIES
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
@@ -80,9 +74,9 @@ class GgufSource:
                 f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
             )
         for tensor in header.tensors.values():
-            check_type(header, tensor)
+            blocks.check_type(header, tensor)
         self._config = config
-        self.format = most_common_type(header)
+        self.format = blocks.most_common_type(header)
         self.header, self._names = header, header.names()
         self._layers, self._experts = config.num_hidden_layers, getattr(config, "num_experts", 0)
         self._zero_centred = header.architecture in ("gemma2", "gemma3", "qwen35", "qwen35moe")
@@ -142,7 +136,7 @@ class GgufSource:
         It keeps its codes. Only where columns have to change places across blocks it gets new ones, of 8 bits.
         """
         columns = self._order(self._columns, name)
-        arrays = read_matrix(self.header, self._tensor(name), self._order(self._rows, name))
+        arrays = blocks.read_matrix(self.header, self._tensor(name), self._order(self._rows, name))
         if isinstance(columns, slice):
             return arrays
         return with_columns(arrays, columns) or quantize(self.values(name, torch.float32), "q8")
@@ -150,7 +144,7 @@ class GgufSource:
     def vector(self, name: str) -> Floats:
         """A weight kept as a vector, flat. Where the modelling code multiplies by 1 + w, llama.cpp stores that."""
         tensor, order = self._tensor(name), self._order(self._rows, name)
-        values = read_vector(self.header, tensor)
+        values = blocks.read_vector(self.header, tensor)
         if not isinstance(order, slice):
             values = values.reshape(len(order), -1)[order].ravel()
         if name.endswith(".A_log"):
@@ -172,7 +166,7 @@ class GgufSource:
             order = np.arange(rows)[self._order(self._rows, name)]
             made = torch.empty(rows, width, dtype=dtype)
             for start in range(0, rows, step := max(_CHUNK // width, 1)):
-                part = dequantized_rows(self.header, tensor, order[start : start + step])
+                part = blocks.dequantized_rows(self.header, tensor, order[start : start + step])
                 made[start : start + step] = torch.from_numpy(part[:, columns])
         if not is_finite(made):
             raise self.header.damaged(name)
@@ -194,7 +188,7 @@ class GgufSource:
             return torch.from_numpy(self.vector(name)[places])
         rows, columns = np.divmod(places, tensor.shape[0])
         row_order, column_order = self._order(self._rows, name), self._order(self._columns, name)
-        values = dequantized_rows(self.header, tensor, rows if isinstance(row_order, slice) else row_order[rows])
+        values = blocks.dequantized_rows(self.header, tensor, rows if isinstance(row_order, slice) else row_order[rows])
         return torch.from_numpy(values[:, column_order][np.arange(len(rows)), columns])
 
     def mtp_weights(self) -> dict[str, Tensor]:

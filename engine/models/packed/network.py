@@ -20,14 +20,8 @@ from specchat.engine.models.gguf.blocks import TYPES, dequantized_rows, most_com
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint, load_model, weight_bytes
+from specchat.engine.models.packed import gpu_layers
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
-from specchat.engine.models.packed.gpu_layers import (
-    GpuQuantizedEmbedding,
-    GpuQuantizedLinear,
-    check_kernel,
-    choose_products,
-    fits,
-)
 from specchat.engine.models.packed.names import EMBEDDING
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress
@@ -111,7 +105,7 @@ def load_quantized_network(
     """
     source, computed = codes.source, torch.float32 if device.type == "cpu" else torch.bfloat16
     if device.type != "cpu":
-        check_kernel(device)
+        gpu_layers.check_kernel(device)
     elsewhere = source.header.parameters if source else 0
     dtype = _STORED.get(frozenset(Checkpoint.open(folder, elsewhere).dtypes), torch.float32)
     loaded = load_model(folder, torch.device("cpu"), dtype, progress, stage, source)
@@ -129,7 +123,7 @@ def load_quantized_network(
         rest.to(device)
         if device.type == "cuda":
             join_layers(rest)
-        choose_products(part for part in rest.modules() if isinstance(part, GpuQuantizedLinear))
+        gpu_layers.choose_products(part for part in rest.modules() if isinstance(part, gpu_layers.GpuQuantizedLinear))
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     trim_heap()
@@ -168,14 +162,15 @@ def _quantize(network: Any, codes: Codes, device: torch.device) -> None:
         else:
             weight = child.weight.detach().T if _is_transposed(child) else child.weight.detach()
             arrays = codes.of(path, weight, is_end=is_end)
-            placed = pack(arrays) if on_cpu else arrays if fits(arrays) else None
+            placed = pack(arrays) if on_cpu else arrays if gpu_layers.fits(arrays) else None
             table = placed if is_end else table
         if placed is not None and _is_linear(child):
             bias = getattr(child, "bias", None)
-            made = QuantizedLinear(placed, bias) if on_cpu else GpuQuantizedLinear(placed, bias, device)
+            made = QuantizedLinear(placed, bias) if on_cpu else gpu_layers.GpuQuantizedLinear(placed, bias, device)
             setattr(module, name, made)
         elif placed is not None:
-            setattr(module, name, QuantizedEmbedding(placed) if on_cpu else GpuQuantizedEmbedding(placed, device))
+            table_layer = QuantizedEmbedding(placed) if on_cpu else gpu_layers.GpuQuantizedEmbedding(placed, device)
+            setattr(module, name, table_layer)
 
 
 def _is_transposed(layer: nn.Module) -> bool:

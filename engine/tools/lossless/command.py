@@ -23,6 +23,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling, check_gamma, parse_gamma
+from specchat.engine.tools import runner
 from specchat.engine.tools.lossless import checks
 from specchat.engine.tools.lossless.reference import (
     Fidelity,
@@ -33,19 +34,6 @@ from specchat.engine.tools.lossless.reference import (
 )
 from specchat.engine.tools.lossless.report import VerificationReport
 from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
-from specchat.engine.tools.runner import (
-    NONE,
-    Say,
-    Variant,
-    choose_variants,
-    config_of,
-    make_request,
-    reply_tokens,
-    require_least,
-    run_pass,
-    run_requests,
-    running,
-)
 from specchat.engine.worker.obtain import obtain_model
 
 SLOTS = 8
@@ -89,7 +77,7 @@ class LosslessOptions:
     """Tokens of a slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
-        require_least(limit=(self.limit, 1), samples=(self.samples, 20), contexts=(self.places, 1))
+        runner.require_least(limit=(self.limit, 1), samples=(self.samples, 20), contexts=(self.places, 1))
         if not self.temperature > 0:
             raise EngineError(f"temperature is {self.temperature:g}: sampling needs one above 0 (0 is checked anyway)")
 
@@ -107,8 +95,8 @@ class _Evidence:
     tokenizer: Any
     prompts: list[tuple[str, list[int]]]
     """Label and token ids of each prompt."""
-    greedy: dict[Variant, list[list[int]]] = field(default_factory=dict)
-    sampled: list[tuple[Variant, checks.Context, list[list[Event]]]] = field(default_factory=list)
+    greedy: dict[runner.Variant, list[list[int]]] = field(default_factory=dict)
+    sampled: list[tuple[runner.Variant, checks.Context, list[list[Event]]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     stopped: bool = False
     """Whether ctrl+c ended it before everything was collected or checked."""
@@ -124,12 +112,12 @@ class _Evidence:
         try:
             yield
         except KeyboardInterrupt:
-            if NONE not in self.greedy:
+            if runner.NONE not in self.greedy:
                 raise
             self.stopped = True
 
 
-def run(options: LosslessOptions, say: Say) -> VerificationReport:
+def run(options: LosslessOptions, say: runner.Say) -> VerificationReport:
     """Run the checks. Once the replies without drafts are complete, ctrl+c ends it with what is finished.
 
     Args:
@@ -139,7 +127,7 @@ def run(options: LosslessOptions, say: Say) -> VerificationReport:
         EngineError: bad options, or models that cannot be fetched, loaded or run.
     """
     context = options.context or _PROMPT_ROOM + options.max_tokens
-    config = config_of(options, slots=options.slots, context=context, seed=options.seed)
+    config = runner.config_of(options, slots=options.slots, context=context, seed=options.seed)
     evidence = _gather(options, config, say)
     gc.collect()  # release the engine's models before the target is loaded again
     if evidence.ready.device == "cuda":
@@ -148,16 +136,16 @@ def run(options: LosslessOptions, say: Say) -> VerificationReport:
     return _judge(options, config, evidence, say)
 
 
-def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Evidence:
+def _gather(options: LosslessOptions, config: EngineConfig, say: runner.Say) -> _Evidence:
     """Let the engine reply, greedy and sampled."""
     gamma = parse_gamma(options.gamma)
     check_gamma(gamma)
     sets = load_prompts(options.prompts)
     say("loading")
-    with running(config) as (engine, ready, made):
+    with runner.running(config) as (engine, ready, made):
         require_decoder_only(made.model, "specchat verify checks")
-        variants = choose_variants(options.drafters, [gamma], ready)
-        if variants == [NONE]:
+        variants = runner.choose_variants(options.drafters, [gamma], ready)
+        if variants == [runner.NONE]:
             raise EngineError("nothing drafts here, so there is nothing to verify: name a drafter and a gamma above 0")
         tokenizer = made.model.tokenizer
         prompts = [
@@ -169,18 +157,20 @@ def _gather(options: LosslessOptions, config: EngineConfig, say: Say) -> _Eviden
         with evidence.stoppable():
             for variant in variants:
                 say(f"greedy, {variant.drafter}")
-                passed = run_pass(engine, variant, evidence.ids, 1, Sampling(), max(2, options.max_tokens))
-                evidence.greedy[variant] = [reply_tokens(events) for events in passed]
+                passed = runner.run_pass(engine, variant, evidence.ids, 1, Sampling(), max(2, options.max_tokens))
+                evidence.greedy[variant] = [runner.reply_tokens(events) for events in passed]
             for variant in variants[1:]:
                 _sample(options, engine, variant, evidence, say)
     return evidence
 
 
-def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence: _Evidence, say: Say) -> None:
+def _sample(
+    options: LosslessOptions, engine: Engine, variant: runner.Variant, evidence: _Evidence, say: runner.Say
+) -> None:
     """Sample at contexts at which this drafter is accepted about half of the time."""
     say(f"looking for places to sample at, {variant.drafter}")
     sampling = Sampling(temperature=options.temperature)
-    passed = run_pass(engine, variant, evidence.ids, options.slots, sampling, _SEARCHED_TOKENS)
+    passed = runner.run_pass(engine, variant, evidence.ids, options.slots, sampling, _SEARCHED_TOKENS)
     found = [checks.choose_context(*prompt, events) for prompt, events in zip(evidence.prompts, passed, strict=True)]
     contexts = sorted((each for each in found if each is not None), key=lambda context: abs(context.beta - 0.5))
     if not contexts:
@@ -188,18 +178,19 @@ def _sample(options: LosslessOptions, engine: Engine, variant: Variant, evidence
     for context in contexts[: options.places]:
         say(f"sampling, {variant.drafter}, {context.label}")
         requests = [
-            make_request(variant, Prompt(ids=context.tokens), sampling, checks.TOKENS) for _ in range(options.samples)
+            runner.make_request(variant, Prompt(ids=context.tokens), sampling, checks.TOKENS)
+            for _ in range(options.samples)
         ]
-        evidence.sampled.append((variant, context, run_requests(engine.submit, requests, options.slots)))
+        evidence.sampled.append((variant, context, runner.run_requests(engine.submit, requests, options.slots)))
 
 
-def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: Say) -> VerificationReport:
+def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: runner.Say) -> VerificationReport:
     """Check the replies against the reference."""
     eos, reference, fidelity = _reload(config, evidence)
     of_codes = checks.EXACT if isinstance(reference, QuantizedReference) else checks.BY_CODES
     tolerance = checks.TOLERANCES.get(evidence.ready.dtype, of_codes)
     threshold = checks.FALSE_ALARM / max(1, len(evidence.sampled))
-    plain = evidence.greedy[NONE]
+    plain = evidence.greedy[runner.NONE]
     greedy, sampled = [], []
     with evidence.stoppable():
         for variant, replies in evidence.greedy.items():
@@ -240,5 +231,5 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
     if evidence.stopped:  # measuring the fidelity would load another model
         return packed.eos_ids, reference, None
     dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
-    texts = [(tokens, reply) for (_, tokens), reply in zip(evidence.prompts, evidence.greedy[NONE], strict=True)]
+    texts = [(tokens, reply) for (_, tokens), reply in zip(evidence.prompts, evidence.greedy[runner.NONE], strict=True)]
     return packed.eos_ids, reference, measure_fidelity(packed.format, texts, reference, ModelReference(dequantized))
