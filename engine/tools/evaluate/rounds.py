@@ -6,6 +6,7 @@ The target reads the text once. A backend then answers drafts from that reading 
 from __future__ import annotations
 
 import time
+import timeit
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -126,12 +127,9 @@ def finish(steps: Generator[None, None, _Result]) -> _Result:
 def _plain_pass(target: Backend, token: int, slot: int, place: int) -> float:
     """Median seconds of a pass over one token, with the copy of its argmax to the host."""
     fed = to_device([[token]], target.device)
-    times = []
-    for _ in range(_PASSES):
-        started = time.perf_counter()
-        target.forward(fed, [slot], [place]).argmax(-1).tolist()
-        times.append(time.perf_counter() - started)
-    return median(times)
+    return median(
+        timeit.repeat(lambda: target.forward(fed, [slot], [place]).argmax(-1).tolist(), number=1, repeat=_PASSES)
+    )
 
 
 class TextBackend(TensorBackend):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -232,14 +233,10 @@ def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]
         sample: outcomes; those without a probability count as the remainder.
         probabilities: of single outcomes; their sum is at most 1, and the rest is the remainder's.
     """
-    counts: dict[Outcome | None, int] = {}
-    total = 0
-    for outcome in sample:
-        key = outcome if probabilities.get(outcome, 0.0) > 0 else None
-        counts[key] = counts.get(key, 0) + 1
-        total += 1
+    counts = Counter(outcome if probabilities.get(outcome, 0.0) > 0 else None for outcome in sample)
+    total = counts.total()
     expected = {outcome: total * p for outcome, p in probabilities.items() if total * p >= LEAST_EXPECTED}
-    cells = [(counts.get(outcome, 0), often) for outcome, often in expected.items()]
+    cells = [(counts[outcome], often) for outcome, often in expected.items()]
     others, pooled = total - sum(count for count, _ in cells), max(0.0, total - sum(expected.values()))
     surprise = 1.0
     if pooled >= LEAST_EXPECTED:
