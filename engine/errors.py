@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 class EngineError(Exception):
@@ -21,6 +23,24 @@ def check(condition: object, sentence: str) -> None:
     """
     if not condition:
         raise EngineError(sentence)
+
+
+@contextmanager
+def errors_as(
+    sentence: Callable[[Any], str], kinds: type[Exception] | tuple[type[Exception], ...] = Exception
+) -> Iterator[None]:
+    """Context manager that turns exceptions into an EngineError; an EngineError passes through.
+
+    Args:
+        sentence: makes the message from the exception.
+        kinds: of exceptions.
+    """
+    try:
+        yield
+    except EngineError:
+        raise
+    except kinds as error:
+        raise EngineError(sentence(error)) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models.cache_argument import cache_argument
 
 if TYPE_CHECKING:
@@ -184,13 +184,9 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         raise EngineError(
             f"{folder} is quantised with {method}, which is not supported: give the unquantised model, or a GGUF file"
         )
-    try:
+    with errors_as(lambda error: f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"):
         # transformers knows the type, so an auto_map is ignored.
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except Exception as error:
-        raise EngineError(
-            f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"
-        ) from error
     if quantised:  # transformers' own kernels for it would be downloaded
         config.quantization_config["dequantize"] = True
     _check_network(checkpoint, config)

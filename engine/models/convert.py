@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from specchat.engine.device.device import require_memory
-from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models.checkpoint import MTP_FILE, is_finite
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.config import gguf_config, mtp_layers
@@ -69,17 +69,15 @@ def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool 
     def report_reading(fraction: float) -> None:
         progress("convert", text, _DESCRIBED + (_READ - _DESCRIBED) * fraction)
 
-    try:
+    with errors_as(
+        lambda error: (
+            f"{header.path} ({header.architecture}) cannot be converted ({first_line(error)}): "
+            "it may be damaged, or of a kind transformers cannot read"
+        )
+    ):
         config = _describe(header, folder)
         if weights:
             network = _read_network(header, config, report_reading)
-    except EngineError:
-        raise
-    except Exception as error:
-        raise EngineError(
-            f"{header.path} ({header.architecture}) cannot be converted ({first_line(error)}): "
-            "it may be damaged, or of a kind transformers cannot read"
-        ) from error
     if weights:
         progress("convert", text, _READ)
         with disk_errors(folder, f"converting {file.name}"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
@@ -178,18 +178,12 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
     return [name for name in names if any(kind.fullmatch(name) for kind in (_WEIGHTS, _OTHERS, _TEXTS))]
 
 
-@contextmanager
-def _hub_errors(hub_id: str, folder: Path | None = None) -> Iterator[None]:
+def _hub_errors(hub_id: str, folder: Path | None = None) -> AbstractContextManager[None]:
     """Context manager that turns every exception into an EngineError; `folder` has what arrived of a download."""
-    try:
-        yield
-    except EngineError:
-        raise
-    except Exception as error:
-        raise _hub_error(hub_id, error, folder_bytes(folder) if folder else 0) from error
+    return errors_as(lambda error: _hub_sentence(hub_id, error, folder_bytes(folder) if folder else 0))
 
 
-def _hub_error(hub_id: str, error: Exception, arrived: int) -> EngineError:
+def _hub_sentence(hub_id: str, error: Exception, arrived: int) -> str:
     from huggingface_hub import constants, errors
 
     page, kind = f"{constants.ENDPOINT}/{hub_id}", type(error).__name__
@@ -209,4 +203,4 @@ def _hub_error(hub_id: str, error: Exception, arrived: int) -> EngineError:
         else f"{hub_id} is not on this machine and the hub cannot be reached ({kind}): check the network, or choose a "
         "model that 'specchat models list' shows as local"
     )
-    return EngineError(next((text for known, text in sentences.items() if isinstance(error, known)), unreachable))
+    return next((text for known, text in sentences.items() if isinstance(error, known)), unreachable)

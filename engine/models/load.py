@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
-from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models import encoder_decoder
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, read_json, tensor_names
 from specchat.engine.models.prepacked_linear import pack
@@ -264,11 +264,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    try:
+    with errors_as(lambda error: f"the tokenizer of {folder} cannot be loaded ({first_line(error)})"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         tokenizer("some words")  # settings of the wrong type raise only here
-    except Exception as error:
-        raise EngineError(f"the tokenizer of {folder} cannot be loaded ({first_line(error)})") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise EngineError(
             f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, errors_as
 
 FILE = "tokenizer.json"
 
@@ -45,10 +45,9 @@ class PlainTokenizer:
         from tokenizers import Tokenizer  # the app imports this package for its list of models
 
         path = folder / FILE
-        try:
+        # The library raises plain Exceptions.
+        with errors_as(lambda error: f"{path} cannot be read ({error}): delete {folder} and start again"):
             return cls(Tokenizer.from_file(str(path)), facts)
-        except Exception as error:  # the library raises plain Exceptions
-            raise EngineError(f"{path} cannot be read ({error}): delete {folder} and start again") from error
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""

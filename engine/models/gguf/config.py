@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, errors_as, first_line
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import LONG, TABLE, float32_table, rope_parameters
 
@@ -31,16 +31,14 @@ def gguf_config(header: GgufHeader) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     kind, special = FAMILIES[header.architecture]
-    try:
-        config: PreTrainedConfig = AutoConfig.for_model(kind, **_common(header) | special(header))
-    except EngineError:
-        raise
-    except Exception as error:
-        raise EngineError(
+    with errors_as(
+        lambda error: (
             f"the metadata of {header.path} describes no {header.architecture} model ({first_line(error)}): "
             "fetch the file again"
-        ) from error
-    return config
+        )
+    ):
+        config: PreTrainedConfig = AutoConfig.for_model(kind, **_common(header) | special(header))
+        return config
 
 
 def mtp_layers(header: GgufHeader) -> int:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from specchat.engine.config import keep_compiled_code
 from specchat.engine.device.device import Stopwatch
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, errors_as, first_line
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.packed.quantize import quantize
 
@@ -153,10 +153,8 @@ def check_kernel(device: torch.device) -> None:
     """
     weight, x = (torch.randn(16, 64, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     arrays = quantize(weight, "q8")
-    try:
+    with errors_as(lambda error: f"torch's int4 kernel does not run on {device} ({first_line(error)})", RuntimeError):
         found = GpuQuantizedLinear(arrays, None, device)(x.to(device)).cpu()
-    except RuntimeError as error:
-        raise EngineError(f"torch's int4 kernel does not run on {device} ({first_line(error)})") from error
     if not torch.allclose(found, x @ torch.from_numpy(arrays.values()).T, atol=0.2):
         raise EngineError(f"torch's int4 kernel gives wrong numbers on {device}")
 

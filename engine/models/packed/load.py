@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import errors_as
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_shape import DecoderShape
 from specchat.engine.kernels.decoder_weights import DecoderWeights
@@ -190,7 +190,9 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
         progress(stage, f"Loading {name}", 0.0)
         weights = PackedWeights.open(folder)
         index = weights.index
-        try:
+        with errors_as(
+            lambda error: f"{folder} is damaged ({error!r}): delete it and start again", (KeyError, TypeError)
+        ):
             described = DecoderDescription.from_json(index["decoder"])
             tokenizer = PlainTokenizer.open(folder, index["tokenizer"])
             return PackedModel(
@@ -205,8 +207,6 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
                 recommended=recommended_sampling(folder),
                 **{fact: index[fact] for fact in ("context", "format", "fingerprint")},
             )
-        except (KeyError, TypeError) as error:
-            raise EngineError(f"{folder} is damaged ({error!r}): delete it and start again") from error
 
     model = shared(folder, load)
     progress(stage, f"Loaded {model.name}", 1.0)

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, errors_as, first_line
 
 VARIABLE = "SPECCHAT_LLAMA_CPP"
 """Environment variable that names the folder of xllamacpp if the option does not."""
@@ -62,10 +62,9 @@ class LlamaServer:
 
     def _ask(self, function: Callable[..., Any], *given: object) -> Any:
         """Result of a function in the server's process."""
-        try:
+        ended = "the process of llama.cpp has ended by itself: try without --peer llama.cpp"
+        with errors_as(lambda _: ended, BrokenProcessPool):
             return self._process.submit(function, *given).result()
-        except BrokenProcessPool:
-            raise EngineError("the process of llama.cpp has ended by itself: try without --peer llama.cpp") from None
 
 
 def load_library(folder: Path | None) -> Any:
@@ -114,11 +113,9 @@ def _start(folder: Path | None, file: Path, context: int, slots: int, gamma: int
         speculative = parameters.speculative
         speculative.types = [library.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
         speculative.ngram_simple.size_n, speculative.ngram_simple.size_m = _NGRAM, gamma
-    try:
+    room = f"{slots} slots of {context} tokens"
+    with errors_as(lambda error: f"it cannot load {file} with {room}: {first_line(error)}", RuntimeError):
         _servers.append(library.Server(parameters))
-    except RuntimeError as error:
-        room = f"{slots} slots of {context} tokens"
-        raise EngineError(f"it cannot load {file} with {room}: {first_line(error)}") from None
 
 
 def _complete(requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

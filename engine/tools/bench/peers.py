@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.packed.find import gguf_file
 from specchat.engine.models.packed.load import Model
@@ -208,10 +208,8 @@ class TransformersPeer(Peer):
             **sampling,
         )
         network: Any = self._loaded.model
-        try:
+        with errors_as(lambda error: f"{self.name} failed: {error}"):  # transformers' own limits
             network.generate(ids, attention_mask=mask, streamer=clock, generation_config=config, **self._drafting)
-        except Exception as error:  # transformers' own limits
-            raise EngineError(f"{self.name} failed: {error}") from error
         return clock.pace()
 
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.errors import EngineError, check
+from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.request import NO_DRAFTER, Request, Sampling
@@ -133,14 +133,13 @@ def own_questions(tokenizer: Any, name: str) -> Script:
     messages = [
         {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), _MARKS, strict=True)
     ]
-    try:
+    # A template is a program of the model: it may raise anything.
+    with errors_as(lambda error: f"the chat template of {name} cannot be used for distilling ({error})"):
         rest = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
         parts = []
         for mark in _MARKS:
             part, rest = rest.split(mark)
             parts.append(tuple(tokenizer.encode(part, add_special_tokens=False)))
-    except Exception as error:  # a template is a program of the model: it may raise anything
-        raise EngineError(f"the chat template of {name} cannot be used for distilling ({error})") from None
     opening, answer, question = parts
     return Script(opening, (answer, question), asks=True)
 

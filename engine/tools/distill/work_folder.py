@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.drafters.head.folder import HeadAcceptance
-from specchat.engine.errors import EngineError, check
+from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 
@@ -122,10 +122,8 @@ class WorkFolder:
 
         with disk_errors(folder, "distilling"):
             make_folder(folder)
-            try:
+            with errors_as(lambda _: f"another specchat is distilling into {folder.parent}: wait for it", Timeout):
                 lock = FileLock(folder / "lock").acquire(timeout=0)
-            except Timeout:
-                raise EngineError(f"another specchat is distilling into {folder.parent}: wait for it") from None
         with lock:
             work = cls(folder, target, fingerprint, kind)
             work.spend(work._stored_seconds() if (folder / _STATE).is_file() else 0.0)
