@@ -8,19 +8,3 @@ from specchat.engine.models.download import downloads, is_installed, pull
 from specchat.engine.models.known import KnownModel, known_models, recommended, vocabulary_misfit
 from specchat.engine.models.machine import Machine
 from specchat.engine.models.store import ModelStore, StoredModel
-
-__all__ = [
-    "DEFAULT_PRESET",
-    "PRESETS",
-    "KnownModel",
-    "Machine",
-    "ModelStore",
-    "Preset",
-    "StoredModel",
-    "downloads",
-    "is_installed",
-    "known_models",
-    "pull",
-    "recommended",
-    "vocabulary_misfit",
-]
