@@ -141,13 +141,11 @@ class MergedDrafter(Drafter):
 
         Each has its own uniforms: their draws must not depend on each other.
         """
-        tokens: list[Tensor] = []
-        distributions: list[Tensor] = []
-        for number, (member, length) in enumerate(zip(self._members, steps, strict=True)):
-            drawn, q = member.steps.draft(rows, member.cache.catch_up(rows), length, number * MAX_GAMMA)
-            tokens.append(drawn)
-            if q is not None:
-                distributions.append(q)
+        drafts = [
+            member.steps.draft(rows, member.cache.catch_up(rows), length, number * MAX_GAMMA)
+            for number, (member, length) in enumerate(zip(self._members, steps, strict=True))
+        ]
+        tokens, distributions = [drawn for drawn, _ in drafts], [q for _, q in drafts if q is not None]
         return torch.cat(tokens, dim=1), torch.cat(distributions, dim=1) if distributions else None
 
     def _positions(self, gamma: int, budget: Budget | None) -> int:

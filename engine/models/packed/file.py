@@ -89,11 +89,6 @@ class PackedWeights:
         except (OSError, ValueError) as error:
             raise _unusable(file, f"cannot be read ({error})") from error
 
-    @property
-    def bytes(self) -> int:
-        """Length of the file."""
-        return self._bytes.nbytes
-
     def matrix(self, name: str) -> PackedMatrix:
         """View of a matrix."""
         place = self.index["matrices"][name]

@@ -202,7 +202,7 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
                 name=name,
                 eos_ids=frozenset(index["eos_ids"]),
                 vocab_size=described.shape.vocabulary,
-                weight_bytes=weights.bytes,
+                weight_bytes=index["bytes"],
                 has_chat_template=bool(tokenizer.chat_template),
                 recommended=recommended_sampling(folder),
                 **{fact: index[fact] for fact in ("context", "format", "fingerprint")},

@@ -100,11 +100,8 @@ class Tally:
         """Drafted tokens in the target's passes, over rows and rounds."""
         self.figures = metrics_of(chain.from_iterable(rounds))
         """Acceptance rate, τ and α."""
-
-    @property
-    def tokens(self) -> int:
+        self.tokens = self.figures.emitted
         """Tokens emitted by all rows."""
-        return self.figures.emitted
 
     @property
     def token_s(self) -> float:

@@ -251,13 +251,12 @@ def as_stated(
     Raises:
         EngineError: the card has none, because `distill` has not made the draft.
     """
-    try:
+    with errors_as(
+        lambda _: f"{folder} does not say how it was trained: --from takes what specchat distill has made",
+        (KeyError, TypeError, ValueError),
+    ):
         made = about["distilled"]
         return StartingDraft(weights, vocabulary, int(made["tokens"]), int(made["steps"]), float(made["minutes"]))
-    except (KeyError, TypeError, ValueError):
-        raise EngineError(
-            f"{folder} does not say how it was trained: --from takes what specchat distill has made"
-        ) from None
 
 
 def other_sizes(folder: Path, target: str) -> EngineError:
