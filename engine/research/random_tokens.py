@@ -39,13 +39,10 @@ class RandomDrafter(Drafter):
         steps = max(gammas)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
         tokens = to_device((u * self._vocabulary).astype("int64"), self._device)
-        certain = [not row.draws for row in rows]
-        if all(certain):
-            return Draft(tokens, [chain(gamma) for gamma in gammas])
-        q = torch.full((len(rows), steps, self._vocabulary), 1 / self._vocabulary, device=self._device)
-        if any(certain):
+        certain, q = [not row.draws for row in rows], None
+        if not all(certain):
             mask = to_device(certain, self._device)[:, None, None]
-            q = torch.where(mask, one_hot(tokens, self._vocabulary), q)
+            q = torch.where(mask, one_hot(tokens, self._vocabulary), 1 / self._vocabulary)
         return Draft(tokens, [chain(gamma) for gamma in gammas], q)
 
 
