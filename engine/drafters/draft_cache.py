@@ -36,8 +36,8 @@ class DraftCache:
         self._model.admit(row)
         cache = self._model.cache
         known = cache.attach(row.slot, row.cached) if self._model.capabilities.prefixes else 0
-        if cache.states:
-            known = cache.states.reusable(row.slot, known)
+        if cache.states:  # a step feeds the last tokens again
+            known = cache.states.reusable(row.slot, min(known, max(len(row.tokens) - LEAD, 0)))
         self._cached[row.request.request_id] = known
         self.update(row)
 
@@ -47,7 +47,7 @@ class DraftCache:
         cache, known = self._model.cache, min(self._cached.pop(row.request.request_id), row.cached)
         cache.mark(row.slot, 0, known)
         if cache.states:  # those of rejected tokens go
-            cache.states.give(row.slot, cache.states.take(row.slot, known))
+            cache.states.give(row.slot, cache.states.take(row.slot, min(known, max(len(row.tokens) - LEAD, 0))))
 
     def expect(self, row: SequenceState, length: int) -> None:
         """A chain of so many tokens has been drafted after the row's."""

@@ -183,5 +183,7 @@ def members(context: BuildContext) -> Sequence[Member]:
 
 
 def build(context: BuildContext, name: str) -> ModelDrafter:
-    """The drafter for an engine: trees for `model-tree`, with branches if the target's passes can have some."""
-    return ModelDrafter(members(context)[0], trees=name == TREES, branches=context.target.capabilities.trees)
+    """The drafter for an engine: trees for `model-tree`, with branches if the passes of both models can have some."""
+    member = members(context)[0]
+    branches = context.target.capabilities.trees and member.model.capabilities.trees
+    return ModelDrafter(member, trees=name == TREES, branches=branches)

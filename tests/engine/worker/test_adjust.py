@@ -1,18 +1,30 @@
 """A reply whose drafting is changed while it runs: the same tokens, drafted otherwise."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Event, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, EngineError, Event, FinishReason, Notice, Outbox, Request, Round, Sampling
+from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.worker.test_shared_prefixes import of_hybrid_draft
 
 WAYS = (
     ("ngram", 3), ("model", 2), ("none", 0), ("head", 3), ("model-tree", 3), ("model", None), ("ngram", None),
     ("head", 2), ("model", 5), ("ngram", 0),
 )  # fmt: skip
+
+
+def of_recurrent_draft() -> dict[str, Any]:
+    """Both models on the kernels."""
+    with TemporaryDirectory() as folder:
+        target, draft = (packed_family(family, Path(folder) / family) for family in ("llama", "lfm2"))
+    return {"target": target, "draft": draft}
 
 
 class Adjusting(Outbox):
@@ -60,6 +72,17 @@ def test_a_state_of_recurrent_layers_is_found_again() -> None:
         ways = [("head", 3)] * 4 + [("none", 0)] * 5
         events = adjusted(engine, ask("hello there " * 4, "again", max_tokens=40, gamma=3, drafter="head"), ways)
     assert ids_of(events) == ids_of(plain)
+
+
+@pytest.mark.parametrize("kind", [of_hybrid_draft, of_recurrent_draft])
+def test_a_recurrent_draft_model_continues_to_draft(kind: Callable[[], dict[str, Any]]) -> None:
+    with tiny_engine(**kind()) as engine:
+        plain = list(engine.stream(ask("hello there", max_tokens=40, gamma=0)))
+        for drafter in ("model", "model-tree"):
+            request = ask("hello there", drafter, max_tokens=40, drafter=drafter, gamma=3)
+            events = adjusted(engine, request, [(drafter, 3), (drafter, 4)])
+            assert ids_of(events) == ids_of(plain)
+            assert not [event for event in events if isinstance(event, Notice)]
 
 
 def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> None:
