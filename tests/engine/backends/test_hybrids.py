@@ -15,7 +15,7 @@ from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import VOCABULARY, ask, assert_drafters_agree, ids_of, run_together, text_of, tiny_engine
 
 ALL = pytest.mark.parametrize("kind", HYBRIDS)
-EVERYDAY = ("qwen3_5_text", "lfm2", "nemotron_h")
+EVERYDAY = ("qwen3_5_text", "lfm2")
 LENGTHS, SLOTS = (40, 13, 27), (3, 0, 2)
 
 

@@ -31,7 +31,7 @@ FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for
 """With what takes long only where there is time."""
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
-OF_EVERY_DAY = [("none", "greedy"), ("combined", "greedy"), ("head", "sampled")]
+OF_EVERY_DAY = [("none", "greedy"), ("combined", "greedy")]
 SEVERAL_MODELS = list(product(["merged", "hierarchical"], ["sampled", "greedy", "filtered", "penalised"]))
 REAL = 64
 """Hidden size of models on a real one: their heads are large enough for all kernels."""

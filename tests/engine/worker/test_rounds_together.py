@@ -199,7 +199,7 @@ def test_what_a_failed_call_has_noted_is_not_taken_for_text(together: Engine, mo
 def test_a_reply_ends_within_rounds_run_together_as_it_would_without(one_by_one: Engine, together: Engine) -> None:
     whole = replies(one_by_one, 1, drafter="none", max_tokens=24)
     for about in ({"drafter": "none"}, {"drafter": "head", "gamma": 4}):
-        for most in range(1, 16):
+        for most in range(1, 10):
             short = replies(together, 4, max_tokens=most, **about)
             assert [ids_of(each) for each in short] == [ids_of(each)[:most] for each in whole], (about, most)
         for place in (4, 9):
