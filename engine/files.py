@@ -18,7 +18,7 @@ _ABANDONED_S = 3600.0
 
 
 def local_path(spec: str) -> Path | None:
-    """The file or folder that `spec` names; None if there is none."""
+    """The file or folder that `spec` names, or None."""
     try:
         path = Path(spec).expanduser()
         return path if path.exists() else None
