@@ -178,7 +178,7 @@ def find_chat(store: Store, title: str | None) -> Chat:
     """The newest chat with this text in its title; a chat whose whole title it is comes first. None: the newest chat.
 
     Raises:
-        UsageError: there is none; if the file was damaged, the message says so.
+        UsageError: there is none; a damaged file is named.
     """
     chats = sorted(store.chats(), key=lambda chat: -chat.updated_at)
     if not chats:
