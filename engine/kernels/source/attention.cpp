@@ -201,7 +201,8 @@ void Decoder::attend(const sk_layer& layer, const sk_batch& batch) {
     pool_.each(count * layer.key_heads, piece);
 }
 
-// Whether a token's attention over a key head is one piece, from block 0 on, whose heads are whole groups for quantisation.
+// Whether a token's attention over a key head is one piece, from block 0 on, whose heads are whole groups for
+// quantisation.
 bool Decoder::is_whole(const sk_layer& layer, int64_t t) const {
     return states_count_[size_t(t)] == 1 && model_.heads / layer.key_heads * layer.head_size % kGroup == 0;
 }
