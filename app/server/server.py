@@ -131,7 +131,7 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 KEEP_ALIVE_S = 60
-LONGEST_DRAIN_S = 1e6
+_LONGEST_DRAIN_S = 1e6
 """`--drain` is limited to this: timers take no infinity."""
 _PLAIN: dict[str, Any] = {
     "ws": "none", "lifespan": "off", "backlog": 2048, "proxy_headers": False, "server_header": False,
@@ -196,7 +196,7 @@ def run(
 
     async def serve() -> str | None:
         service = Service(engine, settings, limits, asyncio.get_running_loop())
-        served, graceful = make_application(service, key, origins), math.ceil(min(LONGEST_DRAIN_S, drain))
+        served, graceful = make_application(service, key, origins), math.ceil(min(_LONGEST_DRAIN_S, drain))
         config = uvicorn.Config(
             served, http=HttpProtocol, timeout_graceful_shutdown=graceful, timeout_keep_alive=KEEP_ALIVE_S, **_PLAIN
         )

@@ -159,7 +159,7 @@ class Planner:
         adaptive = [i for i, row in enumerate(rows) if row.adaptive]
         least = self._controller.least_rate(len(rows)) if adaptive else 1.0
         sure = self._sure(rows, adaptive, least)
-        adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may just have failed
+        adaptive = [i for i in adaptive if rows[i].adaptive]  # a drafter may have failed in that
         budgets = self._choose(rows, [i for i in adaptive if i not in sure], gammas, least)
         for i in sure:  # they need no draft step, and nothing has to be tried
             gammas[i] = 0
@@ -172,7 +172,7 @@ class Planner:
                 steps[i] = gammas[i] if draft.steps is None else draft.steps * (gammas[i] > 0)
         grows = any(draft.growing for _, draft in drafts)
         drafts = [(mine, draft) for mine, draft in drafts if grows or any(draft.lengths)]
-        adaptive = [i for i in adaptive if rows[i].adaptive]  # again
+        adaptive = [i for i in adaptive if rows[i].adaptive]  # or in this
         buckets: list[list[int]] = [[] for _ in adaptive]
         if adaptive and not grows and (drafts or any(steps)):
             drafts, buckets = self._trim(rows, adaptive, drafts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -23,7 +22,7 @@ from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
 from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, load_own_part, load_part
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.catalog import PRESETS, is_hub_id
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.resolve import converted, gguf_of, resolve
@@ -133,17 +132,8 @@ _RESERVED_CONTEXT = 4096
 _CACHE_SHARE = 0.25
 """Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
-
-
-@contextmanager
-def memory_errors() -> Iterator[None]:
-    """Turn a device that is out of memory into an EngineError."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise EngineError(OUT_OF_MEMORY) from error
-
-
+memory_errors = partial(errors_as, lambda _: OUT_OF_MEMORY, torch.OutOfMemoryError)
+"""Context manager that turns a device that is out of memory into an EngineError."""
 Assemble = Callable[[EngineConfig, Progress], Assembly]
 
 

@@ -12,56 +12,20 @@ from textual.widgets import OptionList, Static
 from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
-from specchat.app.sources.pull import Pull, PullState
-from specchat.app.sources.source import NoSource
+from specchat.app.sources.pull import PullState
 from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
-from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.app.ui.widgets.panel import SetUpCard
 from specchat.engine import Counted, Died, EngineConfig, Round, to_json
-from specchat.engine.models import PRESETS, KnownModel, Machine
-from tests.app.recorded import RecordedEngine, trace
+from specchat.engine.models import KnownModel, Machine
+from tests.app.choosing import GB, KNOWN, Choosing, shown
+from tests.app.recorded import trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.storage.helpers import add_turn
 from tests.app.views import NARROW, WIDE, screen_of, text_of
 
 pytestmark = pytest.mark.slow
-
-GB = 10**9
-HERE = Path("/models")
-
-
-def absent(name: str, memory: int, download: int, install: int, read: float, **about: Any) -> KnownModel:
-    """A model that must be downloaded first; its memory and disk in tenths of a GB, and what a token reads in bytes."""
-    sizes = {"download_bytes": download * GB // 10, "install_bytes": install * GB // 10, "token_bytes": read}
-    return KnownModel(name, None, None, memory * GB // 10, licence="Apache-2.0", **sizes, **about)
-
-
-KNOWN = [
-    KnownModel("smollm2-135m", HERE, GB // 4, GB // 4, note="the default: runs anywhere"),
-    absent("qwen3.5-4b", 31, 28, 59, 2.8e9, draft="mtp", tau=2.4),
-    KnownModel("qwen3-0.6b", HERE, 12 * GB // 10, 12 * GB // 10),
-    absent("gpt-oss-20b", 133, 121, 254, 2.1e9, note="mixture of experts"),
-    absent("gemma-4-e4b", 58, 53, 110, 3.1e9, draft="google/gemma-4-E4B-it-assistant", tau=2.1),
-    KnownModel("/home/ada/models/gone.gguf", None, None, None, gone=True),
-]
-
-
-class Choosing(Stage):
-    """A stage whose models can be chosen: each choice makes another recorded engine."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.made: list[tuple[Settings, RecordedEngine]] = []
-        self.first = self.engine
-        self.app.actions.make_source = self.make
-
-    def make(self, settings: Settings) -> RecordedEngine:
-        engine = RecordedEngine(trace("chat"))
-        self.made.append((settings, engine))
-        self.engine = engine
-        return engine
 
 
 @pytest.fixture
@@ -262,20 +226,6 @@ async def test_a_chat_of_another_model_says_so_when_it_is_opened(
         assert any(text.split()[0] in line for line in lines_of(stage))
 
 
-async def shown(stage: Choosing, pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def misfit(_: object, __: KnownModel, draft: KnownModel) -> str:
-        return "the draft's vocabulary is not the target's" if "qwen" in draft.spec else ""
-
-    monkeypatch.setattr(model_actions, "known_models", lambda *_: KNOWN)
-    monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
-    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
-    pull = Pull("qwen3.5-4b")
-    pull.fraction, pull.text = 0.42, "Fetching unsloth/Qwen3.5-4B-MTP-GGUF: 1.2 GB of 2.8 GB"
-    stage.app.actions.models.pulls["qwen3.5-4b"] = pull
-    await stage.ready(pilot)
-    await stage.press(pilot, "ctrl+backslash")
-
-
 async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await shown(stage, pilot, monkeypatch)
@@ -296,73 +246,6 @@ async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPat
         assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
         assert stage.made[0][0].target == "qwen3-0.6b"
-
-
-def to_download(config: EngineConfig) -> dict[str, int]:
-    names = (config.target, *config.drafts)
-    return {name: PRESETS[name].download_bytes(gpu=False) for name in names if name in PRESETS and "135m" not in name}
-
-
-async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
-    monkeypatch.setattr(model_actions, "downloads", to_download)
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(stage, pilot, monkeypatch)
-        await stage.press(pilot, "home", "down", "down", "down", "enter")
-        assert not begun
-        needs = "gpt-oss-20b needs 13.3 GB of memory and 8.3 GB are free, 5.1 GB too little"
-        assert needs in stage.said[-1]
-        await stage.press(pilot, "escape")
-        await stage.send(pilot, "/model gpt-oss-20b")
-        assert not stage.made
-        assert stage.said[-1].startswith(needs)
-
-
-async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = replace(stage.settings, target="qwen3.5-4b")
-    stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
-    monkeypatch.setattr(model_actions, "downloads", to_download)
-    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await stage.settle(pilot)
-        assert isinstance(stage.app.screen, ChoiceScreen)
-        await stage.press(pilot, "2")
-        assert not stage.made
-        await stage.send(pilot, QUESTION)
-        not_here = "qwen3.5-4b is not on this machine: /model qwen3.5-4b downloads it"
-        assert any(not_here[:40] in line for line in lines_of(stage))
-        await stage.send(pilot, "/model qwen3.5-4b")
-        await stage.press(pilot, "1")
-        (made, engine), *_ = stage.made
-        assert made.target == "qwen3.5-4b"
-        await stage.ready(pilot)
-        await stage.send(pilot, FOLLOW_UP)
-        assert len(engine.submitted) == 1
-
-
-async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(stage, pilot, monkeypatch)
-        monkeypatch.setattr(model_actions, "downloads", to_download)
-        del stage.app.actions.models.pulls["qwen3.5-4b"]
-        for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
-            await stage.press(pilot, "home", "down", "enter")
-            assert isinstance(stage.app.screen, ChoiceScreen)
-            assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)
-            sentence = str(stage.app.screen.query_one("#choice-sentence", Static).content)
-            assert sentence == "Apache-2.0 · needs 3.1 GB of memory · 90.0 GB of disk free"
-            await stage.press(pilot, answer)
-            assert begun == expected
-        await stage.press(pilot, "escape")
-        await stage.send(pilot, "/model qwen3.5-4b")
-        await stage.press(pilot, "2")
-        assert not stage.made
-        await stage.send(pilot, "/model qwen3.5-4b")
-        await stage.press(pilot, "1")
-        assert stage.made[0][0].target == "qwen3.5-4b"
 
 
 async def test_the_screen_says_that_it_looks_until_the_models_are_known(

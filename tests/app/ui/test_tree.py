@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import OptionList
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
@@ -299,78 +298,12 @@ async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
             assert stage.composer.text == line
 
 
-@pytest.mark.parametrize("key", ["left", "enter"])
-async def test_a_message_that_goes_back_into_the_composer_leaves_the_list(stage: Stage, key: str) -> None:
-    async with stage.started(NARROW, events=None) as pilot:
-        await stage.send(pilot, FOLLOW_UP)
-        await stage.press(pilot, "ctrl+e")
-        stage.engine.fail("the prompt is too long")
-        await stage.settle(pilot)
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, MessagesScreen)
-        assert stage.app.screen.query_one(OptionList).option_count == 1
-
-
-async def test_a_prompt_that_waits_follows_one_reply(tmp_path: Path) -> None:
-    """It moves from the running reply to the new one."""
-    stage = Stage(tmp_path, temperature=0.7)
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.send(pilot, FOLLOW_UP)
-        await stage.send(pilot, "/regenerate 1")
-        await stage.give(pilot)
-        await stage.give(pilot)
-        conversation = screen_of(stage).conversation
-        assert path(conversation) == [("1/1", QUESTION, 2, 2), ("1/1", FOLLOW_UP, 1, 1)]
-        await stage.press(pilot, "ctrl+e", "up", "left", "escape")
-        assert path(conversation) == path(stored(stage)) == [("1/1", QUESTION, 1, 2)]
-
-
-@pytest.mark.parametrize("number", [1, 2])
-async def test_later_prompts_that_wait_stay_when_a_prompt_is_edited(stage: Stage, number: int) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        for prompt in (FOLLOW_UP, "third"):
-            await stage.send(pilot, prompt)
-        await stage.send(pilot, f"/edit {number}")
-        await stage.send(pilot, EDITED)
-        prompts = [EDITED, FOLLOW_UP, "third"] if number == 1 else [QUESTION, EDITED, "third"]
-        assert [turn.prompt for turn in screen_of(stage).conversation.turns] == prompts
-        for _ in range(3):
-            await stage.give(pilot)
-        assert [m.content for m in stage.engine.submitted[-1].messages if m.role == "user"] == prompts
-        assert [turn.prompt for turn in stored(stage).turns] == prompts
-
-
-@pytest.mark.parametrize("command", ["/regenerate", "/penalise"])
-async def test_no_other_reply_to_a_prompt_that_waits(stage: Stage, command: str) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.send(pilot, FOLLOW_UP)
-        await stage.send(pilot, command)
-        assert stage.said == ["this prompt waits to be sent: it has no reply yet"]
-        assert len(stage.engine.submitted) == 1
-
-
 async def test_a_click_on_the_marks_shows_another_version(stage: Stage) -> None:
     async with stage.after(edited, WIDE) as pilot:
         screen_of(stage).transcript.scroll_home(animate=False)
         await stage.settle(pilot)
         await stage.click_on(pilot, "‹ 2 / 2 ›")
         assert path(screen_of(stage).conversation)[0] == ("1/2", QUESTION, 1, 1)
-
-
-async def test_an_edit_that_waits_is_taken_back_with_escape(stage: Stage) -> None:
-    """While the models load, a prompt and then another version of it are sent."""
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.send(pilot, "one")
-        await stage.press(pilot, "ctrl+e", "e")
-        await stage.send(pilot, "two")
-        conversation = screen_of(stage).conversation
-        assert path(conversation) == [("2/2", "two", 1, 0)]
-        await stage.press(pilot, "escape")
-        assert path(conversation) == [("1/1", "one", 1, 0)]
-        assert stage.composer.text == "two"
-        await stage.press(pilot, "escape")
-        assert conversation.turns == []
-        assert stage.store.chats() == []
 
 
 async def message_list(stage: Stage, pilot: Pilot[None]) -> None:

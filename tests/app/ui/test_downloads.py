@@ -1,0 +1,94 @@
+"""What the app asks before it downloads a model, and models that do not fit."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.widgets import Static
+
+from specchat.app.chat.request_manager import Session
+from specchat.app.sources.pull import Pull
+from specchat.app.sources.source import NoSource
+from specchat.app.ui.actions import models as model_actions
+from specchat.app.ui.screens.dialogs import ChoiceScreen
+from specchat.engine import EngineConfig
+from specchat.engine.models import PRESETS, Machine
+from tests.app.choosing import GB, Choosing, shown
+from tests.app.stage import FOLLOW_UP, QUESTION, lines_of
+from tests.app.views import NARROW
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
+    """With nothing to download."""
+    monkeypatch.setattr(model_actions, "downloads", lambda _: {})
+    return Choosing(tmp_path)
+
+
+def to_download(config: EngineConfig) -> dict[str, int]:
+    names = (config.target, *config.drafts)
+    return {name: PRESETS[name].download_bytes(gpu=False) for name in names if name in PRESETS and "135m" not in name}
+
+
+async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
+    monkeypatch.setattr(model_actions, "downloads", to_download)
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await shown(stage, pilot, monkeypatch)
+        await stage.press(pilot, "home", "down", "down", "down", "enter")
+        assert not begun
+        needs = "gpt-oss-20b needs 13.3 GB of memory and 8.3 GB are free, 5.1 GB too little"
+        assert needs in stage.said[-1]
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/model gpt-oss-20b")
+        assert not stage.made
+        assert stage.said[-1].startswith(needs)
+
+
+async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = replace(stage.settings, target="qwen3.5-4b")
+    stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
+    monkeypatch.setattr(model_actions, "downloads", to_download)
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.press(pilot, "2")
+        assert not stage.made
+        await stage.send(pilot, QUESTION)
+        not_here = "qwen3.5-4b is not on this machine: /model qwen3.5-4b downloads it"
+        assert any(not_here[:40] in line for line in lines_of(stage))
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "1")
+        (made, engine), *_ = stage.made
+        assert made.target == "qwen3.5-4b"
+        await stage.ready(pilot)
+        await stage.send(pilot, FOLLOW_UP)
+        assert len(engine.submitted) == 1
+
+
+async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
+    async with stage.app.run_test(size=NARROW) as pilot:
+        await shown(stage, pilot, monkeypatch)
+        monkeypatch.setattr(model_actions, "downloads", to_download)
+        del stage.app.actions.models.pulls["qwen3.5-4b"]
+        for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
+            await stage.press(pilot, "home", "down", "enter")
+            assert isinstance(stage.app.screen, ChoiceScreen)
+            assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)
+            sentence = str(stage.app.screen.query_one("#choice-sentence", Static).content)
+            assert sentence == "Apache-2.0 · needs 3.1 GB of memory · 90.0 GB of disk free"
+            await stage.press(pilot, answer)
+            assert begun == expected
+        await stage.press(pilot, "escape")
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "2")
+        assert not stage.made
+        await stage.send(pilot, "/model qwen3.5-4b")
+        await stage.press(pilot, "1")
+        assert stage.made[0][0].target == "qwen3.5-4b"
