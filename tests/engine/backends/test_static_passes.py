@@ -199,16 +199,25 @@ def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4, "one or several rows, one or several tokens"
 
 
+@pytest.mark.parametrize(
+    ("compiles", "reason"),
+    [
+        (lambda _: fails(RuntimeError("Failed to find C compiler.\nSet CC.")), "Failed to find C compiler"),
+        (lambda layer: lambda *given, **named: layer(*given, **named) + 1, "the results of compiled layers are wrong"),
+    ],
+    ids=["it fails", "its code is wrong"],
+)
 @torch.inference_mode()
-def test_where_the_compiler_fails_the_modelling_code_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = RuntimeError("Failed to find C compiler.\nPlease specify via CC.")
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: fails(error))
+def test_where_the_compiler_cannot_be_used_the_modelling_code_runs(
+    compiles: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda layer, **_: compiles(layer))
     model, other = (prompted(tiny_model(layers=3).model) for _ in range(2))
     assert compile_layers(model.model)
     steps = make_static(model, compiled=True)
     fed = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
-    assert steps.not_compiled == "Failed to find C compiler"
+    assert steps.not_compiled == reason
 
 
 @pytest.mark.parametrize(
