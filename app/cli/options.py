@@ -19,11 +19,11 @@ from specchat.app.settings.settings import AUTO, DRAFTERS
 
 MODEL, SAMPLING, DRAFTING, MACHINE = PANELS = ("Model", "Sampling", "Drafting", "Machine")
 """Sections of `--help`."""
-CORE_DRAFTERS = (AUTO, "none", "suffix", "model", "head", "combined")
+CORE_DRAFTERS = (AUTO, "none", "suffix", "model", "model-tree", "head", "combined")
 RESEARCH_DRAFTERS = ", ".join(name for name in DRAFTERS if name not in CORE_DRAFTERS)
 DOCUMENTATION = (
     "Documentation: the docs folder of the source repository (keys, command line, models, server, benchmarks, theory, "
-    "kernels)."
+    "kernels, GPU)."
 )
 EPILOG = f"Research drafters, also values of --drafter: {RESEARCH_DRAFTERS}.\n\n{DOCUMENTATION}"
 """The end of the help of commands that draft."""

@@ -93,7 +93,7 @@ class Settings:
     the oldest turns, or without the middle ones."""
     dtype: str = "auto"
     quantize: str = "auto"
-    """On the CPU: auto keeps GGUF weights as they are and others unquantised; q8 and q4 quantise; none dequantises."""
+    """Weights: see `EngineConfig.quantize`."""
     device: str = "auto"
     system: str = ""
     """System prompt of new chats."""

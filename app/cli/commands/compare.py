@@ -29,7 +29,10 @@ _MAX_TOKENS = 128
 """Default length of a reply."""
 _LONGEST_FILE = 4 << 20
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
-_OPTIONS = options.settings(*options.MODELS, *_SAMPLING)
+_OPTIONS = {
+    **options.settings(*options.MODELS, *_SAMPLING),
+    **options.table(options.SAMPLING, temperature=(float, "T", "0, the default, is greedy.")),
+}
 
 
 @options.collect(given=_OPTIONS)

@@ -57,7 +57,14 @@ def test_help_has_every_option_in_a_section_and_names_research_drafters_at_the_e
         assert [name for name in names if f"  --{name} " not in section] == [], title
     drafters = {*re.findall(r"[a-z-]+", rest.split("--drafter ")[1].split()[0] + " " + epilog.replace("-\n  ", "-"))}
     assert set(DRAFTERS) <= drafters
-    assert "docs folder" in epilog
+    assert "model-tree" not in epilog
+    documents = " ".join(epilog.split()).partition("(")[2].partition(")")[0].lower().replace(" ", "-").split(",-")
+    assert set(documents) == {path.stem for path in (Path(__file__).parents[3] / "docs").glob("*.md")}
+
+
+@pytest.mark.parametrize("name", ["bench", "compare", "evaluate", "verify"])
+def test_the_help_of_greedy_commands_promises_no_sampling_of_the_model(name: str) -> None:
+    assert "the model's own" not in " ".join(command(name, "--help").out.split())
 
 
 @pytest.mark.parametrize(
