@@ -32,6 +32,7 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml setup.py constraints.txt $(wildcard engine/kernels/source/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "specchat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	@echo 'Installing the dependencies into .venv, PyTorch among them: this takes some minutes, without output.'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@
