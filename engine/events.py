@@ -25,7 +25,7 @@ class FinishReason(StrEnum):
     CONTEXT = "context"
     """The context is full."""
     REPEATS = "repeats"
-    """It repeats itself, and `Request.stop_repeats` is set."""
+    """The reply repeats itself, and `Request.stop_repeats` is set."""
     CANCELLED = "cancelled"
     ERROR = "error"
 
@@ -145,7 +145,7 @@ class Captured:
     warm_up_s: float
     """Time of compiling, capturing and first passes."""
     left: int
-    """How many are still to be captured."""
+    """Number of graphs that are still to be captured."""
     at: float
     """Time of this event."""
 

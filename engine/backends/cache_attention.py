@@ -19,7 +19,7 @@ COUNTERS = 1 << 14
 
 
 class CacheRows(NamedTuple):
-    """Where the rows of a pass are in the cache."""
+    """Positions in the cache of the rows of a pass."""
 
     slots: Tensor
     """[B], int64, the slot of each row."""

@@ -46,7 +46,7 @@ MOST_SHAPES = 1024
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a verdict depends on besides its tensors."""
+    """Static parameters of a verdict, for which a graph is captured."""
 
     rows: int
     width: int
@@ -247,7 +247,7 @@ def _tested_chances(
 
 
 def _judge(inputs: Inputs, shape: _Shape, support: Support | None) -> tuple[Tensor, Tensor]:
-    """What the host needs of a verdict [B, n], int32 with reals as float32 bits; and the accepted path [B, γ].
+    """A verdict for the host [B, n], int32 with reals as float32 bits; and the accepted path [B, γ].
 
     A row holds the end node, the last token, whether logits are broken, K tokens, p and q of all candidates, β, and the
     details.

@@ -1,4 +1,4 @@
-"""What backends on tensors share: a round's score, accept and keep, given a forward pass."""
+"""Base of backends on tensors: a round's score, accept and keep, given a forward pass."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def use_token_kernel(network: nn.Module) -> str | None:
 
 @lru_cache
 def _fault(device: torch.device, dtype: torch.dtype) -> str | None:
-    """What is wrong with the kernel on a device: not every GPU and build of Triton has it."""
+    """Why the kernel cannot be used on a device; not every GPU and build of Triton supports it."""
     draw = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(count, 600, generator=draw).to(dtype) for count in (1, 40))
     product = x.float() @ weight.float().T

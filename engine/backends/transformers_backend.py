@@ -83,7 +83,7 @@ class TransformersBackend(TensorBackend):
         self.vocabulary = int(self.config.vocab_size)
         on_gpu = self.device.type == "cuda"
         self._no_token_kernel: str | None = None
-        """What prevents the use of `engine.backends.token_product` on a GPU; None if nothing does."""
+        """Why `engine.backends.token_product` cannot be used on a GPU; None if it can."""
         if on_gpu:
             torch.cuda.set_device(self.device)  # of this thread: streams and graphs are made on it
             torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for each shape, 0.4 s each time

@@ -27,7 +27,7 @@ _STATES = 64
 
 
 class States(Protocol):
-    """What layers other than attention know of the text in each slot, besides keys and values."""
+    """States of layers other than attention (recurrent layers), per slot."""
 
     @property
     def bytes(self) -> int:
@@ -269,7 +269,7 @@ class BlockPool:
 
 
 def _known(found: Sequence[tuple[Node, int]], states: States) -> dict[int, Any]:
-    """What is stored of these states along a text, by length."""
+    """Stored states along a text, by length."""
     return {n: state for node, _ in found for (owner, n), state in node.states.items() if owner is states}
 
 
@@ -294,7 +294,7 @@ class BlockStore:
     column_bytes: int
     """Memory of one column."""
     memory: Sequence[Tensor] = ()
-    """What it stores of blocks, each [blocks, BLOCK, …]."""
+    """Its tensors, each [blocks, BLOCK, …]."""
 
     def __init__(self, pool: BlockPool) -> None:
         self.pool = pool
@@ -323,7 +323,7 @@ class BlockStore:
             yield first + columns.start, int(self.pool.tables[slot, first // BLOCK]), columns
 
     def attach(self, slot: int, length: int, start: int = 0) -> int:
-        """How many of a slot's first `length` columns this cache knows; they can be read from now on.
+        """Make a slot's first columns readable; returns how many of the first `length` columns this cache has.
 
         Args:
             slot: its blocks are in its table.

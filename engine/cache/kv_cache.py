@@ -236,7 +236,7 @@ class CacheView:
         places = [slot - min(slots) for slot in slots]
         scattered = places != list(range(len(slots)))
         self.places = places if scattered and not gathers else []
-        """Where each row is among what is handed out, if that has more slots than the pass has rows."""
+        """Index of each row in the returned tensors, if these have more slots than the pass has rows."""
         self._rows: slice | Tensor = self.slots if scattered and gathers else slice(min(slots), max(slots) + 1)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:

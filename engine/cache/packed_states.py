@@ -1,10 +1,9 @@
-"""What each slot knows of recurrent layers on the packed kernels, so that a rollback is a length for them too.
+"""States of recurrent layers on the packed kernels, per slot, stored so that a rollback is a length for them too.
 
-A short convolution knows its last inputs, a delta net a state besides. A ring holds what the latest tokens add to both:
-a pass may start again at an earlier length, and what it writes replaces the updates of rejected tokens. The state is
-stored at one length, and the kernels bring it to the beginning of a pass by the updates after that, which repeats no
-pass of the network. The states at the ends of prompts and replies stay as snapshots, from which another prompt with
-the same beginning continues.
+A short convolution has its last inputs, a delta net also a state. A ring holds the updates of the latest tokens: a pass
+may start again at an earlier length, and overwrites the updates of rejected tokens. The state is stored at one length;
+the kernels apply the later updates to it at the beginning of a pass, without running the network again. The states at
+the ends of prompts and replies stay as snapshots, from which another prompt with the same beginning continues.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ class PackedStates:
         """Memory of one slot, without snapshots."""
         require_memory(_CPU, slots * self.bytes, f"the recurrent states of {slots} replies")
         self.rings = lazy_zeros((layers, slots, _RING, update), _CPU, torch.float32)
-        """What the token at position p adds is row p % ring."""
+        """The update of the token at position p is row p % ring."""
         self.stored = lazy_zeros((layers, slots, state), _CPU, torch.float32)
         """The state after `lengths` tokens."""
         self.lengths = np.zeros(slots, np.int32)
         """Shortest length of each slot that is known; the kernels set it after a pass."""
         self.commits = np.zeros(slots, np.int32)
-        """That length after the pass that was begun."""
+        """The same after the running pass."""
         self._before = taps - 1
         self._slots = [_Slot() for _ in range(slots)]
 

@@ -105,7 +105,7 @@ class PrefixTree:
             node = child
 
     def texts(self) -> Counter[Node]:
-        """How many texts contain each node."""
+        """Number of texts that contain each node."""
         count: Counter[Node] = Counter()
         for node in self.nodes:
             above = None if node.children else node

@@ -30,7 +30,7 @@ from specchat.engine.sequence.sequence import SequenceState
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do and what its passes cost."""
+    """Capabilities of a backend, and the costs of its passes."""
 
     trees: bool = True
     """Whether drafts may branch."""

@@ -46,7 +46,7 @@ class RowProfile:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a row's draft may cost, for drafters that decide while they draft: prices in tokens.
+    """Costs of drafting for a row, in tokens, for drafters that decide while they draft.
 
     A price is what has to be gained on average for a thing to pay.
     """

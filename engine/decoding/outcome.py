@@ -14,7 +14,7 @@ Offer = tuple[int, float, float, float]
 
 
 class Tests(NamedTuple):
-    """What was tested of a draft, position by position."""
+    """Tested tokens of a draft, by position."""
 
     drafted: list[int]
     """One token per position: the accepted ones, then the first candidates after them."""
@@ -84,7 +84,7 @@ class Outcome:
 
     @cached_property
     def tests(self) -> Tests:
-        """What was tested."""
+        """Tested tokens."""
         tokens, tree, path = self.tokens, self.tree, self.path
         left = iter(self.chances)
         decided: list[Offer] = []
@@ -112,7 +112,7 @@ class Outcome:
 
 
 def tested_candidates(tree: Tree, path: Sequence[int]) -> list[int]:
-    """How many candidates were tested per position: up to the accepted one, or all of them."""
+    """Number of candidates tested per position: up to the accepted one, or all of them."""
     counts = []
     for place, node in enumerate((0, *path)):
         nodes = [candidate.node for candidate in tree.candidates[node]]

@@ -41,7 +41,7 @@ class _Lesson(NamedTuple):
     names: list[str]
     """The requests of its adaptive rows."""
     verified: list[VerifiedDraft]
-    """What was verified of their drafts; empty for a round without."""
+    """Their verified drafts; empty for a round without drafts."""
     rows: int
     """B"""
     width: int
@@ -307,11 +307,11 @@ class Planner:
                 self._controller.observe(acceptances, verified, each.rows, draft_s)
 
     def learn_plain(self, rows: int, seconds: float) -> None:
-        """What a plain pass took that was run next to the rounds of so many rows."""
+        """Observe the time of a plain pass that was run for comparison between rounds of so many rows."""
         self._costs.observe_pass(rows, self._costs.plain_width(rows), seconds)
 
     def learn_rest(self, rows: int, plan: RoundPlan, draft_s: float, rest_s: float) -> None:
-        """What the round of so many rows took next to draft steps and verification."""
+        """Observe the time of a round of so many rows besides draft steps and verification."""
         self._costs.observe_rest(rows, rest_s if plan.steps else draft_s + rest_s, drafted=plan.drafts)
 
     def _propose(

@@ -170,7 +170,7 @@ class Proposal:
     growing: Growing | None = None
     """Drafts that `Backend.score` grows; until then there are no tokens."""
     grown: Draft | None = None
-    """Those drafts, once they are there."""
+    """Result of `growing`; None before it has run."""
     growing_s: float = 0.0
     """Seconds that growing took."""
     fault: Exception | None = None

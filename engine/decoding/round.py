@@ -22,7 +22,7 @@ from specchat.engine.sequence.sequence import SequenceState
 
 
 class RoundResult(NamedTuple):
-    """What a round has decided, and its times in seconds."""
+    """Result of a round, and its times in seconds."""
 
     plan: RoundPlan
     """With the drafts."""

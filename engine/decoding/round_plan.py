@@ -10,7 +10,7 @@ from specchat.engine.decoding.proposal import Proposal, Source
 
 @dataclass(slots=True)
 class RoundPlan:
-    """What is to be verified in a round, and how it came about."""
+    """Drafts to verify in a round, and how they were made."""
 
     proposal: Proposal
     gammas: list[int]
@@ -28,7 +28,7 @@ class RoundPlan:
 
     @property
     def buckets(self) -> list[list[int]]:
-        """How sure the drafter was of each token that was verified, per adaptive row."""
+        """Bucket of confidence of each verified token, per adaptive row."""
         grown = self.proposal.grown
         return self.drafted_buckets if grown is None else [(grown.buckets or [])[i] for i in self.adaptive]
 

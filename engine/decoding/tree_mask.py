@@ -122,9 +122,9 @@ class TreePlace:
     """Column and position of the row's last token, the root of the tree."""
     token: int
     column: int
-    """Where its key and value go: this many columns after `first`."""
+    """Column of its key and value, counted from `first`."""
     path: Sequence[int]
-    """Such columns of the drafted tokens before it, from the root on."""
+    """Columns of the drafted tokens before it, from the root on, counted likewise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What kernels in Triton may use on a GPU."""
+"""Features of a GPU that kernels in Triton may use."""
 
 from __future__ import annotations
 

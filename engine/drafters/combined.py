@@ -50,7 +50,7 @@ class CombinedDrafter(Drafter):
         )
 
     def warm_up(self) -> float | None:
-        """As the head's, which plans nothing twice."""
+        """Warm up the head; returns the time of its draft step."""
         return self._head.warm_up()
 
     def admit(self, row: SequenceState) -> RowProfile:

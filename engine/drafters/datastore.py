@@ -58,7 +58,7 @@ class Datastore:
     """Texts by key; keys grow with time. One thread at a time may change them; others may draft at the same time."""
 
     wanted = WANTED_TOKENS
-    """How many tokens to fill it with: the newest ones."""
+    """Number of tokens to fill it with: the newest ones."""
     context = DEPTH
     """Tokens that a match can have."""
 
@@ -142,7 +142,7 @@ def _sorted(texts: Texts) -> tuple[_Part, ...]:
 
 
 def _texts(parts: Sequence[_Part], gone: Collection[int]) -> Texts:
-    """Those of some parts without what is gone."""
+    """The texts of some parts, without those whose keys are `gone`."""
     pairs = (pair for part in parts for pair in zip(part.keys, part.array.sequences(), strict=True))
     return {key: tokens for key, tokens in pairs if key not in gone}
 
@@ -171,7 +171,7 @@ class Matched(NamedTuple):
     length: int
     """Tokens, `DEPTH` at most; 0 if none."""
     places: range
-    """Where in the sorted order its occurrences are."""
+    """Its occurrences, as a range of the sorted order."""
 
 
 NOTHING = Matched(0, range(0))
@@ -206,7 +206,7 @@ class SuffixArray:
         return len(self._order)
 
     def sequences(self) -> list[memoryview[int]]:
-        """What it was made of, oldest first."""
+        """The sequences that it was made from, oldest first."""
         text = np.frombuffer(self._text, dtype=">u4").astype(np.uint32)[::-1]
         tokens = memoryview(text.tobytes()).cast("I")
         return [tokens[begin + 1 : end] for begin, end in pairwise(self._borders.tolist())]
@@ -247,7 +247,7 @@ class SuffixArray:
         return self._text[begin : begin + tokens * _BYTES]
 
     def _common(self, wanted: bytes, start: int) -> int:
-        """How many tokens a context begins with that are wanted."""
+        """Length of the common prefix of `wanted` and the context at `start`, in tokens."""
         found = self._context(start)
         most = min(len(wanted), len(found))
         differing = int.from_bytes(wanted[:most], "big") ^ int.from_bytes(found[:most], "big")
@@ -255,7 +255,7 @@ class SuffixArray:
 
 
 def _order_of(text: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Where the suffixes of a text begin, in the order of their first `DEPTH` tokens.
+    """Start positions of the suffixes of a text, sorted by their first `DEPTH` tokens.
 
     By prefix doubling: known ranks of suffixes by their first n tokens, those by 2n are the order of pairs of ranks.
     """

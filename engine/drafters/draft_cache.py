@@ -1,4 +1,4 @@
-"""What the cache of a draft model holds of every row; drafters of one model share it."""
+"""Cached length of every row in the cache of a draft model; drafters of one model share it."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class DraftCache:
         row.undrafted = self.unread(row)
 
     def unread(self, row: SequenceState) -> int:
-        """What the cache lacks of the prompt; later what it lacks, where that is more than one chunk: the rest is read
-        with the next draft."""
+        """Number of tokens to prefill: those of the prompt that the cache lacks; once the reply has begun, 0 unless
+        more than a chunk is missing, as fewer are fed with the next draft."""
         behind = self._behind(row, LEAD)
         return behind if behind > (self._chunk if row.emitted else 0) else 0
 

@@ -23,7 +23,7 @@ RULES = GrowthRules(EDGES, MAX_GAMMA, BRANCHES, LEAST, HOPE, Stream.DRAFT)
 
 
 class TextRules(NamedTuple):
-    """How drafts are taken from texts."""
+    """Settings for drafts from texts."""
 
     marks: array[int]
     """`sk_mark` of each of the V tokens."""
@@ -32,7 +32,7 @@ class TextRules(NamedTuple):
     least: int
     """Grade of the first token of a draft, at least."""
     names: tuple[str, str] | None = None
-    """What drafts from texts are called in records, and those of the head; None without names."""
+    """Names in records of drafts from texts and of drafts of the head; None without names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class ModelSteps:
         steps: int,
         first: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
-        """As `draft`, from the logits [B, 1, V] of each step, after the tokens [B, step] of those before."""
+        """Like `draft`; `logits_after` returns a step's logits [B, 1, V], given the tokens [B, step] before it."""
         sampling = [row.drafting for row in rows]
         flags = SamplingFlags.of(sampling).strict
         if self._graphs.enabled and not flags.all_greedy:

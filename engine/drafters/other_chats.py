@@ -37,7 +37,7 @@ class OtherChats:
 
     @property
     def wanted(self) -> int:
-        """How many tokens to provide, from the newest replies."""
+        """Number of tokens to provide, from the newest replies."""
         return self._datastore.wanted
 
     @property

@@ -28,7 +28,7 @@ MOST_MODELS = BRANCHES
 
 
 class DraftPart(Protocol):
-    """What `--draft` names, if it is not a model: a head, tables, embeddings."""
+    """A draft that is not a model: a head, tables, embeddings."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class DraftPart(Protocol):
 
 @dataclass(slots=True)
 class BuildContext:
-    """What drafters are built from."""
+    """Everything that drafters are built from."""
 
     model: Model
     """The target."""

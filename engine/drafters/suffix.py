@@ -45,7 +45,7 @@ _STORED = len(_LENGTHS) + 2
 _EXPECTED = {0: 0.15, 1: 0.25, 2: 0.4, 3: 0.55, 4: 0.7, 5: 0.85, 6: 0.65, 7: 0.85, 8: 0.95}
 """Acceptance rates per bucket in chats with the default model."""
 OTHER_CHATS = "other chats"
-"""What a draft from them is called."""
+"""Name of drafts from them in records."""
 _COMPARED, _LONGEST, _OCCURRENCES = 1024, 32, 64
 """The latest occurrences of the last token that are compared; most tokens of a match; matches whose continuations are
 counted."""

@@ -1,4 +1,4 @@
-"""What drafters of the text itself share: a predictor per row, which reads the row's tokens as they come."""
+"""Base of drafters that draft from the text: a predictor per row, which reads the row's tokens as they arrive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Predictor(Protocol):
 
     @property
     def tokens(self) -> int:
-        """How many it has read."""
+        """Number of tokens that it has read."""
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Read the tokens that follow."""

@@ -67,19 +67,19 @@ before each follows."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one row's tree may be."""
+    """Limits of one row's tree."""
 
     row: SequenceState
     gamma: int
     """Positions."""
     budget: Budget | None
-    """What it may cost, where that may be learnt."""
+    """Its measured costs; None if fixed ones apply."""
     text: TextMemory | None = None
-    """What it is drafted from where that repeats, on the kernels."""
+    """Text that the kernels draft from where it repeats."""
 
     @property
     def settled(self) -> Budget:
-        """What it may cost; fixed prices where they may not be learnt."""
+        """Its costs; fixed ones if `budget` is None."""
         return self.budget or repeatable(0 if self.row.request.gamma is None else self.gamma)
 
     @property
@@ -176,7 +176,7 @@ class Growth:
         """Whether what is offered stays; else the best of it is kept in the end."""
         self.tokens: list[int] = []
         self._offered: list[Offered] = []
-        """What each of them was offered as."""
+        """The offer of each of these tokens."""
         self._columns: dict[int, int] = {}
         """Of each token that has been expanded, the column where the drafter's memory has it."""
         self._line = 0
@@ -184,7 +184,7 @@ class Growth:
         self._level = 0
 
     def offers(self, nodes: Sequence[Node], shares: Sequence[Sequence[float]]) -> list[Offered]:
-        """What to offer after the nodes of one depth: settled before it is drawn.
+        """Offers after the nodes of one depth, decided before tokens are drawn.
 
         Args:
             nodes: scored nodes.
@@ -227,7 +227,7 @@ class Growth:
         return sorted(((place, each) for _, place, each in found), key=lambda one: one[0]), gain
 
     def next_column(self, place: int) -> int:
-        """Where the drafter's memory takes the next token that is expanded."""
+        """Assign a column of the drafter's memory to a token that is expanded next."""
         self._columns[place] = len(self._columns) + 1
         return self._columns[place]
 

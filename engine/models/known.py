@@ -55,7 +55,7 @@ class KnownModel:
     """Whether it cannot run without the quantised kernels."""
 
     def shortage(self, machine: Machine) -> Shortage | None:
-        """What this machine lacks of memory and disk to install and run the model."""
+        """The shortage of memory or disk to install and run the model."""
         return machine.shortage(self.memory_bytes or 0, self.install_bytes)
 
     def obstacle(self, machine: Machine) -> str:

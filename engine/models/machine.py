@@ -33,7 +33,7 @@ class Shortage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a model can use now."""
+    """Free resources of this machine."""
 
     memory: int
     """Free bytes, of the GPU on a machine with one."""
@@ -47,7 +47,7 @@ class Machine:
     """Whether models run on a GPU."""
 
     def shortage(self, memory: int, disk: int) -> Shortage | None:
-        """What is missing of so many bytes of memory and disk; None if both are free."""
+        """The shortage of memory or disk for so many bytes; None if both are free."""
         if memory > self.memory:
             return Shortage("memory", memory, self.memory)
         return Shortage("disk", disk, self.disk) if disk > self.disk else None

@@ -50,8 +50,8 @@ def check_network(folder: Path, stated: Any) -> None:
 
 
 def describe(folder: Path, network: Any, template: Any) -> dict[str, Any]:
-    """What `LoadedModel` has to say of a T5: the tokens that a source or a reply may have, the token that replies
-    begin with, and this module.
+    """Fields of `LoadedModel` for a T5: the tokens that a source or a reply may have, the token that replies begin
+    with, and this module.
 
     Args:
         folder: of the model.

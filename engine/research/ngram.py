@@ -82,7 +82,7 @@ class CopyPredictor:
             self._text.append(token)
 
     def predict(self) -> Iterator[tuple[int, int]]:
-        """What followed the longest match, each token with the length of that match."""
+        """Tokens that followed the longest match, each with the length of that match."""
         for length in range(min(_LONGEST, len(self._text)), 0, -1):
             place = self._behind.get(tuple(self._text[-length:]))
             if place is not None:

@@ -37,7 +37,7 @@ MOST = 32
 
 @dataclass(frozen=True)
 class Counts:
-    """What a text has, of a vocabulary of V tokens."""
+    """Unigram and bigram counts of a text over a vocabulary of V tokens."""
 
     single: Tensor
     """[V], int64: how often each token occurs in it."""
@@ -80,10 +80,10 @@ class Counts:
 
 
 class BigramNetwork:
-    """What follows each token of the vocabulary, as often as it was counted.
+    """Bigram model: the counted continuations of each token.
 
-    After a token that was never seen stand the most frequent tokens of all (back-off to the unigram). Tokens that are
-    not among the `MOST` likeliest have probability 0, which acceptance takes as it is.
+    A token that was never seen is followed by the most frequent tokens of all (back-off to the unigram). Tokens that
+    are not among the `MOST` likeliest have probability 0, which is exact: acceptance takes any q.
 
     Args:
         counts: of a text, over V' tokens.
@@ -122,7 +122,7 @@ class BigramNetwork:
 
 
 class UnigramNetwork:
-    """How often each token occurs in the text, whatever is before it.
+    """Unigram model: the frequency of each token in the text.
 
     Args:
         counts: of a text, over V' tokens.
@@ -187,7 +187,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TableCard:
-    """What tables are for, and what they were counted in."""
+    """The target of tables, and the text that was counted."""
 
     target: str
     """Display name of the target."""

@@ -55,7 +55,7 @@ class Assembly:
     score_bytes: int
     """Of the layers that score drafters' vocabularies, a part of `cache_bytes`."""
     notices: tuple[str, ...]
-    """What the user should know about these models."""
+    """Notices about these models for the user."""
     smaller: Callable[[], Assembly] | None
     """Makes the same with fewer slots or less context, once this one is deleted; None if this is the smallest."""
     datastore: Datastore = field(default_factory=Datastore)
@@ -117,7 +117,7 @@ class Assembly:
         return True
 
     def performance_warnings(self) -> list[str]:
-        """What has kept the models from being as fast as they could be here, a sentence each."""
+        """Reasons why the models run slower than they could here, a sentence each."""
         models, backends = (self.model, *self.drafts), (self.target, *self.draft_runners)
         return [
             f"{model.name}: {warning}: it runs slower than it could"
@@ -128,7 +128,7 @@ class Assembly:
 
 _LEAST_CONTEXT = 512
 _RESERVED_CONTEXT = 4096
-"""Where none is requested: of models whose caches reserve memory for every slot."""
+"""Default for models whose caches reserve memory for every slot."""
 _CACHE_SHARE = 0.25
 """Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
@@ -155,7 +155,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
 
 
 def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple[dict[str, Any], list[str]]:
-    """What `--draft` names besides models, by default a head for the target, its preset's or its own; and notices."""
+    """The draft, unless it is a model: by default a head for the target, its preset's or its own; and notices."""
     store = ModelStore(config.models)
     if len(config.drafts) > 1:
         return {}, []

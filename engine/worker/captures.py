@@ -25,7 +25,7 @@ class Captures:
         self._bytes, self._seconds = 0, 0.0
 
     def made(self, at: float) -> Captured:
-        """What has been captured up to now."""
+        """The graphs captured so far."""
         captured, left = self._made.graphs
         return Captured(captured, self._bytes, self._seconds, left, at)
 

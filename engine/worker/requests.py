@@ -88,9 +88,9 @@ class OpenRequests:
             start(row, self.scheduler, self.planner)
 
     def with_room(self, rows: Sequence[SequenceState]) -> list[SequenceState]:
-        """Those of the rows that have the cache blocks that their next round may write.
+        """Assign the cache blocks that the next round may write; returns the rows that have them.
 
-        Where there are too few, the youngest rows give up theirs, and are read again when there are enough.
+        If there are too few, the youngest rows lose theirs, and their texts are read again once there are enough.
         """
         for row in sorted(rows, key=lambda row: row.admitted_at):
             while not row.waits and not self.scheduler.extend(row):

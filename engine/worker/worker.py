@@ -329,7 +329,7 @@ class _ClosingError(Exception):
 
 
 def cache_use(scheduler: Scheduler, at: float) -> CacheUse:
-    """What the cache holds."""
+    """Contents of the cache."""
     pool = scheduler.pool
     blocks, shared = pool.filled_by()
     running = {row.request.request_id: pool.unshared(row.slot) for row in scheduler.rows}

@@ -37,7 +37,7 @@ _RECENT, _TRUST = 1 / 40, 2.0
 
 @dataclass(frozen=True, slots=True)
 class VerifiedDraft:
-    """What was verified of one row's draft, and what was accepted of that."""
+    """Verified and accepted tokens of one row's draft."""
 
     buckets: Sequence[int]
     accepted: int
@@ -57,7 +57,7 @@ class VerifiedDraft:
 
 
 class Experience:
-    """What earlier requests have shown about one drafter: priors of its buckets, calibration and gain.
+    """Statistics of earlier requests for one drafter: priors of its buckets, calibration and gain.
 
     Args:
         profile: of the drafter; all tokens are in bucket 0 if it gives none. Each method has its own calibration.
@@ -80,7 +80,7 @@ class Experience:
         What is accepted would vary so much that a few misses end drafts that pay."""
 
     def state(self) -> dict[str, Any]:
-        """What has been learnt, as JSON can have it."""
+        """The statistics as values for JSON."""
         priors = [[bucket, self._tests[bucket], belief] for bucket, belief in self.priors.items()]
         return {"priors": priors, "counts": self._counts, "gain": list(self.gain.items())}
 
@@ -130,7 +130,7 @@ class _Rates(NamedTuple):
     """Acceptance rates of one request."""
 
     factors: list[float]
-    """Those of the experience that they were computed with."""
+    """Factors of the experience that the rates were computed with."""
     rates: dict[int, float]
     again: dict[int, float]
     surest: float

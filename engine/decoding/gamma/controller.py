@@ -149,7 +149,7 @@ class GammaController:
         rows: int,
         trees: Sequence[Tree | None] = (),
     ) -> list[int]:
-        """How many of the proposed tokens to verify, per row, from the first one on. Grown trees stay whole.
+        """Number of proposed tokens to verify, per row, from the first one on. Grown trees stay whole.
 
         Args:
             acceptances: as for `choose`.
@@ -221,7 +221,7 @@ class GammaController:
     def _best(
         self, tokens: Sequence[_Token], costs: RoundCosts, *, drafting: float = 0.0, settled: int = 0
     ) -> tuple[int, float]:
-        """How many tokens maximise tokens − λ·time, and that maximum.
+        """Number of tokens that maximises tokens − λ·time, and that maximum.
 
         Args:
             tokens: that may be verified, in order.

@@ -208,12 +208,12 @@ class RoundCosts:
         return sum(lengths) if self.ragged else max(lengths, default=0)
 
     def verifying(self, size: int) -> float:
-        """What verification of drafts of a size adds to a round."""
+        """Time that verifying drafts of this size adds to a round."""
         beyond = max(0, size - len(self._added) + 1)
         return self._added[size - beyond] + beyond * (self._added[-1] - self._added[-2])
 
     def drafting(self, drafter: str, steps: int) -> float:
-        """What so many draft steps for all rows add to a round; the first one has more to do than the others."""
+        """Time that so many draft steps for all rows add to a round; the first one takes longer than the others."""
         if drafter not in self._steps:
             measured = self._model.drafts(drafter, self.rows) or [(1, _UNKNOWN_STEP * self.plain_s, 1.0)]
             first, more = _line([(0, 0.0, _PROPORTION), *measured])

@@ -273,7 +273,7 @@ class HeadDrafter(Drafter):
         return self._packed is not None and self._branches and may_branch(row)
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
-        """What a row is offered; None for a chain: where it is long, or the row's acceptance is special."""
+        """The tree to draft for a row; None for a chain: if γ is large, or the row's acceptance allows no branches."""
         branches = self._branches and may_branch(row) and 0 < gamma <= LONGEST
         return tree_of(gamma) if branches else None
 

@@ -30,7 +30,7 @@ _VOCABULARY = "vocabulary"
 
 @dataclass(frozen=True, slots=True)
 class HeadAcceptance:
-    """What a head reached on prompts it was not trained on."""
+    """Acceptance of a head on prompts that it was not trained on."""
 
     rate: float
     """accepted / tested."""
@@ -42,7 +42,7 @@ class HeadAcceptance:
 
 @dataclass(frozen=True, slots=True)
 class HeadCard:
-    """Where a head comes from and what it can do."""
+    """Origin, sizes and measured acceptance of a head."""
 
     target: str
     """Display name of the target."""
@@ -61,9 +61,9 @@ class HeadCard:
     sampled: HeadAcceptance
     """At temperature 1."""
     codes: str = "q8"
-    """What its linear layers become next to a quantised target: `q4` where it was trained for that."""
+    """Codes of its linear layers with a quantised target: `q4` if it was trained for that."""
     steps_before: int = 0
-    """How many of the updates the head had that the training began with; `tokens` and `minutes` include its too."""
+    """Updates of the head that the training started from; `tokens` and `minutes` include those of that head."""
     norms: str = ""
     """Of the target (`engine.models.load.norms_fingerprint`); empty if it is unknown."""
 
@@ -83,7 +83,7 @@ class LoadedHead:
     """For display."""
     weight_bytes: int
     notice: str = ""
-    """What the user should know about it."""
+    """Notice for the user; empty for none."""
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def write_folder(
 
 
 def read_card(folder: Path) -> HeadCard:
-    """What a head's folder says about it.
+    """Read the card of a head from its folder.
 
     Raises:
         EngineError: the folder is no head, or its card cannot be read.
@@ -210,10 +210,10 @@ def read_head(folder: Path, target: Model) -> tuple[HeadCard, DraftHead, Tensor]
 
 
 def _check(card: HeadCard, vocabulary: Tensor, target: Model) -> None:
-    """What a head with weights of the right shapes can still get wrong.
+    """Check what the shapes of the weights do not show.
 
     Raises:
-        ValueError: it does.
+        ValueError: a value is invalid.
     """
     depth = target.layers
     if not all(type(tap) is int and 0 <= tap <= depth for tap in card.shape.taps):

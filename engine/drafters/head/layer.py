@@ -1,4 +1,4 @@
-"""What drafting asks of a draft head's layer, whatever computes it, and the weights that score its vocabulary."""
+"""Interface of a draft head's layer, in torch or on the kernels, and the weights that score its vocabulary."""
 
 from __future__ import annotations
 

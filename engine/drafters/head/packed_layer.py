@@ -76,14 +76,14 @@ class PackedLayer(HeadLayer):
         self._rows = ()
         self.column_bytes += 2 * head.shape.key_heads * head.shape.head_size * self._keys.element_size()
         self._read: list[TargetStates] = []
-        """What the target has read and no state was made of."""
+        """Hidden states of the target that the layer has not read yet."""
         self._unfused = 0
         self._penalties = penalties
         self._q: dict[int, Tensor] = {}
         self._trees: dict[int, GrowingTrees] = {}
         """Memory for distributions, and for trees that grow, by number of rows."""
         self.scores: Scores
-        """What the last step gave."""
+        """Output of the last step."""
 
     @property
     def address(self) -> int:

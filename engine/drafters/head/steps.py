@@ -93,7 +93,7 @@ class HeadSteps:
         return tokens[: len(rows), : len(tree)], q[0][: len(rows), : tree.inner] if q else None
 
     def read(self, rows: Sequence[SequenceState], begins: Sequence[int]) -> Tensor:
-        """What the first draft step scores with, once the places from `begins` [B] on have been read."""
+        """Read the places from `begins` [B] on; returns the layer's outputs for the first draft step."""
         unread = [len(row.tokens) - 1 - begin for row, begin in zip(rows, begins, strict=True)]
         if len(rows) > 1:
             for i, row in enumerate(rows):

@@ -171,7 +171,7 @@ class EagleHead(LayeredHead):
         return state
 
     def enter(self, state: Tensor, embedded: Tensor) -> Tensor:
-        """What the layer is run on [B, T, n]: the state at each position with the embedding of the next token."""
+        """Inputs of the layer [B, T, n]: the state at each position with the embedding of the next token."""
         if self.shape.third:
             return torch.cat([self.layer.input_layernorm(embedded), self.layer.hidden_norm(state), state], dim=-1)
         stream: Tensor = self.fc(torch.cat([embedded, state], dim=-1))

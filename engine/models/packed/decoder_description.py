@@ -120,7 +120,7 @@ class DecoderDescription:
         return next((name.replace(usual, own) for usual, own in own_names if usual in name), name)
 
     def offset(self, name: str) -> np.float32:
-        """What the kernels add to a vector of the modelling code."""
+        """Offset that the kernels add to a vector of the modelling code."""
         return np.float32(self.norm_offset if name.endswith("norm.weight") and names.DELTA_NORM not in name else 0)
 
     def gated_rows(self, name: str) -> NDArray[np.int64] | None:

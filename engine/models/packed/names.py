@@ -33,7 +33,7 @@ INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
     f"model.{name}.weight"
     for name in ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm")
 )
-"""What these inputs are computed with."""
+"""Weights that compute these inputs."""
 SCALE = "layer_scalar"
 """Factor [1] on the output of a layer."""
 QUERY_GATE = "self_attn.gate_proj"

@@ -1,4 +1,4 @@
-"""Where the weights of a packed model come from: a GGUF file, or the safetensors of a model folder."""
+"""Sources of the weights of a packed model: a GGUF file, or the safetensors of a model folder."""
 
 from __future__ import annotations
 

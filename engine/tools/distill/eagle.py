@@ -85,7 +85,7 @@ class Eagle(Draft):
 
     @torch.no_grad()
     def _outputs(self, text: Iterable[Conversation]) -> Tensor:
-        """What the network puts out where the target has chosen the token that it drafts [N, d]."""
+        """Outputs of the network [N, d] at positions where the target chose the token that the network drafts."""
         target: Any = self.model.model
         embedding: Tensor = target.get_input_embeddings().weight
         device, found, count = embedding.device, list[Tensor](), 0

@@ -112,7 +112,7 @@ def _read(target: Backend, text: Text, dtype: torch.dtype) -> Conversation:
 
 
 def acceptance(common: Mapping[str, object], draft: Path, held: Path) -> dict[str, HeadAcceptance]:
-    """What a head reaches on held-out replies, by `specchat evaluate`: greedy, and at temperature 1.
+    """Acceptance of a head on held-out replies, by `specchat evaluate`: greedy, and at temperature 1.
 
     Args:
         common: options of the target, by name.

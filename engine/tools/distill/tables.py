@@ -96,7 +96,7 @@ class TokenCounter:
         self._times = np.bincount(places, weights=times).astype(np.int64)
 
     def counts(self) -> Counts:
-        """What has been counted; of each token's continuations the `MOST` most frequent, of equals the first by id."""
+        """The counts; of each token's continuations the `MOST` most frequent, ties by id."""
         before, behind = np.divmod(self._pairs, self._vocabulary)
         order = np.lexsort((behind, -self._times, before))
         before, behind, times = before[order], behind[order], self._times[order]

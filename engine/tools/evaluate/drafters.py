@@ -185,7 +185,7 @@ class Evaluation:
         ]
 
     def _differences(self, *pair: Way) -> Iterator[str]:
-        """How many tokens each of two predicted and the other did not, with examples."""
+        """Numbers of tokens that one of two drafters predicted and the other did not, with examples."""
         for has, has_not in permutations(pair):
             only = zip(self.texts, self._only_one(has, has_not), strict=True)
             places = [(text, place) for text, its_places in only for place in its_places]
