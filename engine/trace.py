@@ -172,7 +172,7 @@ def _typed(hint: Any, value: Any) -> Any:
     """Convert a JSON value to a field of type `hint`; TypeError or ValueError if it does not fit."""
     if hint is float:
         if type(value) not in (int, float):
-            raise TypeError(f"{value!r} is no number")
+            raise TypeError(f"{value!r} is not a number")
         if not isfinite(value):
             raise ValueError(f"{value!r} is not finite")
         return float(value)
@@ -186,7 +186,7 @@ def _typed(hint: Any, value: Any) -> Any:
         return None if value is None else _typed(some, value)
     if get_origin(hint) is tuple:
         if type(value) is not list:
-            raise TypeError(f"{value!r} is no list")
+            raise TypeError(f"{value!r} is not a list")
         first, *others = get_args(hint)
         if others == [...]:
             return tuple(_typed(first, item) for item in value)

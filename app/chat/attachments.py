@@ -93,7 +93,7 @@ def read_text_file(path: Path, name: str) -> str:
     """
     try:
         if path.exists() and not path.is_file():
-            raise UsageError(f"{name} is no file: name a text file")
+            raise UsageError(f"{name} is not a file: name a text file")
         if path.stat().st_size > LONGEST_FILE:
             raise UsageError(f"{name} is longer than {LONGEST_FILE >> 20} MiB: give a part of it")
         data = path.read_bytes()
@@ -102,7 +102,7 @@ def read_text_file(path: Path, name: str) -> str:
         raise UsageError(f"{name} cannot be read: {reason}") from None
     text = decoded(data)
     if text is None:
-        raise UsageError(f"{name} is no text file: only texts can be given to the model")
+        raise UsageError(f"{name} is not a text file: only texts can be given to the model")
     return clean_prompt(text)
 
 

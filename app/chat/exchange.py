@@ -332,5 +332,5 @@ def _whole(title: Any, messages: list[StoredMessage], system: str) -> ImportedCh
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("a message is no text")
+        raise ValueError("a message is not text")
     return clean_prompt(value)

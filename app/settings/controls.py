@@ -107,7 +107,7 @@ CONTROLS: tuple[Control, ...] = (
         "drop tokens below this share of the best",
         float, (None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((None, AUTO), (0.0, OFF))),
     Control("repetition_penalty", "repetition", "repetition", "a number above 0, off or auto",
-        "above 1: tokens that were there are less likely",
+        "above 1: tokens that occurred before are less likely",
         float, (None, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3), ((None, AUTO), (1.0, OFF))),
     Control("dry_multiplier", "DRY", "dry", "a number from 0 on, off or auto",
         "discourages repeated sequences of tokens", float, (None, 0.0, 0.4, 0.8, 1.2, 1.6), ((None, AUTO), (0.0, OFF))),

@@ -51,7 +51,7 @@ class NamedFiles:
             SettingsError: it is not a valid name.
         """
         if not _NAME.fullmatch(name) or name.startswith("."):
-            raise SettingsError(f"{name!r} is no name for a {self.kind}: use letters, digits, and - . + _ between them")
+            raise SettingsError(f"{name!r} cannot name a {self.kind}: use letters, digits, and - . + _ between them")
         return self.folder / f"{name}{self._suffix}"
 
     def existing(self, name: str, hint: str) -> Path:

@@ -27,7 +27,7 @@ def parse_set_up(text: str) -> dict[str, Any]:
     if not drafter:
         raise UsageError(f"set-up {text!r} names no drafter: write one, {EXAMPLE}")
     if drafter not in DRAFTERS:
-        raise UsageError(f"set-up {text!r} begins with {drafter!r}, which is no drafter: use {', '.join(DRAFTERS)}")
+        raise UsageError(f"set-up {text!r} begins with {drafter!r}, which is not a drafter: use {', '.join(DRAFTERS)}")
     values: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         name, equals, value = (piece.strip() for piece in part.partition("="))

@@ -70,7 +70,7 @@ def keymap(changed: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             near = get_close_matches(binding_id, BINDINGS, 1)
             sentences.append(f"no key binding has the id {binding_id!r} ({f'{near[0]}?' if near else '? lists them'})")
         elif wrong := next((key for key in keys if not _is_key(key)), None):
-            sentences.append(f"{binding_id} has the key {wrong!r}, which is none: write it as f7, ctrl+x or x")
+            sentences.append(f"{binding_id} has the key {wrong!r}, which is not known: write it as f7, ctrl+x or x")
         else:
             wanted[binding_id] = keys
     for binding_id in list(wanted):

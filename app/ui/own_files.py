@@ -67,12 +67,12 @@ def read_theme(path: Path) -> Theme:
     variables = _table(path, values.pop(VARIABLES, {}), VARIABLES)
     for fate, colour in _table(path, values.pop(FATES, {}), FATES).items():
         if fate not in _FATES:
-            raise _wrong(path, f"{FATES}.{fate}", f"is no fate: choose of {', '.join(sorted(_FATES))}")
+            raise _wrong(path, f"{FATES}.{fate}", f"is not a fate: choose of {', '.join(sorted(_FATES))}")
         _check(path, f"{FATES}.{fate}", colour, _COLOUR)
         variables[f"fate-{fate}"] = colour
     for name, value in values.items():
         if name not in _CHECKS:
-            raise _wrong(path, name, f"is no field of a theme: choose of {', '.join((*_KINDS, FATES))}")
+            raise _wrong(path, name, f"is not a field of a theme: choose of {', '.join((*_KINDS, FATES))}")
         _check(path, name, value, _CHECKS[name])
     if "primary" not in values:
         raise _wrong(path, "primary", 'is missing: give it a colour, as in primary = "#d99bc1"')
@@ -108,7 +108,7 @@ def _is_share(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-_COLOUR = (_is_colour, ', which is no colour: write it as "#d99bc1" or "red"')
+_COLOUR = (_is_colour, ', which is not a colour: write it as "#d99bc1" or "red"')
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **{name: _COLOUR for name, kind in _KINDS.items() if kind in ("str", "str | None")},
     "name": (lambda v: isinstance(v, str) and bool(v.strip()) and v.isprintable(), ": it must be a text of one line"),

@@ -51,7 +51,7 @@ def parse(text: str) -> tuple[Action, str]:
     if command is None:
         near = [name for name in _COMMANDS if first and name.startswith(first[:2])]
         meant = f"/{near[0]}?" if len(near) == 1 else "/help lists them"
-        raise UsageError(f"/{first} is no command ({meant}): begin with // to send a text that starts with a slash")
+        raise UsageError(f"/{first} is not a command ({meant}): begin with // to send a text that starts with a slash")
     if command.needs and not argument:
         raise UsageError(f"/{command.slash} needs a value; usage: {command.usage}")
     if argument and not command.takes:

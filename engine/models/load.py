@@ -320,7 +320,7 @@ def eos_ids(folder: Path, tokenizer: Any, config: PreTrainedConfig) -> frozenset
         if value is not None:
             ids.update(value if isinstance(value, list | tuple | set) else [value])
     if not all(isinstance(token, int) for token in ids):
-        raise EngineError("the model names an eos_token_id that is no token id: fetch the model again")
+        raise EngineError("the model names an eos_token_id that is not a token id: fetch the model again")
     return frozenset(ids)
 
 

@@ -163,4 +163,4 @@ def _check_several(config: EngineConfig, progress: Progress) -> None:
         )
     for spec in config.drafts:
         if names_part(spec, ModelStore(config.models), progress):
-            raise EngineError(f"{spec} is no draft model, and only those are merged: name it alone or leave it out")
+            raise EngineError(f"{spec} is not a draft model, and only those are merged: name it alone or leave it out")

@@ -53,7 +53,7 @@ def test_texts_of_any_encoding_are_read(text: str, encoding: str) -> None:
 def test_what_is_no_text_is_refused_by_name(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "picture"
     path.write_bytes(data)
-    with pytest.raises(UsageError, match=r"^my picture is no text file"):
+    with pytest.raises(UsageError, match=r"^my picture is not a text file"):
         read_text_file(path, "my picture")
 
 
@@ -70,8 +70,8 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, sentence in (
         ("missing", "missing cannot be read: No such file"),
-        ("", "is no file"),
-        ("pipe", "pipe is no file"),
+        ("", "is not a file"),
+        ("pipe", "pipe is not a file"),
         ("big", "big is longer than 4 MiB: give a part of it"),
         ("zero\0", "cannot be read"),
     ):

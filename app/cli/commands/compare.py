@@ -155,5 +155,5 @@ def _read(file: Path) -> list[str]:
         if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise UsageError(f"{file} is no file of prompts: it must hold a list of texts under the key prompts") from None
+        raise UsageError(f"{file} is not a file of prompts: it needs a list of texts under the key prompts") from None
     return texts

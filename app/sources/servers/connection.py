@@ -75,7 +75,7 @@ class Connection:
         except (httpx2.HTTPError, ValueError, LookupError, TypeError):
             known = False
         if not known:
-            raise EngineError(f"{self.url} does not list models at /v1/models: it is no server of the OpenAI protocol")
+            raise EngineError(f"{self.url} lists no models at /v1/models: it is not a server of the OpenAI protocol")
         if not models:
             raise EngineError(f"{self.url} has no model: load one there")
         listing = Listing(self.url, models, model, self.ask)
@@ -113,7 +113,7 @@ def chunks(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
             if not isinstance(values, dict):
                 raise TypeError
         except (ValueError, TypeError, RecursionError):
-            raise EngineError("the server sent something that is no JSON: it may speak another protocol") from None
+            raise EngineError("the server sent something that is not JSON: it may speak another protocol") from None
         if values.get("error"):
             raise EngineError(complaint(data, reply.status_code))
         yield values

@@ -90,7 +90,7 @@ class RecordReader(Reader):
             record = engine.from_json(json.dumps(values["speculation"]))
         except (ValueError, TypeError, RecursionError):
             raise engine.EngineError(
-                "the server sent something that is no record: it may be of another version"
+                "the server sent something that is not a record: it may be of another version"
             ) from None
         if isinstance(record, engine.Finished):
             self.finished = replace(record, request_id=self.request_id)

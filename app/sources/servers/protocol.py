@@ -29,7 +29,7 @@ REASONS = {reason.value: reason for reason in FinishReason if reason not in (Fin
 THINKING = Thinking("<think>", "</think>", begun=False)
 """Markers put around thinking that a server reports separately; some models write them themselves."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-NO_CHUNK = "the server sent something that is no chunk of a reply: it may be of another version"
+NO_CHUNK = "the server sent something that is not a chunk of a reply: it may be of another version"
 _LARGEST = 1 << 40
 """Larger counts are invalid."""
 _SHOWN = 8

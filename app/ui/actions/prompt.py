@@ -107,7 +107,7 @@ class PromptActions(ActionGroup):
         except SuspendNotSupported:
             raise UnavailableError("an editor cannot take over the screen here: write in the composer") from None
         except AppError as error:
-            raise UsageError(f"{error} · the prompt is as it was") from None
+            raise UsageError(f"{error} · the prompt was not changed") from None
         if after == before:
             self._scope.say("the editor changed nothing")
         else:
@@ -224,7 +224,7 @@ def editor_command() -> list[str]:
     try:
         command = shlex.split(line, posix=os.name == "posix")
     except ValueError as error:
-        raise UsageError(f"{name} is {line!r}, which is no command line ({error})") from None
+        raise UsageError(f"{name} is {line!r}, which is not a command line ({error})") from None
     if not command:
         raise UsageError(NO_EDITOR)
     return command

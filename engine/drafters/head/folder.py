@@ -219,7 +219,7 @@ def _check(card: HeadCard, vocabulary: Tensor, target: Model) -> None:
     if not all(type(tap) is int and 0 <= tap <= depth for tap in card.shape.taps):
         raise ValueError(f"its taps are {card.shape.taps}, and the target has {depth} layers")
     if vocabulary.ndim != 1 or vocabulary.is_floating_point() or not len(vocabulary):
-        raise ValueError("its vocabulary is no list of tokens")
+        raise ValueError("its vocabulary is not a list of tokens")
     if card.shape.clusters and len(vocabulary) % card.shape.clusters:
         raise ValueError(f"its {len(vocabulary)} tokens are not {card.shape.clusters} clusters of one size")
     if card.codes not in METHODS:

@@ -104,7 +104,7 @@ class Peers:
                 library = load_library(llama_cpp)
                 file = gguf_file(config.target, store, ignore_progress)
                 if file is None:
-                    raise EngineError(f"it reads GGUF files only, and {config.target} is none: give one as --target")
+                    raise EngineError(f"it reads GGUF files only, and {config.target} is not one: give one as --target")
                 for gamma in (0, *gammas):
                     self.peers.append(LlamaCppPeer(llama_cpp, file, model, target.context, max(batches), gamma))
                 self.versions["llama.cpp"], self.instruction_sets["llama.cpp"] = describe(library)

@@ -69,7 +69,7 @@ def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
             while piece := "".join(lines.readlines(_PIECE)):
                 yield tokenizer.encode(piece, add_special_tokens=False, verbose=False)
     except UnicodeDecodeError:
-        raise EngineError(f"{file} is no UTF-8 text: give plain text, or chats and traces as JSON") from None
+        raise EngineError(f"{file} is not UTF-8 text: give plain text, or chats and traces as JSON") from None
     except OSError as error:
         raise EngineError(f"{file} cannot be read: {error.strerror or error}") from None
 

@@ -117,7 +117,7 @@ def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[
     questions: dict[str, dict[str, Any]] = {}
     for file in files:
         entries = _entries(file)
-        problems += [f"{where}: it is no JSON object" for where, entry in entries if not isinstance(entry, dict)]
+        problems += [f"{where}: it is not a JSON object" for where, entry in entries if not isinstance(entry, dict)]
         objects = [(where, entry) for where, entry in entries if isinstance(entry, dict)]
         if objects and objects[0][1].get("record") == "trace":
             texts += _replies_of_trace(file, objects[1:], tokenizer, problems)
@@ -138,11 +138,11 @@ def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[
 
 
 def _entries(file: Path) -> list[tuple[str, object]]:
-    """Each entry of a file, with its location; None for a line that is no JSON."""
+    """Each entry of a file, with its location; None for a line that is not JSON."""
     try:
         content = file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise EngineError(f"{file} is no UTF-8 text: give JSON, or one JSON object per line") from None
+        raise EngineError(f"{file} is not UTF-8 text: give JSON, or one JSON object per line") from None
     except OSError as error:
         raise EngineError(f"{file} cannot be read: {error.strerror or error}") from None
     whole = _parsed(content)

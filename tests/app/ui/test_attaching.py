@@ -106,9 +106,9 @@ async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> Non
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
         for path, sentence in (
-            ("cat.png", "cat.png is no text file: only texts can be given to the model"),
+            ("cat.png", "cat.png is not a text file: only texts can be given to the model"),
             ("gone.txt", "gone.txt cannot be read: No such file or directory"),
-            ("src", "src is no file: name a text file"),
+            ("src", "src is not a file: name a text file"),
         ):
             await stage.send(pilot, f"/attach {path}")
             assert (stage.said[-1], stage.composer.text) == (sentence, f"/attach {path}")
@@ -121,7 +121,7 @@ async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage,
     async with stage.started(WIDE) as pilot:
         prompt = "What is in @notes.txt and @cat.png?"
         await stage.send(pilot, command + prompt)
-        assert "cat.png is no text file" in stage.said[-1]
+        assert "cat.png is not a text file" in stage.said[-1]
         assert stage.composer.text == command + prompt
         stage.composer.put("What is in @notes.txt")
         await stage.counted(pilot)

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.slow
     ("content", "why"),
     [
         (b"", "primary is missing: give it a colour"),
-        (b"primary = 3\n", "primary is 3, which is no colour"),
+        (b"primary = 3\n", "primary is 3, which is not a colour"),
         (b"primary = 'reddish'", "primary is 'reddish'"),
         (b"name =", ""),
         (b"\xff\x00", "it is not text in UTF-8"),
         (None, "Is a directory"),
-        (b'primary = "red"\n[fates]\nlost = "red"\n', "fates.lost is no fate"),
+        (b'primary = "red"\n[fates]\nlost = "red"\n', "fates.lost is not a fate"),
     ],
 )
 async def test_a_malformed_theme_is_named_and_the_others_are_there(

@@ -55,12 +55,12 @@ async def said_and_kept(stage: Stage) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
-        ("import sys; sys.exit(3)", "ended with status 3 · the prompt is as it was"),
-        ("import sys, os; os.remove(sys.argv[-1])", "left no file · the prompt is as it was"),
-        ("import sys; open(sys.argv[-1], 'wb').write(b'\\0\\1\\2')", "is no text file"),
+        ("import sys; sys.exit(3)", "ended with status 3 · the prompt was not changed"),
+        ("import sys, os; os.remove(sys.argv[-1])", "left no file · the prompt was not changed"),
+        ("import sys; open(sys.argv[-1], 'wb').write(b'\\0\\1\\2')", "is not a text file"),
         ("pass", "the editor changed nothing"),
-        (None, "no/such/editor cannot be run: No such file or directory · the prompt is as it was"),
-        ("unended", "is no command line"),
+        (None, "no/such/editor cannot be run: No such file or directory · the prompt was not changed"),
+        ("unended", "is not a command line"),
         ("", NO_EDITOR),
     ],
 )

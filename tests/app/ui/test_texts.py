@@ -76,7 +76,7 @@ async def test_system_prompts_are_saved_taken_and_deleted_in_their_form(stage: S
     text, file = "Answer like a pirate, in two sentences.", stage.database.parent / "config" / "system" / "pirate.md"
     async with stage.after(writing, NARROW) as pilot:
         await stage.press(pilot, "tab", *"a/b", "enter")
-        assert "'a/b' is no name for a system prompt" in str(stage.app.screen.query_one("#form").border_subtitle)
+        assert "'a/b' cannot name a system prompt" in str(stage.app.screen.query_one("#form").border_subtitle)
         stage.app.screen.query_one(Input).value = "pirate"
         await stage.press(pilot, "enter")
         assert file.read_text() == f"{text}\n"

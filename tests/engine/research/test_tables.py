@@ -204,7 +204,7 @@ def test_what_cannot_be_counted_is_one_sentence(target: Path, tables: Path, tmp_
     before = (tables / TABLES).read_bytes()
     for text, out, sentence in (
         (short, "new", "there are no two tokens in"),
-        (wrong, "new", "is no UTF-8 text"),
+        (wrong, "new", "is not UTF-8 text"),
         (talks, "new", "has no reply to count; talks.json: it has no conversation"),
         (tmp_path / "none.txt", "new", "cannot be read"),
         (short, "tables", "is there already, and not empty: name another folder with --out"),

@@ -59,7 +59,7 @@ def test_files_come_before_the_question_under_their_names(tmp_path: Path) -> Non
         "one.py:\n```\nprint(1)\n```\n\ntwo.md:\n````\na ```fence```\n````\n\nWhy?"
     )
     one.write_bytes(b"\x7fELF\x00")
-    with pytest.raises(AppError, match="is no text file"):
+    with pytest.raises(AppError, match="is not a text file"):
         question(files=(one,)).attachments()
 
 

@@ -237,7 +237,7 @@ def test_text_may_contain_any_line_separator_of_unicode() -> None:
             "ended the reply before it was complete|was lost in mid-reply",
         ),
         ([*shapes.LLAMA_CPP_STREAM[:2], {"error": {"message": "out of memory", "code": 500}}], "1", "out of memory"),
-        ([*shapes.LLAMA_CPP_STREAM[:2], "{not json"], "1", "something that is no JSON"),
+        ([*shapes.LLAMA_CPP_STREAM[:2], "{not json"], "1", "something that is not JSON"),
         ([*shapes.LLAMA_CPP_STREAM[:2], {"choices": 5}], "1", "no chunk of a reply"),
         ([{"choices": [{"delta": {"content": 5}}]}], "", "no chunk of a reply"),
     ],
@@ -255,9 +255,9 @@ def test_a_stream_that_breaks_off_keeps_what_has_come(stream: Stream, text: str,
     [
         (shapes.PLAIN, "gpt-z", "has no model gpt-z: it has gpt-x, gpt-y"),
         ({"/v1/models": {"data": []}}, None, "has no model: load one there"),
-        ({"/v1/models": "<html>hello</html>"}, None, "is no server of the OpenAI protocol"),
-        ({"/v1/models": {"data": [5]}}, None, "is no server of the OpenAI protocol"),
-        ({}, None, "is no server of the OpenAI protocol"),
+        ({"/v1/models": "<html>hello</html>"}, None, "is not a server of the OpenAI protocol"),
+        ({"/v1/models": {"data": [5]}}, None, "is not a server of the OpenAI protocol"),
+        ({}, None, "is not a server of the OpenAI protocol"),
     ],
 )
 def test_an_unusable_server_is_named(pages: Mapping[str, Any], model: str | None, words: str) -> None:

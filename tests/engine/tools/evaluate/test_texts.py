@@ -76,7 +76,7 @@ def test_a_whole_json_list_is_read_entry_by_entry(tokenizer: Any, tmp_path: Path
     (tmp_path / "list.json").write_text(json.dumps([MESSAGES, 3, MESSAGES]))
     texts, problems = read(tokenizer, tmp_path / "list.json")
     assert len(texts) == 2
-    assert problems == ["list.json, entry 2: it is no JSON object"]
+    assert problems == ["list.json, entry 2: it is not a JSON object"]
 
 
 def test_an_exported_chat_gives_the_replies_it_went_on_with(tokenizer: Any, tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_a_trace_whose_prompt_the_template_refuses_is_named(tokenizer: Any) -> N
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("{not json", "it is no JSON object"),
-        ('"text"', "it is no JSON object"),
+        ("{not json", "it is not a JSON object"),
+        ('"text"', "it is not a JSON object"),
         ("{}", "it has no conversation that is known here"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "it has no reply"),
         ('{"messages": [{"role": "robot", "content": "x"}]}', "it has no conversation that is known here"),
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_refused(tokenizer: Any, tmp_path: Path) -
     with pytest.raises(EngineError, match="cannot be read"):
         read(tokenizer, tmp_path / "none.jsonl")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(EngineError, match="is no UTF-8 text"):
+    with pytest.raises(EngineError, match="is not UTF-8 text"):
         read(tokenizer, tmp_path / "bytes")
 
 
