@@ -189,6 +189,8 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     if quantised:  # transformers' own kernels for it would be downloaded
         config.quantization_config["dequantize"] = True
+    if kind == "llama":  # one that was made from a Mistral or Qwen may state a window, which Llama's code ignores
+        config.sliding_window = None
     _check_network(checkpoint, config)
     _check_depth(checkpoint, config)
     return config

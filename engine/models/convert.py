@@ -38,6 +38,10 @@ _END_NAMES = {
 """Names of further end tokens of a family, which its files do not state: from its authors' generation_config.json."""
 _COMPOSED = {"qwen2", "qwen35"}
 """Values of tokenizer.ggml.pre of vocabularies for composed characters (Unicode NFC)."""
+_WHOLE_WORDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
+"""Values of tokenizer.ggml.pre with which a word that is a token is not merged from its parts (llama.cpp)."""
+_CONTROL, _USER_DEFINED = 3, 4
+"""Types of tokens that are found in a text before it is split."""
 _DESCRIBED, _READ = 0.2, 0.9
 """Ends of the first two stages of a conversion, as fractions of its time."""
 
@@ -104,8 +108,9 @@ def _describe(header: GgufHeader, folder: Path) -> PreTrainedConfig:
     file = header.path
     config = gguf_config(header) if header.architecture in ARCHITECTURES else _other_config(header)
     config.dtype = torch.bfloat16
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
-    _complete(tokenizer, header)
+    tokenizer = _completed(
+        PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True), header
+    )
     tokenizer.model_max_length = config.get_text_config().max_position_embeddings
     ends = _ends(header)
     generation = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -147,9 +152,13 @@ def _ends(header: GgufHeader) -> list[int]:
     return list(dict.fromkeys(end for end in (*stated, *known) if end is not None))
 
 
-def _complete(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> None:
-    """Add what transformers' GGUF reader leaves out: digit splitting, and the normal form of Qwen's vocabularies."""
-    from tokenizers import normalizers, pre_tokenizers
+def _completed(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> PreTrainedTokenizerFast:
+    """Add what transformers' GGUF reader leaves out.
+
+    That is digit splitting, the normal form of Qwen's vocabularies, words that are not merged from their parts, and
+    added tokens that it spells as bytes, such as DeepSeek's <｜User｜>.
+    """
+    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
     kind, backend = header.metadata.get("tokenizer.ggml.pre"), tokenizer.backend_tokenizer
     if kind in _DIGITS_APART:
@@ -158,6 +167,22 @@ def _complete(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> None:
         )
     elif kind in _COMPOSED:
         backend.normalizer = normalizers.NFC()
+    keys = ("tokens", "token_type", "merges")
+    texts, numbers, merges = (header.metadata.get(f"tokenizer.ggml.{key}") for key in keys)
+    if header.metadata.get("tokenizer.ggml.model") != "gpt2" or not texts or not merges:
+        return tokenizer
+    vocabulary = {text: token for token, text in enumerate(texts)}
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    made = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=kind in _WHOLE_WORDS))
+    made.normalizer, made.pre_tokenizer, made.decoder = backend.normalizer, backend.pre_tokenizer, backend.decoder
+    made.add_tokens(
+        [
+            AddedToken(text, special=number == _CONTROL, normalized=False)
+            for text, number in zip(texts, numbers or (), strict=False)
+            if number in (_CONTROL, _USER_DEFINED)
+        ]
+    )
+    return type(tokenizer)(**tokenizer.init_kwargs | {"tokenizer_object": made})
 
 
 def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable[[float], None]) -> PreTrainedModel:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
 _PARTIAL = ".partial"
-"""Subfolder for incomplete files, by revision."""
+"""Subfolder for incomplete files."""
 Needed = Callable[[str, list[str]], list[str]]
 """Selects files of a repository by name."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -103,14 +103,11 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed
     info = _look_up(hub_id)
     sizes = _sizes(hub_id, info, needed)
     total = sum(sizes.values())
+    revision = folder.with_name(f"{folder.name}.revision")  # of the files that are there
+    if not revision.is_file() or revision.read_text(encoding="utf-8") != info.sha:
+        shutil.rmtree(folder, ignore_errors=True)
     make_folder(folder)
-    for stale in folder.iterdir():  # of another revision
-        if stale.is_file() and stale.name not in sizes:
-            stale.unlink()
-    for outdated in (folder / _PARTIAL).glob("*"):
-        if outdated.name != info.sha:
-            shutil.rmtree(outdated, ignore_errors=True)
-    existing = [folder / place / name for place in ("", f"{_PARTIAL}/{info.sha}") for name in sizes]
+    existing = [folder / place / name for place in ("", _PARTIAL) for name in sizes]
     arrived = sum(file.stat().st_size for file in existing if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
     progress("fetch", f"Fetching {hub_id}: {size_text(total)}", None)
@@ -119,6 +116,7 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed
         disk_errors(folder, f"fetching {hub_id}"),
         growth_reported(folder, total, f"Fetching {hub_id}", progress),
     ):
+        revision.write_text(str(info.sha), encoding="utf-8")
         for file in info.siblings or ():
             if (name := file.rfilename) in sizes:
                 sha256 = file.lfs.sha256 if file.lfs else None
@@ -146,7 +144,7 @@ def _download(hub_id: str, revision: str, name: str, size: int, sha256: str | No
     complete = folder / name
     if complete.is_file() and complete.stat().st_size == size:
         return
-    part = folder / _PARTIAL / revision / name
+    part = folder / _PARTIAL / name
     make_folder(part.parent)
     if part.is_file() and part.stat().st_size > size:
         part.unlink()

@@ -37,6 +37,7 @@ _UNSCALED = {"rope_type": "default", "rope_theta": 150000.0}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _CONV = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
 _GEMMA3 = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6}
+_PHI3 = {"resid_pdrop": 0.0, "sliding_window": 64}
 FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
     "qwen2": ("qwen2", "qwen2", {}),
@@ -48,7 +49,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma2": ("gemma2", "gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
     "gemma3": ("gemma3", "gemma3_text", {**_GEMMA3, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
     "gemma4": ("gemma4", *FAMILIES["gemma4"]),
-    "phi3": ("phi3", "phi3", {"resid_pdrop": 0.0, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
+    "phi3": ("phi3", "phi3", {**_PHI3, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
     "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, errors_as, first_line
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf.rope import LONG, TABLE, float32_table, rope_parameters
+from specchat.engine.models.gguf.rope import TABLE, float32_table, rope_parameters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -225,9 +225,11 @@ def _lfm2(header: GgufHeader) -> Settings:
 def _phi3(header: GgufHeader) -> Settings:
     size, rope = _head_size(header), rope_parameters(header)
     share = header.setting("rope.dimension_count", size) / size
-    return {"rope_parameters": rope | ({} if share == 1 else {"partial_rotary_factor": share})} | (
-        {"original_max_position_embeddings": rope["original_max_position_embeddings"]} if LONG in header.tensors else {}
-    )
+    original = {name: value for name, value in rope.items() if name == "original_max_position_embeddings"}
+    return original | {
+        "rope_parameters": rope | ({} if share == 1 else {"partial_rotary_factor": share}),
+        "sliding_window": header.setting("attention.sliding_window", 0) or None,
+    }
 
 
 _MIXTURES = ("qwen3moe", "qwen35moe", "gpt-oss")

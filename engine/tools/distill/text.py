@@ -159,7 +159,7 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
             conversations and the target has no chat template.
     """
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")  # JSON may hold other line separators
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{file} cannot be read ({error}): give a text file with one prompt per line") from None
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

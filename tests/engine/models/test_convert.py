@@ -53,6 +53,21 @@ def test_weights_tokens_and_template_survive(source: Path, gguf: Path, tmp_path:
     assert (after.eos_ids, after.context, after.vocab_size) == ({2}, 256, 320)
 
 
+def test_added_tokens_and_whole_words_are_found(source: Path, gguf: Path, tmp_path: Path) -> None:
+    metadata = GgufHeader.read(gguf).metadata
+    texts, kinds = (list(metadata[f"tokenizer.ggml.{key}"]) for key in ("tokens", "token_type"))
+    texts[1] = "<｜User｜>"
+    blank, word = [token for token, text in enumerate(texts) if text.startswith("[PAD")][:2]
+    texts[blank], kinds[blank], texts[word] = " \n ", 4, "zzq"
+    keys = {"tokens": texts, "token_type": kinds, "pre": "llama-bpe"}
+    changed = {f"tokenizer__ggml__{key}": value for key, value in keys.items()}
+    tokenizer = converted(write_tiny_gguf(source, tmp_path / "x.gguf", **changed), tmp_path).tokenizer
+    assert (len(tokenizer), tokenizer.bos_token_id) == (320, 1)
+    the = tokenizer.encode("the")
+    assert tokenizer.encode("<｜User｜>the \n zzq") == [1, *the, blank, word]
+    assert tokenizer.decode([1, *the, blank, word], skip_special_tokens=True) == "the \n zzq"
+
+
 def test_the_folder_loads_in_plain_transformers_and_names_no_gguf(gguf: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -96,6 +96,20 @@ def test_a_download_that_is_cut_off_is_resumed(hub: Hub, tmp_path: Path, spec: s
     assert any(text.endswith(" kB") for text in said)
 
 
+def test_no_file_of_an_earlier_revision_is_kept(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ModelStore(tmp_path / "models")
+    hub.whole.clear()
+    hub.cut = True
+    with pytest.raises(EngineError, match="was interrupted"):
+        resolve(NAME, store, ignore_progress)
+    hub.whole.set()
+    config = hub.repositories[NAME] / "config.json"
+    changed = config.read_text().replace('"eos_token_id": 2', '"eos_token_id": 3')
+    config.write_text(changed)
+    monkeypatch.setattr("tests.hub.REVISION", "2" * 40)
+    assert (resolve(NAME, store, ignore_progress) / "config.json").read_text() == changed
+
+
 def known(spec: str, store: ModelStore) -> Path | None:
     return next((model.folder for model in known_models(store, [spec]) if model.spec == spec), None)
 

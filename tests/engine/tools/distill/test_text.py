@@ -18,7 +18,7 @@ def test_turns_of_a_line_are_put_together_as_the_template_does(tmp_path: Path) -
     """And a line ends where the file says so and nowhere within a text."""
     tokenizer, first = tiny_model().tokenizer, "one\u2028and\x85one"
     file = tmp_path / "asked.jsonl"
-    file.write_bytes(f'{{"turns": ["{first}", "two"]}}\r\n\r\n{{"turns": ["three"]}}\r\n'.encode())
+    file.write_bytes(f'\ufeff{{"turns": ["{first}", "two"]}}\r\n\r\n{{"turns": ["three"]}}\r\n'.encode())
     both, single = read_prompts(file, tokenizer, "tiny", 60)
     messages = (Message("user", first), Message("assistant", "yes"), Message("user", "two"))
     reply = tokenizer.encode("yes", add_special_tokens=False)
