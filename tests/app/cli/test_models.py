@@ -38,9 +38,7 @@ def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str])
     assert not list(home.iterdir())
 
 
-def test_list_says_what_is_lacking(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_names_lacks(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
     assert run(["models", "list"]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1 : 1 + len(PRESETS)]}

@@ -78,9 +78,7 @@ def test_variables_have_types(path: Path, monkeypatch: pytest.MonkeyPatch, name:
         ("temperature", "nan", "temperature is nan"),
     ],
 )
-def test_wrong_ones_are_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str
-) -> None:
+def test_wrong_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str) -> None:
     monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
     with pytest.raises(SettingsError, match=sentence):
         load_settings(path)
@@ -139,9 +137,7 @@ def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sent
         ('draft = "x,y"\ndrafter = "merged"\n[models.mine]\ndraft = "z"\ndrafter = "model"', ("model", "z", None)),
     ],
 )
-def test_values_that_depend_on_each_other_may_have_any_order(
-    path: Path, content: str, read: tuple[str, str, int | None]
-) -> None:
+def test_dependent_values_may_have_any_order(path: Path, content: str, read: tuple[str, str, int | None]) -> None:
     path.parent.mkdir()
     path.write_text(content)
     settings, notice = load_settings(path, {"target": "mine"})

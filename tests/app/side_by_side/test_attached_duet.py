@@ -68,9 +68,7 @@ def ask(duet: Duet, prompt: str = "the quick brown fox") -> tuple[Reply, Reply]:
 
 
 @pytest.mark.slow
-def test_a_server_of_ours_says_the_same(
-    duet_of: Callable[..., Duet], model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_our_server_agrees(duet_of: Callable[..., Duet], model: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     options = ("--target", model, "--dtype", "float32", "--slots", 1)
     with Served(*options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
         duet = duet_of(server.url, server.key)

@@ -29,9 +29,7 @@ def whole(model: PackedModel) -> Tensor:
 
 
 @pytest.mark.parametrize("variant", variants())
-def test_every_instruction_set_gives_the_same_bits(
-    kernels: Library, variant: Variant, model: PackedModel, whole: Tensor
-) -> None:
+def test_instruction_sets_agree(kernels: Library, variant: Variant, model: PackedModel, whole: Tensor) -> None:
     use(kernels, variant)
     assert torch.equal(PackedBackend(model, 1, 200, 17).forward(TOKENS[None], [0], [0])[0], whole)
 

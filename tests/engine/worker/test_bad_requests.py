@@ -18,9 +18,7 @@ from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tin
     ],
     ids=["too long", "drafter", "empty"],
 )
-def test_bad_requests_fail_with_a_sentence_and_the_engine_goes_on(
-    engine: Engine, request_: Request, words: str
-) -> None:
+def test_bad_requests_fail_with_a_sentence_and_others_run(engine: Engine, request_: Request, words: str) -> None:
     (finished,) = list(engine.stream(request_))
     assert finished.reason is FinishReason.ERROR
     assert words in finished.message

@@ -49,9 +49,7 @@ def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "combined"])
-def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
-    engine: Engine, plain: list[list[int]], drafter: str
-) -> None:
+def test_greedy_tokens_stay_the_same_with_other_chats(engine: Engine, plain: list[list[int]], drafter: str) -> None:
     """Every reply is in another chat, then every reply with one wrong token in it."""
     prompts = [engine.prompt_ids(Request("p", (Message("user", text),)))[-32:] for text in PROMPTS]
     for wrong, fewest in ((len(plain[0]) + 1, 0.9), (LENGTH // 2, 0.1)):

@@ -44,9 +44,7 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     assert (used["temperature"], used["top_k"], used["top_p"]) == (0.6, 5, 1.0)
 
 
-def test_a_download_has_a_size(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_is_sized(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("ask", "the", "--max-tokens", 2, "--target", "someone/tiny", "--dtype", "float32")
     with serving(Hub(someone__tiny=tiny_model())) as hub:
         use(hub, monkeypatch, tmp_path / "no-hub-cache")

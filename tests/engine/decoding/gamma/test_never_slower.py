@@ -81,9 +81,7 @@ def test_text_that_cannot_be_drafted_costs_3_percent_at_most(rows: int, step_s: 
         pytest.param(lambda machine: growing(machine, 0.3, 1, 0.58, reply=64), id="a head that promises too much"),
     ],
 )
-def test_a_first_reply_that_drafts_would_slow_down_by_5_percent_loses_3_at_most(
-    play: Callable[[Machine], None],
-) -> None:
+def test_a_first_reply_that_drafts_slow_down_by_5_percent_loses_3_at_most(play: Callable[[Machine], None]) -> None:
     slowed = chain_tokens([SLOWING]) / (head_step(1) + pass_s(1, 1) + REST_S) / plain(1)
     assert slowed == pytest.approx(0.95, abs=0.003)
     machines = [Machine(1, head_step, seed) for seed in range(16)]
@@ -97,9 +95,7 @@ def test_a_first_reply_that_drafts_would_slow_down_by_5_percent_loses_3_at_most(
 @ROWS
 @STEPS
 @pytest.mark.parametrize("rate", [0.3, 0.9])
-def test_short_replies_come_close_to_the_best_fixed_gamma(
-    rows: int, step_s: Callable[[int], float], rate: float
-) -> None:
+def test_short_replies_are_near_the_best_fixed_gamma(rows: int, step_s: Callable[[int], float], rate: float) -> None:
     cold, warm = speeds(rows, step_s, lambda machine: chains(machine, always(rate), 8), seeds=12)
     assert cold > plain(rows) / 1.03
     alone = rows == 1 and step_s is head_step
