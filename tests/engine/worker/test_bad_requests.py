@@ -42,6 +42,8 @@ BAD = {
     "half of a surrogate pair in a stop string": (ask("a", "bad", stop=("\udfff",)), "surrogate"),
     "an id beyond the vocabulary": (Request("bad", prompt_ids=(1, 2, 999_999)), "999999 and the model has 260 tokens"),
     "a negative id": (Request("bad", prompt_ids=(1, -2)), "-2: token ids start at 0"),
+    "a reply with a negative id": (Request("bad", prompt="a", reply_ids=(-1,)), "reply_ids holds"),
+    "a reply beyond the vocabulary": (Request("bad", prompt="a", reply_ids=(1 << 30,)), "reply_ids holds"),
 }
 
 
