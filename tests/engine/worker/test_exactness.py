@@ -15,12 +15,13 @@ from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
+from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble
-from tests.engine.prompts import PROMPTS
 from tests.engine.scored import scored
 from tests.engine.tiny import ask, ids_of, run_together, started
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.usefixtures("kernels")]
+PROMPTS = [prompt.text for kind in load_prompts(SETS) for prompt in kind.first(4).prompts]
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 
