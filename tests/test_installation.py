@@ -89,9 +89,7 @@ def test_an_installation_answers_beside_another_app(wheel: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_release_is_complete_and_starts(
-    wheel: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_is_complete(wheel: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has every file of a wheel of the tree itself, which is built without its kernels, as they take long."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(build_wheel(source, tmp_path)) as other:

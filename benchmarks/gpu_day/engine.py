@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.round import Round
 from specchat.engine.worker.assembly import put_together
-from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, parts_to_cuda
+from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.tiny import ask, ids_of
 
@@ -65,7 +66,7 @@ def _run(
 ) -> tuple[list[list[int]], Counts, str]:
     """Tokens of each reply, counts per round, and what the engine said."""
     target, draft = parts(drafter, _HIDDEN)
-    move = {"cuda": parts_to_cuda, "pretended": parts_to_gpu}.get(device)
+    move = {"cuda": partial(parts_to_gpu, real=True), "pretended": parts_to_gpu}.get(device)
     if move:
         target, draft = move(target)[0], moved(draft, move)
     box = Outbox()

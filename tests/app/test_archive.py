@@ -61,9 +61,7 @@ def test_what_could_not_be_stored_is_tried_once_more_at_the_end(tmp_path: Path) 
     assert stored(archive, tmp_path)[1].content == "".join(f"and {word(number)}" for number in range(5))
 
 
-def test_a_prompt_that_could_not_be_stored_is_stored_later_with_its_reply_and_what_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prompt_that_failed_is_stored_later_with_its_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     store, said = Store(tmp_path / "specchat.db"), list[str]()
     archive, conversation = Archive(store, said.append), Conversation()

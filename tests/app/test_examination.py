@@ -44,9 +44,7 @@ def manager(engine: Engine, **settings: object) -> RequestManager:
     [{}, {"temperature": 1.0, "seed": 4}, {"drafter": "ngram", "temperature": 1.0, "seed": 4}],
     ids=["greedy", "sampled", "n-gram"],
 )
-def test_what_is_computed_would_have_been_recorded(
-    settings: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_computed_is_what_is_recorded(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.app.chat.questions.WIDE", VOCABULARY)  # the tiny model is sure of nothing
     with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
         requests = manager(engine, gamma=3, **settings)

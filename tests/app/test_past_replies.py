@@ -105,9 +105,7 @@ async def test_the_app_hands_chats_over_and_takes_back_deleted(tiny_model: Calla
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut", "version", "table", "folder"])
-def test_a_damaged_file_is_made_anew_and_one_that_cannot_be_is_done_without(
-    engine: Engine, chats: OtherChats, store: Store, damage: str
-) -> None:
+def test_a_damaged_file_is_made_anew_or_left_out(engine: Engine, chats: OtherChats, store: Store, damage: str) -> None:
     _, row = talk(store)
     tokens = ReplyTokens(store.path.with_suffix(".tokens"))
     if damage == "folder":

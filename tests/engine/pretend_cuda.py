@@ -184,15 +184,18 @@ def _there(made: Any, place: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.as_subclass(kind), made)
 
 
-def parts_to_gpu(*parts: LoadedModel | LoadedHead | LoadedTables | None) -> list[Any]:
-    """Models and heads, moved there; tables move when they are made ready."""
+def parts_to_gpu(*parts: LoadedModel | LoadedHead | LoadedTables | None, real: bool = False) -> list[Any]:
+    """Models and heads, moved there, or to the real GPU; tables move when they are made ready."""
+    moved: list[Any] = []
     for part in parts:
         if isinstance(part, LoadedModel | LoadedHead):
-            to_gpu(part.model if isinstance(part, LoadedModel) else part.head)
-    return [
-        replace(part, vocabulary=part.vocabulary.as_subclass(OnGpu)) if isinstance(part, LoadedHead) else part
-        for part in parts
-    ]
+            network: nn.Module = part.model if isinstance(part, LoadedModel) else part.head
+            network.to("cuda") if real else to_gpu(network)
+        if isinstance(part, LoadedHead):
+            known = part.vocabulary
+            part = replace(part, vocabulary=known.to("cuda") if real else known.as_subclass(OnGpu))
+        moved.append(part)
+    return moved
 
 
 def to_gpu(network: nn.Module) -> None:

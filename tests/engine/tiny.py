@@ -33,13 +33,18 @@ REPETITIVE = ("one two one two one", "a b a b a b a b", "speculative decoding")
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte, and an end of text."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+def byte_tokenizer(*before: str) -> Tokenizer:
+    """One token per byte, after others."""
+    alphabet = [*before, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>")
+    return tokenizer
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte, and an end of text."""
+    fast = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), eos_token="<eos>")
     fast.chat_template = TEMPLATE
     return fast
 

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from specchat.engine.models.encoder_decoder import MODULES
 from specchat.engine.models.load import LoadedModel
+from tests.engine.tiny import byte_tokenizer
 
 PAD, END = 0, 1
 VOCABULARY = 272
@@ -17,10 +18,7 @@ CONTEXT = 160
 
 def tiny_t5_tokenizer() -> PreTrainedTokenizerFast:
     """One token per byte, after padding and end; the end token closes every source, as in T5's own tokenizer."""
-    alphabet = ["<pad>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer = byte_tokenizer("<pad>", "</s>")
     tokenizer.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", END)])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
 

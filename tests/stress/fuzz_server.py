@@ -1,18 +1,19 @@
 """Requests that no client should send, to a running `specchat serve`: each is refused with a 4xx, and nothing breaks.
 
-They are drawn from a seed: values of wrong types and sizes, text in every encoding, deep nesting, incomplete bodies,
-bytes that are no HTTP, slow senders.
+Values of wrong types and sizes, text in every encoding, deep nesting, incomplete bodies, bytes that are no HTTP, slow
+senders.
 """
 
 import json
-import random
 import re
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import cycle
+
+from hypothesis import strategies as st
 
 from specchat.app.server.protocol import IGNORED, NEUTRAL, ChatBody, CompletionBody
 
@@ -33,11 +34,15 @@ class Attempt:
     pause_s: float = 0.0
 
 
-def attempts(seed: int, key: str | None) -> Iterator[Attempt]:
-    """Endless attempts."""
-    draw = random.Random(seed)
-    while True:
-        yield draw.choice((_value, _value, _value, _body, _frame, _partial, _slow))(draw, key)
+def fixed(key: str | None) -> list[Attempt]:
+    """Connections that are the same in every run."""
+    return [*_bodies(key), *_frames(key), *_slow(key)]
+
+
+def drawn(key: str | None) -> st.SearchStrategy[Attempt]:
+    """Connections with other values, with bytes that are no request, and with less than was said."""
+    junk = st.builds(lambda path, body: _whole("body", path, body, key), st.sampled_from(PATHS), st.binary())
+    return st.one_of(_values(key), _values(key), junk, _partial(key))
 
 
 def send(port: int, attempt: Attempt) -> int | None:
@@ -70,58 +75,30 @@ def verdict(attempt: Attempt, status: int | None) -> str | None:
     return f"{attempt.kind}: status {status}" if status >= 500 or status < 200 else None
 
 
-def _value(draw: random.Random, key: str | None) -> Attempt:
+_JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
+    | st.sampled_from(["auto", "none", "ngram", "user", "a \0é" * 5000, json.loads("[" * 300 + "]" * 300)]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@st.composite
+def _values(draw: st.DrawFn, key: str | None) -> Attempt:
     """A valid request with one or more fields replaced by something else."""
-    path = draw.choice(PATHS)
-    values: dict[str, Any] = {"max_tokens": 2}
-    if path == PATHS[0]:
-        values["messages"] = [{"role": "user", "content": "x"}]
-    else:
-        values["prompt"] = "x"
-    for _ in range(draw.choice((1, 1, 2, 4))):
-        values[draw.choice(FIELDS)] = _junk(draw, 3)
+    path = draw(st.sampled_from(PATHS))
+    said = {"messages": [{"role": "user", "content": "x"}]} if path == PATHS[0] else {"prompt": "x"}
+    values = {"max_tokens": 2, **said} | draw(st.dictionaries(st.sampled_from(FIELDS), _JUNK, min_size=1, max_size=4))
     for name in ("max_tokens", "max_completion_tokens", "n"):
         if isinstance(values.get(name), int) and values[name] > 2:
             values[name] = 1 << 40  # what is valid is to be short
-    if draw.random() < 0.2:
-        values["messages"] = [{"role": draw.choice(("user", "x", None)), "content": _junk(draw, 2)}]
+    if draw(st.integers(0, 4)) == 0:
+        values["messages"] = [{"role": draw(st.sampled_from(("user", "x", None))), "content": draw(_JUNK)}]
     return _whole("value", path, json.dumps(values).encode(), key)
 
 
-def _junk(draw: random.Random, depth: int) -> Any:
-    kind = draw.randrange(12 if depth else 9)
-    match kind:
-        case 0:
-            return None
-        case 1:
-            return draw.random() < 0.5
-        case 2:
-            return draw.choice((0, -1, 1, 2, 1 << 31, 1 << 63, 1 << 64, -(1 << 80), draw.randrange(-100, 100000)))
-        case 3:
-            return draw.choice((0.0, -0.5, 1e308, 5e-324, 0.999, draw.uniform(-3, 3)))
-        case 4:
-            return float(draw.choice(("nan", "inf", "-inf")))
-        case 5:
-            return ""
-        case 6:
-            return "".join(chr(draw.choice((0, 9, 27, 65, 0x202E, 0xD800, 0xFFFF, 0x1F600))) for _ in range(5))
-        case 7:
-            return draw.choice("a \u0000é") * draw.choice((1, 100, 20000))
-        case 8:
-            return draw.choice(("auto", "none", "ngram", "user", "x"))
-        case 9:
-            return [_junk(draw, depth - 1) for _ in range(draw.choice((0, 1, 3, 40)))]
-        case 10:
-            return {str(_junk(draw, 0))[:20]: _junk(draw, depth - 1) for _ in range(draw.randrange(4))}
-        case _:
-            nested: Any = 1
-            for _ in range(draw.choice((10, 300))):
-                nested = [nested] if draw.random() < 0.5 else {"a": nested}
-            return nested
-
-
-def _body(draw: random.Random, key: str | None) -> Attempt:
-    """A whole body that is no request."""
+def _bodies(key: str | None) -> Iterator[Attempt]:
+    """Whole bodies that are no request."""
     bodies = (
         b"",
         b"null",
@@ -131,18 +108,17 @@ def _body(draw: random.Random, key: str | None) -> Attempt:
         b'{"a":' * 50_000,
         b"\xff\xfe{\x00}\x00",
         b"\xef\xbb\xbf{}",
-        draw.randbytes(draw.choice((1, 100, 10_000))),
         '{"prompt": "ä"}'.encode("utf-16"),
         '{"prompt": "ä"}'.encode("latin-1"),
         b'{"prompt": "x", "n": ' + b"9" * 10_000 + b"}",
         b'{"prompt": "x", "temperature": 1e999}',
-        b'{"prompt": "' + b"x" * draw.choice((300_000, 2_000_000)) + b'"}',
+        b'{"prompt": "' + b"x" * 2_000_000 + b'"}',
         b'{"messages": [' + b'{"role":"user","content":"x"},' * 20_000 + b'{"role":"user","content":"x"}]}',
     )
-    return _whole("body", draw.choice(PATHS), draw.choice(bodies), key)
+    return (_whole("body", path, body, key) for path, body in zip(cycle(PATHS), bodies, strict=False))
 
 
-def _frame(draw: random.Random, key: str | None) -> Attempt:
+def _frames(key: str | None) -> Iterator[Attempt]:
     """Bytes that are not quite HTTP, or a route that is not there."""
     head = _head(PATHS[0], 2, key)
     lines = (
@@ -153,30 +129,29 @@ def _frame(draw: random.Random, key: str | None) -> Attempt:
         (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 100_000 + b"\r\n\r\n", True),
         (b"GET / HTTP/9.9\r\n\r\n", True),
         (b"\r\n\r\n\r\n \r\n", True),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + draw.randbytes(200) + b"\r\n\r\n", True),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x9f" * 200 + b"\r\n\r\n", True),
         (head.replace(b"Content-Length: 2", b"Content-Length: -2") + b"{}", True),
         (head.replace(b"Content-Length: 2", b"Content-Length: x") + b"{}", True),
         (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"zz\r\n{}\r\n0\r\n\r\n", False),
         (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n", True),
         (head.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 3") + b"{}", True),
     )
-    data, whole = draw.choice(lines)
-    return Attempt("frame", (data,), whole)
+    return (Attempt("frame", (sent,), whole) for sent, whole in lines)
 
 
-def _partial(draw: random.Random, key: str | None) -> Attempt:
-    """A body that is shorter than was said, and no more comes."""
+def _partial(key: str | None) -> st.SearchStrategy[Attempt]:
+    """Bodies that are shorter than was said, and no more comes."""
     body = b'{"prompt": "x", "max_tokens": 2}'
-    cut = draw.randrange(len(body))
-    return Attempt("partial", (_head(PATHS[1], len(body), key) + body[:cut],), whole=False)
+    head = _head(PATHS[1], len(body), key)
+    return st.integers(0, len(body) - 1).map(lambda cut: Attempt("partial", (head + body[:cut],), whole=False))
 
 
-def _slow(draw: random.Random, key: str | None) -> Attempt:
+def _slow(key: str | None) -> Iterator[Attempt]:
     """A request in small pieces, with a value that is refused."""
     body = b'{"prompt": "x", "max_tokens": -2}'
     data = _head(PATHS[1], len(body), key) + body
-    size = draw.choice((7, 20, 60))
-    return Attempt("slow", tuple(data[at : at + size] for at in range(0, len(data), size)), pause_s=0.002)
+    pieces = ([data[at : at + size] for at in range(0, len(data), size)] for size in (7, 20, 60))
+    return (Attempt("slow", tuple(each), pause_s=0.002) for each in pieces)
 
 
 def _whole(kind: str, path: str, body: bytes, key: str | None) -> Attempt:

@@ -71,4 +71,4 @@ def test_a_loss_would_be_seen(tmp_path: Path) -> None:
         assert lost(tmp_path, ["Question-0"], 2) == ["round 2 was on screen, round 1 is the last that is stored"]
         assert lost(tmp_path, ["Question-0", "Question-1"], 1) != []
         store.append_rounds(reply, f"and {word(3)}", [to_json(numbered("r", 3, 1, 0.0, word(3)))])
-        assert lost(tmp_path, ["Question-0"], 1) == ["0-1, 3-3 of 3 stored rounds do not make the stored text"]
+        assert lost(tmp_path, ["Question-0"], 1) == ["stored rounds [0, 1, 3] do not make the stored text"]

@@ -106,9 +106,7 @@ FULL = (2, "specchat: reading or writing data failed: No space left on device\n"
         (">/dev/null", "PYTHONIOENCODING=cp1252", (0, "")),
     ],
 )
-def test_output_that_cannot_be_written_is_no_stack_trace(
-    redirection: str, variable: str, expected: tuple[int, str]
-) -> None:
+def test_a_failed_write_is_no_stack_trace(redirection: str, variable: str, expected: tuple[int, str]) -> None:
     line = f"exec env {variable} {SPECCHAT} theory --alpha 0.5 {redirection}"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == expected

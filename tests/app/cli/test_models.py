@@ -29,21 +29,15 @@ def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
     return write_tiny_gguf(tiny_model(hidden_size=64, intermediate_size=96), tmp_path / "tiny.gguf")
 
 
-def test_list_shows_every_preset(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE"]
-    assert [line.split()[0] for line in lines[1 : 1 + len(PRESETS)]] == list(PRESETS)
-    assert sum(" * " in line for line in lines[1 : 1 + len(PRESETS)]) == 1
-    assert not list(home.iterdir())
-
-
-def test_list_says_what_is_lacking(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every preset, and what this machine lacks for it."""
     monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
     assert run(["models", "list"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1 : 1 + len(PRESETS)]}
+    first, *others = capsys.readouterr().out.splitlines()[: 1 + len(PRESETS)]
+    assert first.split() == ["PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE"]
+    lines = {line.split()[0]: line for line in others}
+    assert list(lines) == list(PRESETS)
+    assert sum(" * " in line for line in others) == 1
     assert "lacks 2.5 GB memory" in lines["qwen3.5-9b"]
     assert "lacks 535 MB disk" in lines["lfm2.5-1.2b"]
     assert "lacks" not in lines["smollm2-135m"]

@@ -30,9 +30,7 @@ def test_running_replies_are_finished_after_sigterm(model: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_client_that_stops_reading_keeps_its_slots_no_longer_than_a_reply_may_take(
-    model: Path, tmp_path: Path
-) -> None:
+def test_a_client_that_stops_reading_keeps_its_slots_as_long_as_a_reply_may_take(model: Path, tmp_path: Path) -> None:
     """Its connection is open all the time, and full, as much is said of each of the many tokens."""
     options = ("--dtype", "float32", "--slots", 8, "--timeout", 6)
     wanted = {"n": 128, "max_tokens": 200, "drafter": "none", "logprobs": True, "top_logprobs": 20, "speculation": True}

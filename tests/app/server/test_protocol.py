@@ -10,12 +10,13 @@ from typing import Any
 
 import openai
 import pytest
+from hypothesis import given, settings
 
 from specchat.engine import Admitted, Finished, Round, from_json
 from tests.app.server.conftest import PAGE
 from tests.app.server.served import Served, chat
 from tests.stress import TRIES
-from tests.stress.fuzz_server import attempts, send, verdict
+from tests.stress.fuzz_server import Attempt, drawn, fixed, send, verdict
 
 TURN: list[Any] = [{"role": "user", "content": "the quick brown fox"}]
 ENDLESS = {"0": -100}
@@ -73,8 +74,8 @@ def test_choices_of_a_seed_differ_and_repeat(ask: Callable[..., Any]) -> None:
 def test_stop_strings_bias_and_penalties(ask: Callable[..., Any]) -> None:
     plain = ask(max_tokens=40).choices[0].message.content or ""
     stop = plain[10:13]
-    for given in (stop, ["never there", stop]):
-        (choice,) = ask(max_tokens=40, stop=given).choices
+    for stops in (stop, ["never there", stop]):
+        (choice,) = ask(max_tokens=40, stop=stops).choices
         assert choice.message.content == plain[: plain.index(stop)]
         assert choice.finish_reason == "stop"
     biased, penalised = (
@@ -304,10 +305,15 @@ def test_clients_that_disconnect_free_their_slots(served: Served) -> None:
 
 
 def test_nothing_that_is_sent_breaks_it(served: Served) -> None:
-    statuses = Counter()
-    for number, attempt in zip(range(150 * TRIES), attempts(11, served.key), strict=False):
+    statuses: Counter[int | None] = Counter()
+
+    def attempt_once(attempt: Attempt) -> None:
         status = send(served.port, attempt)
-        assert verdict(attempt, status) is None, (number, attempt.parts[0][:500])
+        assert verdict(attempt, status) is None, attempt.parts[0][:500]
         statuses[status] += 1
+
+    for each in fixed(served.key):
+        attempt_once(each)
+    settings(max_examples=100 * TRIES)(given(drawn(served.key))(attempt_once))()
     assert statuses[400] > 50
     served.wait_until_idle()

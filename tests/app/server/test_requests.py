@@ -33,9 +33,7 @@ class ReadingEngine:
     ("setting", "body", "expected"),
     [("auto", {}, None), ("off", {}, False), ("off", {"thinking": True}, True), ("auto", {"thinking": False}, False)],
 )
-def test_a_prompt_is_read_with_thinking_as_the_body_or_else_the_settings_say(
-    setting: str, body: dict[str, object], expected: bool | None
-) -> None:
+def test_thinking_is_set_by_body_or_settings(setting: str, body: dict[str, object], expected: bool | None) -> None:
     engine: Any = ReadingEngine()
     asked = parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}], **body}).encode())
     requests_of(asked, "c", Defaults(engine, Settings(thinking=setting), 100))

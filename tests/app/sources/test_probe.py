@@ -37,9 +37,7 @@ def nvml(*uuids: str, broken: bool = False) -> ModuleType:
         (nvml("GPU-2b", broken=True), ""),
     ],
 )  # fmt: skip
-def test_the_gpu_is_found_among_equal_ones_if_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, library: ModuleType | None, text: str
-) -> None:
+def test_the_gpu_is_found_among_equals(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None, text: str) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library)
     probe = Probe()
     assert probe.gpu() == ""

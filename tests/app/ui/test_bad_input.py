@@ -24,9 +24,7 @@ pytestmark = pytest.mark.slow
         (b'primary = "red"\n[fates]\nlost = "red"\n', "fates.lost is not a fate"),
     ],
 )
-async def test_a_malformed_theme_is_named_and_the_others_are_there(
-    tmp_path: Path, content: bytes | None, why: str
-) -> None:
+async def test_a_malformed_theme_is_named_and_others_load(tmp_path: Path, content: bytes | None, why: str) -> None:
     bad = tmp_path / "themes" / "bad.toml"
     bad.parent.mkdir()
     bad.mkdir() if content is None else bad.write_bytes(content)

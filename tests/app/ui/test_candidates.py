@@ -30,14 +30,17 @@ def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
     return [(m.role, m.finish_reason, m.chosen) for m in stage.store.messages(stage.store.chats()[0].id)]
 
 
-async def test_they_are_asked_for_together_with_seeds_of_their_own(stage: Stage) -> None:
-    async with stage.started(WIDE, events=5, text=ASK):
+async def test_they_are_asked_for_together_with_seeds_of_their_own_and_stopped_by_a_key(stage: Stage) -> None:
+    async with stage.started(WIDE, events=5, text=ASK) as pilot:
         assert isinstance(stage.app.screen, CandidatesScreen)
         assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
         assert {request.messages for request in stage.engine.submitted} == {stage.engine.submitted[0].messages}
         assert stored(stage) == [("user", None, True)] + [
             ("assistant", None, chosen) for chosen in (True, False, False)
         ]
+        await stage.press(pilot, "ctrl+x")
+        assert len(stage.engine.cancelled) == 3
+        assert isinstance(stage.app.screen, CandidatesScreen)
 
 
 @pytest.mark.parametrize("how", ["key", "enter", "click"])
@@ -145,13 +148,6 @@ async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     async with stage.started(WIDE, events=0, text=ASK) as pilot:
         await stage.press(pilot, "1")
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
-
-
-async def test_all_are_stopped_by_a_key(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10, text=ASK) as pilot:
-        await stage.press(pilot, "ctrl+x")
-        assert len(stage.engine.cancelled) == 3
-        assert isinstance(stage.app.screen, CandidatesScreen)
 
 
 async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> None:

@@ -151,9 +151,7 @@ def test_a_title_is_the_first_sentence_without_its_greeting(prompt: str, title: 
     assert title_of(prompt) == title
 
 
-async def test_an_idle_model_writes_the_title_and_a_prompt_cancels_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_model_writes_titles_until_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chats, "IDLE_S", 0.001)
     stage = Stage(tmp_path, target="qwen3-0.6b")
     async with stage.started(WIDE) as pilot:
@@ -258,9 +256,7 @@ async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> 
         assert again.composer.text == "old"
 
 
-async def test_a_prompt_that_is_taken_back_keeps_the_draft_of_the_new_chat(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_prompt_taken_back_keeps_the_draft_of_a_new_chat(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.app.ui.app.WRITE_S", 1e6)
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot, "too early")

@@ -109,9 +109,7 @@ async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("text", ["//etc/hosts explained", "///two slashes"])
-async def test_a_prompt_that_starts_with_a_slash_comes_back_as_it_was_typed(
-    stage: Stage, tmp_path: Path, text: str
-) -> None:
+async def test_a_prompt_with_a_slash_comes_back_as_it_was_typed(stage: Stage, tmp_path: Path, text: str) -> None:
     async with stage.started(WIDE, events=10) as pilot:
         await stage.send(pilot, text)
         await stage.press(pilot, "escape")
@@ -150,9 +148,7 @@ async def test_a_running_reply_of_a_server_keeps_its_gamma(stage: Stage) -> None
         assert stage.engine.submitted[-1].gamma == 6
 
 
-async def test_what_is_set_is_kept_in_the_file_for_the_model_and_nothing_else_is_touched(
-    stage: Stage, tmp_path: Path
-) -> None:
+async def test_what_is_set_is_stored_for_the_model_and_nothing_else_touched(stage: Stage, tmp_path: Path) -> None:
     async with stage.started(WIDE) as pilot:
         for line in ("/gamma 6", "/temp 0.7", "/seed 3", "/seed off", "/theme nord", "/min-p auto"):
             await stage.send(pilot, line)

@@ -52,9 +52,7 @@ def test_looks(snap_compare: Callable[..., bool], tmp_path: Path, size: tuple[in
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, three_turns, *keys))
 
 
-async def test_the_bar_has_what_was_said_what_is_typed_and_what_is_attached(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_bar_has_all_that_is_sent(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "list.txt").write_text("tea milk sugar")
     monkeypatch.chdir(tmp_path)
     async with stage.app.run_test(size=WIDE) as pilot:

@@ -24,9 +24,7 @@ def edited_by(folder: Path, program: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["alt+e", "/editor"])
-async def test_what_the_editor_wrote_stands_in_the_composer(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
+async def test_the_text_is_taken_over(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     private = "import os, sys, stat; assert stat.S_IMODE(os.stat(sys.argv[-1]).st_mode) == 0o600\n"
     monkeypatch.setenv("VISUAL", edited_by(tmp_path, private + APPENDS))
     monkeypatch.setenv("EDITOR", "nowhere")
@@ -76,9 +74,7 @@ async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
     assert "\n" not in said[-1]
 
 
-async def test_where_there_is_no_terminal_to_hand_over_it_says_so(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_terminal_to_hand_over_it_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EDITOR", "true")
     assert await said_and_kept(stage) == ["an editor cannot take over the screen here: write in the composer"]
 

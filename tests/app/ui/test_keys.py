@@ -82,9 +82,7 @@ async def test_prompt_history(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("keys", "kept"), [((), "x"), (("!",), "x\n\nfirst!")])
-async def test_what_was_typed_before_a_recalled_prompt_stays_with_its_chat(
-    stage: Stage, keys: tuple[str, ...], kept: str
-) -> None:
+async def test_text_before_a_recalled_prompt_stays_in_its_chat(stage: Stage, keys: tuple[str, ...], kept: str) -> None:
     async with stage.started(WIDE, events=None, text="first") as pilot:
         await stage.press(pilot, "x", "up", *keys, "ctrl+n")
         assert stage.composer.text == ""

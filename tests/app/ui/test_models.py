@@ -117,9 +117,7 @@ async def test_each_model_has_the_settings_that_it_had_last(stage: Choosing, tmp
     assert (again.temperature, again.gamma, again.draft) == (0.3, 2, "")
 
 
-async def test_the_chat_is_counted_again_by_the_tokenizer_of_another_model(
-    stage: Choosing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_chat_is_counted_again_by_another_tokenizer(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         before = stage.app.chat_screen.writing.gauge.usage
         await stage.send(pilot, "/model qwen3-1.7b")
@@ -147,9 +145,7 @@ async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> N
         assert not stage.made
 
 
-async def test_a_prompt_that_is_sent_while_sizes_are_looked_up_keeps_its_model(
-    stage: Choosing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_prompt_while_sizes_are_read_keeps_its_model(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(_: EngineConfig) -> dict[str, int]:
         stage.app.call_from_thread(stage.app.requests.send, stage.app.chat_screen.conversation, QUESTION)
         return {}
@@ -188,9 +184,7 @@ async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) ->
         assert len(engine.submitted) == 1
 
 
-async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_another_can_be_chosen(
-    stage: Choosing,
-) -> None:
+async def test_after_a_model_that_cannot_be_loaded_another_can_be_chosen(stage: Choosing) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         before = len(screen_of(stage).conversation.turns)
         await stage.send(pilot, "/model qwen3-0.6b")
@@ -213,9 +207,7 @@ async def test_a_model_that_cannot_be_loaded_leaves_the_chat_readable_and_anothe
         ("/gone/old.gguf", False, "old.gguf, which no longer exists; smollm2-135m answers now"),
     ],
 )
-async def test_a_chat_of_another_model_says_so_when_it_is_opened(
-    stage: Choosing, model: str, imported: bool, sentence: str
-) -> None:
+async def test_a_chat_of_another_model_says_so(stage: Choosing, model: str, imported: bool, sentence: str) -> None:
     chat = stage.store.create_chat("old").id
     rounds = [record for record in trace() if isinstance(record, Round)][:4]
     text = "".join(record.text for record in rounds)
@@ -248,9 +240,7 @@ async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPat
         assert stage.made[0][0].target == "qwen3-0.6b"
 
 
-async def test_the_screen_says_that_it_looks_until_the_models_are_known(
-    stage: Choosing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_screen_looks_until_the_models_are_known(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = asyncio.Event()
 
     async def known(_: object) -> list[KnownModel]:

@@ -82,9 +82,7 @@ async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("size", "said"), [((40, 10), "40 × 10"), ((140, 9), "140 × 9")])
-async def test_too_small_a_terminal_says_so_and_takes_what_is_typed(
-    stage: Stage, size: tuple[int, int], said: str
-) -> None:
+async def test_too_small_a_terminal_says_so_and_takes_text(stage: Stage, size: tuple[int, int], said: str) -> None:
     async with stage.started(NARROW) as pilot:
         await stage.press(pilot, "ctrl+g")  # the composer is in another tab
         await pilot.resize_terminal(*size)

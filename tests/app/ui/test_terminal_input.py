@@ -41,9 +41,7 @@ def test_bytes_that_are_no_text_and_control_characters_of_a_paste(terminal: Term
     assert file_stem("abcdef g [31mr 1mc1 ]0;t end") == "abcdef-g-31mr-1mc1-0-t-end"
 
 
-def test_keys_work_as_before_and_a_title_that_is_pasted_has_no_control_characters(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+def test_keys_work_and_a_pasted_title_has_no_control_characters(terminal: Terminal, tmp_path: Path) -> None:
     terminal.type("Lisbon", "Lisbon")
     terminal.type("\x1b[D\x1b[DX", "LisbXon")  # left, left: typed text does not overtake them
     terminal.type(ENTER, "w00002")

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.theme import BUILTIN_THEMES
 
 from specchat.app.ui import themes
 from tests.app.stage import Stage
@@ -15,7 +14,7 @@ SCREENS = {
     "drafts": ("f6", "c"), "models": ("ctrl+backslash",), "messages": ("ctrl+e",), "context": ("alt+c",),
 }  # fmt: skip
 OF_EVERY_DAY = ("inspector", "theory", "controls")
-THEMES = [themes.LIGHT.name, *BUILTIN_THEMES]
+THEMES = ("dracula", "rose-pine-dawn", "ansi-dark", "ansi-light")
 
 
 async def cells(folder: Path, first: str, theme: str, keys: tuple[str, ...]) -> list[Any]:
@@ -48,7 +47,7 @@ async def test_every_part_of_a_screen_has_the_new_colours(tmp_path: Path, name: 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", KEYS)
-async def test_every_theme_reaches_an_open_reply_in_both_views(tmp_path: Path, name: str, theme: str) -> None:
+async def test_a_theme_reaches_an_open_reply_in_both_views(tmp_path: Path, name: str, theme: str) -> None:
     await check(tmp_path, theme, KEYS[name])
 
 

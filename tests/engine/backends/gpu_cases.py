@@ -1,15 +1,13 @@
 """Drafters, sampling settings and tiny models that the tests of GPU paths go through, and the replies of an engine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from specchat.engine import Event, Finished, FinishReason, Notice, Request, Round, Sampling
-from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.research.tables import LoadedTables
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu
 from tests.engine.published_heads import llama
 from tests.engine.tiny import ids_of, tiny_head, tiny_model, tiny_tables
@@ -50,18 +48,6 @@ def moved(draft: dict[str, Any], move: Callable[..., list[Any]]) -> dict[str, An
     return {name: move(*part) if isinstance(part, list) else move(part)[0] for name, part in draft.items()}
 
 
-def parts_to_cuda(*parts: LoadedModel | LoadedHead | LoadedTables) -> list[Any]:
-    """Models and heads, moved to the GPU; tables move when they are made ready."""
-    moved: list[Any] = []
-    for part in parts:
-        if isinstance(part, LoadedTables):
-            moved.append(part)
-            continue
-        (part.model if isinstance(part, LoadedModel) else part.head).to("cuda")
-        moved.append(replace(part, vocabulary=part.vocabulary.to("cuda")) if isinstance(part, LoadedHead) else part)
-    return moved
-
-
 def replies(
     requests: Sequence[Request],
     drafter: str,
@@ -76,7 +62,7 @@ def replies(
     """The tokens of each reply; on the pretended device, every turn is checked for what the host waits for."""
     target, draft = (llama(), {}) if published else parts(drafter, hidden)
     if gpu is not None or real:
-        move = parts_to_cuda if real else parts_to_gpu
+        move = partial(parts_to_gpu, real=real)
         target, draft = move(target)[0], moved(draft, move)
     if published:  # which goes to where the target is
         head = load_published(published, target)

@@ -27,14 +27,12 @@ def test_check_finds_equal_bits(dtype: torch.dtype) -> None:
 def test_a_device_that_cannot_give_it_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = BatchInvariantPasses._pass
 
-    def depends_on_place(
-        self: BatchInvariantPasses, tokens: torch.Tensor, slot: int, start: int
-    ) -> tuple[torch.Tensor, None]:
+    def by_place(self: BatchInvariantPasses, tokens: torch.Tensor, slot: int, start: int) -> tuple[torch.Tensor, None]:
         logits, tapped = forward(self, tokens, slot, start)
         logits[:, 1:] += 1e-3
         return logits, tapped
 
-    monkeypatch.setattr(BatchInvariantPasses, "_pass", depends_on_place)
+    monkeypatch.setattr(BatchInvariantPasses, "_pass", by_place)
     made = put_together(EngineConfig("tiny", Path(), slots=1, context=300, exact=True), tiny_model(), None)
     assert not made.exact.equal
     assert INEXACT in made.notices

@@ -12,7 +12,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from tests.engine.cache.copies import copy_text
 from tests.engine.hybrids import HYBRIDS, hybrid
 from tests.engine.sampled import check_distribution, sampled, says
-from tests.engine.tiny import VOCABULARY, ask, assert_drafters_agree, ids_of, run_together, text_of, tiny_engine
+from tests.engine.tiny import VOCABULARY, assert_drafters_agree, ids_of, text_of, tiny_engine
 
 ALL = pytest.mark.parametrize("kind", HYBRIDS)
 EVERYDAY = ("qwen3_5_text", "lfm2")
@@ -97,16 +97,6 @@ def test_prompts_go_on_from_a_snapshot() -> None:
             assert 0 < admitted.reused_tokens < admitted.prompt_tokens
             with tiny_engine(target, slots=1, chunk=32) as fresh:
                 assert ids_of(events) == ids_of(fresh.stream(Request(name, messages, max_tokens=20))), name
-
-
-def test_rows_that_share_a_prompt_read_it_once() -> None:
-    target = hybrid("granitemoehybrid")
-    with tiny_engine(target, slots=4, chunk=16) as engine:
-        requests = [ask("a long prompt, " * 8, f"r{i}", max_tokens=16) for i in range(3)]
-        together = run_together(engine, requests)
-        assert len({tuple(ids_of(events)) for events in together}) == 1
-        alone = ids_of(engine.stream(ask("a long prompt, " * 8, "alone", max_tokens=16, drafter="none")))
-        assert ids_of(together[0]) == alone
 
 
 @pytest.mark.parametrize("kind", ["jamba"])

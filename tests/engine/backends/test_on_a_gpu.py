@@ -46,9 +46,7 @@ def mixed(drafter: str, sampling: Sampling) -> list[Request]:
     ]
 
 
-def assert_as_on_the_cpu(
-    requests: list[Request], drafter: str, monkeypatch: pytest.MonkeyPatch, **options: Any
-) -> None:
+def assert_as_on_cpu(requests: list[Request], drafter: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     expected = replies(requests, drafter, **options)
     with pretended_gpu(monkeypatch) as gpu:
         assert replies(requests, drafter, gpu, **options) == expected
@@ -62,25 +60,19 @@ def assert_as_on_the_cpu(
         if each not in OF_OTHER_SHAPE
     ],
 )
-def test_a_gpu_gives_what_the_cpu_gives_and_is_waited_for_once_a_round(
-    drafter: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert_as_on_the_cpu(mixed(drafter, SAMPLINGS[kind]), drafter, monkeypatch)
+def test_a_gpu_gives_the_same_and_is_waited_for_once(drafter: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_as_on_cpu(mixed(drafter, SAMPLINGS[kind]), drafter, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "sampling"), product(("medusa", "medusa of ours"), SAMPLINGS))
-def test_published_heads_give_there_what_they_give_on_the_cpu(
-    kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_heads_give_it_too(kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "head", *KINDS[kind][0]())
-    assert_as_on_the_cpu(mixed("head", SAMPLINGS[sampling]), "head", monkeypatch, published=folder)
+    assert_as_on_cpu(mixed("head", SAMPLINGS[sampling]), "head", monkeypatch, published=folder)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered", "xtc"])
-def test_trees_of_a_model_that_drafts_for_itself_are_drawn_from_the_targets_distribution(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So every first token is accepted: what a level sees, and q, are right. In trees of several shapes at once."""
     with pretended_gpu(monkeypatch):
         target = tiny_model()
@@ -113,11 +105,9 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("drafter", FEW)
 @pytest.mark.parametrize("gamma", [None, 3])
-def test_so_does_exact_mode_and_a_gamma_that_adapts(
-    drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_do_exact_mode_and_adaptive_gamma(drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=gamma, max_tokens=16) for text in ("abababab", "cdcd")]
-    assert_as_on_the_cpu(requests, drafter, monkeypatch, exact=gamma is not None)
+    assert_as_on_cpu(requests, drafter, monkeypatch, exact=gamma is not None)
 
 
 @pytest.mark.gpu
@@ -125,9 +115,7 @@ def test_so_does_exact_mode_and_a_gamma_that_adapts(
 @pytest.mark.parametrize(
     ("drafter", "kind"), [each for each in product(DRAFTERS, SAMPLINGS) if each not in OF_OTHER_SHAPE]
 )
-def test_a_real_one_gives_what_the_cpu_gives(
-    drafter: str, kind: str, exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_one_gives_the_same(drafter: str, kind: str, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Graphs, "plan", lambda *_: None)  # what is needed is captured then: all takes far longer
     requests = mixed(drafter, SAMPLINGS[kind])
     expected = replies(requests, drafter, exact=exact, hidden=REAL)

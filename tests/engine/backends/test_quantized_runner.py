@@ -124,6 +124,8 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     [
         ("gemma4", "q8"),
         ("gpt-oss-mxfp4", "f16"),
+        ("lfm2", "f16"),
+        ("qwen3.5", "f16"),
         *(pytest.param(each, "f16", marks=pytest.mark.slow) for each in ("gemma4", "qwen3-moe", "gemma4-dense")),
         *(pytest.param(each, "q8", marks=pytest.mark.slow) for each in ("gpt-oss-mxfp4", "qwen3.5")),
     ],

@@ -53,9 +53,7 @@ def prompted(network: Any, device: str = "cpu", length: int = 30, **options: Any
 @pytest.mark.parametrize("slots", [[2], [1, 2], [0, 3, 1]], ids=["one row", "neighbours", "scattered"])
 @pytest.mark.parametrize("network", NETWORKS)
 @torch.inference_mode()
-def test_prompts_are_read_without_a_mask_as_with_one(
-    network: str, slots: list[int], device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_need_no_mask(network: str, slots: list[int], device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dtype, found, asked = torch.bfloat16 if device == "cuda" else torch.float32, [], []
     has_flash = attention._has_flash_attention if device == "cuda" else lambda *_: True
     for maskless in (False, True):
@@ -150,9 +148,7 @@ def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_nee
         (attention.AttentionMasks, "rows", {}, "the model's layers do not pass on where the rows are"),
     ],
 )
-def test_where_the_kernel_fails_torchs_attention_does(
-    broken: Any, name: str, returned: Any, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_kernel(broken: Any, name: str, returned: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def instead(*_: object, **__: object) -> Any:
         if returned is None:
             raise RuntimeError(reason)
@@ -172,9 +168,7 @@ def test_where_the_kernel_fails_torchs_attention_does(
 @pytest.mark.parametrize("device", DEVICES)
 @torch.inference_mode()
 @pytest.mark.slow
-def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_layer_stands_for_all_layers_rows_and_caches(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
     monkeypatch.setattr(gpu, "has_triton", lambda _: True)
     assert use_token_kernel(model.model) is None
@@ -208,9 +202,7 @@ def test_a_compiled_layer_stands_for_all_layers_rows_lengths_and_caches(
     ids=["it fails", "its code is wrong"],
 )
 @torch.inference_mode()
-def test_where_the_compiler_cannot_be_used_the_modelling_code_runs(
-    compiles: Any, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_modelling_code_runs(compiles: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda layer, **_: compiles(layer))
     model, other = (prompted(tiny_model(layers=3).model) for _ in range(2))
     assert compile_layers(model.model)
@@ -223,9 +215,7 @@ def test_where_the_compiler_cannot_be_used_the_modelling_code_runs(
 @pytest.mark.parametrize(
     "compiles", [lambda: compile_layers(tiny_model(layers=1).model), gpu_layers._compiled.__wrapped__]
 )
-def test_compiled_code_outlives_a_restart_of_the_machine(
-    compiles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_code_outlives_a_restart(compiles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))

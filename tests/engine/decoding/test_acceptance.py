@@ -257,9 +257,7 @@ def test_beta_is_the_lenient_acceptance_rate_and_strict_rows_are_unaffected() ->
         ([3, 0], 0.021, 0, 0), ([0, 1], 1.0, 1, 0),
     ],
 )  # fmt: skip
-def test_lenient_greedy_accepts_what_is_nearly_the_best(
-    tokens: list[int], lenience: float, count: int, last: int, other: Sampling | None
-) -> None:
+def test_greedy_lenience(tokens: list[int], lenience: float, count: int, last: int, other: Sampling | None) -> None:
     """p(x) ≥ l max(p), p at temperature 1; a rejected token is corrected to the best one."""
     # Just inside where the ratio is met: float32 logits hold it to seven digits.
     sampling = [Sampling(lenience=lenience * (1 - 1e-6) if lenience < 1 else 1.0), *([other] if other else [])]

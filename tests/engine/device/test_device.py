@@ -57,9 +57,7 @@ def test_why_a_gpu_is_not_used_is_said_in_a_sentence(error: str, monkeypatch: py
     ],
 )
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_a_gpu_that_fails_is_refused_and_the_cpu_offered(
-    name: str, error: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_gpu_is_refused_and_the_cpu_offered(name: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch):
         assert pick_device(name) == GPU
         debugging = "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"

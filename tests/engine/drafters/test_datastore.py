@@ -57,9 +57,7 @@ def test_contexts_that_begin_alike_are_told_apart_by_all_their_tokens() -> None:
 
 
 @given(st.lists(st.tuples(texts, st.sets(st.integers(0, 12))), max_size=4), tokens)
-def test_texts_that_came_one_by_one_draft_as_if_they_had_come_together(
-    steps: list[tuple[list[list[int]], set[int]]], text: list[int]
-) -> None:
+def test_texts_one_by_one_draft_as_together(steps: list[tuple[list[list[int]], set[int]]], text: list[int]) -> None:
     store, left, keys = Datastore(), dict[int, list[int]](), count()
     for added, gone in steps:
         new = {next(keys): each for each in added}
@@ -80,9 +78,7 @@ def test_a_text_takes_the_place_of_one_with_its_key() -> None:
 
 
 @given(texts, tokens, st.sets(st.integers(0, 4)), st.booleans())
-def test_texts_left_out_draft_nothing(
-    store: list[list[int]], text: list[int], without: set[int], several: bool
-) -> None:
+def test_left_out_texts_draft_none(store: list[list[int]], text: list[int], without: set[int], several: bool) -> None:
     """The remaining texts draft as if there were no others, also where the same text is stored twice."""
     own = [[*each, *text] for each in store]
     whole, rest = Datastore(), Datastore()

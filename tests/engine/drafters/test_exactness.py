@@ -162,9 +162,7 @@ def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int 
 
 
 @pytest.mark.parametrize("drafter", ["head", "combined"])
-def test_trees_that_cannot_grow_cost_the_drafts_not_the_reply(
-    drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_that_cannot_grow_cost_the_drafts(drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = packed(tmp_path, "head")
     with closing(made.engine):
         monkeypatch.setattr(GrowingTrees, "c_for", fails(KernelError("it has no leaves")))

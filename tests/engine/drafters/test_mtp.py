@@ -132,9 +132,7 @@ def test_a_target_uses_its_own_layer_and_says_the_same(quantize: str, tmp_path: 
         (dict.fromkeys(mtp_tensors(experts=False)), "states a multi-token-prediction layer that its files lack"),
     ],
 )
-def test_an_incomplete_layer_is_named_and_left_out(
-    change: dict[str, Tensor | None], sentence: str, tmp_path: Path
-) -> None:
+def test_an_incomplete_layer_is_left_out(change: dict[str, Tensor | None], sentence: str, tmp_path: Path) -> None:
     tensors = mtp_tensors(experts=False) | change
     write_target("qwen3_5_text", tmp_path / "m", {name: x for name, x in tensors.items() if x is not None})
     with running(config_of(tmp_path / "m", tmp_path)) as (engine, *_):

@@ -87,9 +87,7 @@ def test_decoders_drafts_and_samples_have_the_same_bits_with_tiles(emulated: Emu
 
 
 @pytest.mark.slow
-def test_tiles_that_multiply_wrongly_are_found_out_and_not_used(
-    emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_tiles_are_not_used(emulated: Emulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPECCHAT_WRONG_TILES", "1")
     copy = shutil.copy(emulated.library, tmp_path / "wrong.so")  # loaded anew, so that it looks anew
     kernels = Library(Path(copy))

@@ -77,9 +77,7 @@ def test_a_pass_computes_what_the_modelling_code_does(family: str, cache_type: s
 
 @pytest.mark.parametrize("family", [*KINDS, *EIGHT_BIT])
 @pytest.mark.parametrize("variant", variants())
-def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
-    kernels: Library, family: str, variant: Variant
-) -> None:
+def test_every_instruction_set_gives_the_scalar_bits(kernels: Library, family: str, variant: Variant) -> None:
     decoder = decoder_of(family)
     use(kernels, Variant.SCALAR)
     wanted = feed(decoder, text(140))

@@ -56,9 +56,7 @@ def test_a_layer_is_the_product_with_quantised_activations(kind: Format) -> None
 
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize("variant", variants())
-def test_every_instruction_set_gives_the_bits_of_the_scalar_one(
-    kernels: Library, kind: Format, variant: Variant
-) -> None:
+def test_every_instruction_set_gives_the_scalar_bits(kernels: Library, kind: Format, variant: Variant) -> None:
     half_block = [(20, 96)] if kind in (Format.Q4, Format.Q8, Format.MXFP4) else []
     for rows, columns in ((16, 256), (5, 512), (83, 1280), (33, 2304), *half_block):
         matrix, _ = random_matrix(kind, rows, columns, seed=rows)

@@ -10,41 +10,21 @@ import pytest
 from specchat.engine.kernels.build import SOURCE, compile_source, find_compiler, link
 
 
-@pytest.fixture(scope="module")
-def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pool, compiled."""
-    folder = tmp_path_factory.mktemp("pool")
-    return compile_source(SOURCE / "thread_pool.cpp", folder, str(find_compiler()), platform.machine())
-
-
-def output_of(name: str, pool: Path) -> str:
-    """Output of a program next to this file, linked with the pool."""
-    compiler, program = str(find_compiler()), pool.parent / name
-    own = compile_source(Path(__file__).with_name(f"{name}.cpp"), pool.parent, compiler, platform.machine())
-    link([pool, own], program, compiler)
-    return subprocess.run([program], capture_output=True, text=True, check=True).stdout
-
-
 @pytest.mark.slow
-def test_a_thread_that_wakes_up_late_takes_no_part_in_a_job_with_fewer_threads(pool: Path) -> None:
-    """What a piece works in is there for the threads of its job alone; the race is rare, and a pass proves little."""
-    assert output_of("late_threads", pool) == "0\n"
-
-
-@pytest.mark.slow
-def test_threads_beyond_a_limit_take_no_part_and_it_may_change_at_any_time(pool: Path) -> None:
-    """1, 3 and 7: the first thread, the first two, all three."""
-    assert output_of("limited_threads", pool) == "1 3 7 0\n"
-
-
-@pytest.mark.slow
-def test_what_a_piece_throws_on_another_thread_comes_to_the_caller(pool: Path) -> None:
-    assert output_of("throwing_pieces", pool) == "bad_alloc, 9\n"
-
-
-@pytest.mark.slow
-def test_jobs_are_done_while_threads_fetch_memory_that_is_freed_meanwhile(pool: Path) -> None:
-    assert output_of("fetching", pool) == "0\n"
+def test_programs_next_to_this_file_find_no_mistake_in_the_pool(tmp_path: Path) -> None:
+    """Each prints what it saw; in `late_threads` the race is rare, and a pass proves little."""
+    compiler, machine = str(find_compiler()), platform.machine()
+    pool = compile_source(SOURCE / "thread_pool.cpp", tmp_path, compiler, machine)
+    for name, wanted in {
+        "late_threads": "0\n",  # a thread that wakes up late takes no part in a job with fewer threads
+        "limited_threads": "1 3 7 0\n",  # the first thread, the first two, all three: the limit may change at any time
+        "throwing_pieces": "bad_alloc, 9\n",  # what a piece throws on another thread comes to the caller
+        "fetching": "0\n",  # jobs are done while threads fetch memory that is freed meanwhile
+    }.items():
+        own = compile_source(Path(__file__).with_name(f"{name}.cpp"), tmp_path, compiler, machine)
+        link([pool, own], tmp_path / name, compiler)
+        said = subprocess.run([tmp_path / name], capture_output=True, text=True, check=True).stdout
+        assert (name, said) == (name, wanted)
 
 
 @pytest.mark.slow

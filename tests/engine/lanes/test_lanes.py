@@ -59,11 +59,13 @@ def pair(text: str = PROMPT, **options: object) -> tuple[Request, Request]:
 @pytest.mark.parametrize("order", Order)
 def test_lanes_say_what_an_engine_alone_says(order: Order) -> None:
     with lane_engine(order) as engine:
-        lanes, _ = both(engine, *pair())
+        lanes, in_order = both(engine, *pair())
     with tiny_engine() as alone:
         expected = [list(alone.stream(request)) for request in pair()]
     assert [ids_of(events) for events in lanes] == [ids_of(events) for events in expected]
     assert {e.rows for events in lanes for e in rounds_of(events)} == {1}
+    turns = [lane for lane, event in in_order if isinstance(event, Round)]
+    assert (turns == sorted(turns)) is (order is Order.SEQUENTIAL)
 
 
 def test_the_engine_gives_the_turn_to_the_lane_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +118,6 @@ def test_a_lane_s_records_are_made_in_its_own_turn(monkeypatch: pytest.MonkeyPat
     places = [place for place, each in enumerate(order) if each == "record"]
     assert len(places) > 20
     assert all((order[place - 1], order[place + 1]) == ("turn begins", "turn ends") for place in places)
-
-
-def test_sequential_lanes_run_one_after_the_other() -> None:
-    with lane_engine(Order.SEQUENTIAL) as engine:
-        _, in_order = both(engine, *pair())
-    rounds = [lane for lane, event in in_order if isinstance(event, Round)]
-    assert rounds == sorted(rounds)
 
 
 def test_both_lanes_read_the_same_part_of_a_prompt() -> None:

@@ -59,9 +59,7 @@ def test_a_loaded_folder_computes_what_transformers_does(tmp_path: Path, gated: 
         (lambda folder: write_tiny_t5(folder, template="{{ messages }}"), "is a t5 model with a chat template"),
     ],
 )
-def test_a_folder_of_another_kind_is_refused_by_name(
-    tmp_path: Path, change: Callable[[Path], Path], sentence: str
-) -> None:
+def test_another_kind_of_folder_is_refused(tmp_path: Path, change: Callable[[Path], Path], sentence: str) -> None:
     folder = change(write_tiny_t5(tmp_path))
     with pytest.raises(EngineError, match=sentence) as caught:
         loaded(folder)

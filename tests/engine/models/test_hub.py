@@ -175,9 +175,7 @@ def test_a_gated_model_needs_a_token(hub: Hub, tmp_path: Path, monkeypatch: pyte
     assert resolve(NAME, ModelStore(tmp_path), ignore_progress).is_dir()
 
 
-def test_a_model_in_the_hub_cache_is_used_where_it_lies(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_in_the_hub_cache_is_used_there(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "hub"
     snapshot = cache / "models--someone--tiny" / "snapshots" / REVISION
     shutil.copytree(hub.repositories[NAME], snapshot)
@@ -205,9 +203,7 @@ def _response(status: int) -> Any:
     ],
 )
 @pytest.mark.usefixtures("hub")
-def test_a_refusal_is_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
-) -> None:
+def test_refusals_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", fails(error))
     with pytest.raises(EngineError, match=sentence):
         resolve(NAME, ModelStore(tmp_path), ignore_progress)

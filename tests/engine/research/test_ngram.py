@@ -41,7 +41,5 @@ def test_each_token_comes_with_the_order_of_its_ngram() -> None:
         ([1, 5, 9, 5], 4, ([9], [1])),  # nothing after the end
     ],
 )
-def test_a_copy_goes_on_as_the_text_did_last_time(
-    text: list[int], count: int, expected: tuple[Sequence[int], Sequence[int]]
-) -> None:
+def test_a_copy_goes_on_as_before(text: list[int], count: int, expected: tuple[Sequence[int], Sequence[int]]) -> None:
     assert draft(text, count, CopyDrafter(ends={9}, never={8})) == expected

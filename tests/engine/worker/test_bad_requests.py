@@ -18,9 +18,7 @@ from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tin
     ],
     ids=["too long", "drafter", "empty"],
 )
-def test_bad_requests_fail_with_a_sentence_and_the_engine_goes_on(
-    engine: Engine, request_: Request, words: str
-) -> None:
+def test_bad_requests_fail_with_a_sentence_and_others_run(engine: Engine, request_: Request, words: str) -> None:
     (finished,) = list(engine.stream(request_))
     assert finished.reason is FinishReason.ERROR
     assert words in finished.message
@@ -44,6 +42,8 @@ BAD = {
     "half of a surrogate pair in a stop string": (ask("a", "bad", stop=("\udfff",)), "surrogate"),
     "an id beyond the vocabulary": (Request("bad", prompt_ids=(1, 2, 999_999)), "999999 and the model has 260 tokens"),
     "a negative id": (Request("bad", prompt_ids=(1, -2)), "-2: token ids start at 0"),
+    "a reply with a negative id": (Request("bad", prompt="a", reply_ids=(-1,)), "reply_ids holds"),
+    "a reply beyond the vocabulary": (Request("bad", prompt="a", reply_ids=(1 << 30,)), "reply_ids holds"),
 }
 
 

@@ -135,9 +135,7 @@ def test_between_rounds_one_graph_is_captured_that_a_pass_lacked(monkeypatch: py
     assert 0 < order.count(Captured) < 6
 
 
-def test_what_is_not_captured_at_the_start_is_while_there_is_nothing_else_to_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_not_captured_at_the_start_is_when_the_worker_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         monkeypatch.setattr(torch.cuda, "memory_reserved", lambda *_: 1000 * gpu.graphs)
         served = Served(gpu, "none", [ask("abab", drafter="none", max_tokens=4)], all_captured)
@@ -195,9 +193,7 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
     ("drafter", "exact"),
     [pytest.param(*each, marks=pytest.mark.slow) for each in (("none", True), ("model", False), ("head", False))],
 )
-def test_captures_do_not_change_what_running_rows_have(
-    drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_captures_do_not_change_running_rows(drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask("abcd" * 9, name, drafter=drafter, gamma=3, max_tokens=60) for name in "01"]
     expected, plan = replies(requests, drafter), Graphs.plan
     target, draft = parts(drafter)
@@ -228,9 +224,7 @@ def kept(made: Assembly) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("number", [0, 4])
-def test_one_shape_that_cannot_be_captured_costs_that_shape_and_is_told_once(
-    number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_shape_that_cannot_be_captured_is_told_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     captured: list[object] = []
 
     def refuse_one(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:

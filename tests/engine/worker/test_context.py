@@ -25,9 +25,7 @@ def engine_of(model: object, **config: object) -> AbstractContextManager[Engine]
     return started(EngineConfig("m", Path(), **config), lambda config, _: put_together(config, model))  # type: ignore[arg-type]
 
 
-def test_a_context_is_as_long_as_the_models_and_takes_no_memory_for_every_slot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_is_as_long_as_the_models_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 5 * MODEL_CONTEXT * COLUMN_BYTES
     monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda _: free)
     monkeypatch.setattr("specchat.engine.worker.assembly.available_memory", lambda _: free)
@@ -70,9 +68,7 @@ def test_a_requested_context_has_room_however_little_memory_is_for_other_texts(t
         assert ids_of(engine.stream(Request("r", prompt_ids=(5,) * 1990, max_tokens=5, drafter="none")))
 
 
-def test_a_requested_context_that_does_not_fit_is_refused_or_made_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requested_context_that_does_not_fit_is_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.engine.device.device.available_memory", lambda _: 1000 * COLUMN_BYTES)
     with engine_of(packed_model(tmp_path), context=2900) as engine:
         ready = engine.wait_ready()

@@ -170,9 +170,7 @@ def test_a_stop_string_ends_the_reply_before_another_round(engine: Engine, monke
     assert rounds_of(events)[-1].number + 1 == len(rounds_of(events)) == len(passes)
 
 
-def test_a_reply_that_is_cancelled_has_all_records_of_its_tokens(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancelled_reply_has_all_records_of_its_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cancellation comes while a record is being made, so after the launch of the next pass or before it."""
     cancelled = threading.Event()
 

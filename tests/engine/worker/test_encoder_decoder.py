@@ -62,9 +62,7 @@ def generated(gated: bool) -> dict[str, list[int]]:
     return found
 
 
-def test_greedy_replies_are_those_of_transformers_whatever_drafts(
-    engine: Engine, generated: dict[str, list[int]]
-) -> None:
+def test_greedy_replies_are_those_of_transformers(engine: Engine, generated: dict[str, list[int]]) -> None:
     ready = engine.wait_ready()
     assert set(ready.drafters) == {
         *("model", "model-tree", "hierarchical", "bigram", "unigram"),

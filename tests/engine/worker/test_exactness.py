@@ -15,12 +15,13 @@ from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
+from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble
-from tests.engine.prompts import PROMPTS
 from tests.engine.scored import scored
 from tests.engine.tiny import ask, ids_of, run_together, started
 
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.usefixtures("kernels")]
+PROMPTS = [prompt.text for kind in load_prompts(SETS) for prompt in kind.first(4).prompts]
 LENGTH = 24
 DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 
@@ -49,9 +50,7 @@ def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "combined"])
-def test_greedy_tokens_stay_the_same_where_other_chats_have_them(
-    engine: Engine, plain: list[list[int]], drafter: str
-) -> None:
+def test_greedy_tokens_stay_the_same_with_other_chats(engine: Engine, plain: list[list[int]], drafter: str) -> None:
     """Every reply is in another chat, then every reply with one wrong token in it."""
     prompts = [engine.prompt_ids(Request("p", (Message("user", text),)))[-32:] for text in PROMPTS]
     for wrong, fewest in ((len(plain[0]) + 1, 0.9), (LENGTH // 2, 0.1)):

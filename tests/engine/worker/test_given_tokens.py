@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.engine import Admitted, EngineError, Request, Sampling
+from specchat.engine import Admitted, Sampling
 from tests.engine.tiny import ask, ids_of, rounds_of, text_of, tiny_engine, tiny_head, tiny_model, tiny_tokenizer
 
 SIZE = {"max_tokens": 24}
@@ -53,9 +53,3 @@ def test_stop_strings_are_looked_for_in_what_is_new_only() -> None:
     with tiny_engine(tiny_model()) as engine:
         events = list(engine.stream(ask("hello", reply_text="stop", stop=("stop",), **SIZE)))
         assert ids_of(events)
-
-
-@pytest.mark.parametrize("ids", [(-1,), (1 << 30,)])
-def test_ids_of_no_vocabulary_are_refused(ids: tuple[int, ...]) -> None:
-    with tiny_engine(tiny_model()) as engine, pytest.raises(EngineError, match="reply_ids holds"):
-        engine.submit(Request("r", prompt="a", reply_ids=ids))

@@ -97,9 +97,7 @@ def test_settings_that_mean_nothing(about: dict[str, str], message: str, tmp_pat
 
 
 @pytest.mark.usefixtures("kernels")
-def test_sizes_that_the_kernels_do_not_compute_run_in_the_modelling_code(
-    tiny_model: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_sizes_that_kernels_lack_run_in_the_modelling_code(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     file = write_tiny_gguf(tiny_model(), tmp_path / "small.gguf")
     with started(EngineConfig(str(file), tmp_path / "models", context=64)) as engine:
         assert engine.ready.dtype == "F32"  # as the file has it: its layers are on the kernels

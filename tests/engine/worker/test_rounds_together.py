@@ -100,9 +100,7 @@ def decided(events: list[Any]) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_records_are_those_of_rounds_run_one_by_one(
-    one_by_one: Engine, together: Engine, ran: list[int], name: str, batch: int
-) -> None:
+def test_records_are_as_one_by_one(one_by_one: Engine, together: Engine, ran: list[int], name: str, batch: int) -> None:
     expected = replies(one_by_one, batch, **SETTINGS[name])
     assert {*ran} == {1}
     ran.clear()
@@ -113,9 +111,7 @@ def test_records_are_those_of_rounds_run_one_by_one(
 
 
 @pytest.mark.usefixtures("choice")
-def test_a_head_has_read_the_plain_rounds_before_it_drafts(
-    one_by_one: Engine, together: Engine, ran: list[int]
-) -> None:
+def test_a_head_has_read_plain_rounds_before_it_drafts(one_by_one: Engine, together: Engine, ran: list[int]) -> None:
     expected = replies(one_by_one, 1, drafter="head", sampling=GREEDY)
     ran.clear()
     found = replies(together, 1, drafter="head", sampling=GREEDY)
@@ -139,9 +135,7 @@ def test_rows_of_different_drafters_run_one_round_at_a_time(together: Engine, mo
     assert {ran for rows, ran in found if rows == 2} == {1}
 
 
-def test_a_seeded_reply_does_not_depend_on_drafts_or_on_how_many_rounds_are_run(
-    one_by_one: Engine, together: Engine
-) -> None:
+def test_a_seeded_reply_does_not_depend_on_drafts_or_on_rounds_in_a_call(one_by_one: Engine, together: Engine) -> None:
     """Whether the text or the head drafts, and how much, is chosen by measured times."""
     prompt = 'Say this three times: "the quick brown fox jumps over the lazy dog and runs home".'
     accepted = 0

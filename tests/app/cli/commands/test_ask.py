@@ -44,9 +44,7 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     assert (used["temperature"], used["top_k"], used["top_p"]) == (0.6, 5, 1.0)
 
 
-def test_a_download_has_a_size(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_is_sized(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("ask", "the", "--max-tokens", 2, "--target", "someone/tiny", "--dtype", "float32")
     with serving(Hub(someone__tiny=tiny_model())) as hub:
         use(hub, monkeypatch, tmp_path / "no-hub-cache")
@@ -189,15 +187,11 @@ def test_the_best_text_is_printed_and_all_beams_beside_it(ask: Callable[..., Don
 def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done], model: Path) -> None:
     options = ("0123 0123 01", "--beams", 3, "--max-tokens", 20, "--json", "--draft", model)
     drafted, auto, plain = (json.loads(ask(*options, "--gamma", gamma).out) for gamma in (4, "auto", 0))
-    assert [beam["token_ids"] for beam in drafted["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
-    assert [beam["score"] for beam in drafted["beams"]] == pytest.approx([beam["score"] for beam in plain["beams"]])
-    assert drafted["steps"] == plain["steps"] == plain["target_passes"] == 20
+    texts = [[beam["token_ids"] for beam in values["beams"]] for values in (drafted, auto, plain)]
+    assert texts[0] == texts[1] == texts[2]
     assert drafted["passes_saved"] == 20 - drafted["target_passes"] >= 0 == plain["passes_saved"]
-    assert (drafted["drafter"], drafted["gamma"], drafted["draft_width"]) == ("model", 4, 6)
-    assert auto["gamma"] == "auto"
-    assert [beam["token_ids"] for beam in auto["beams"]] == [beam["token_ids"] for beam in plain["beams"]]
-    assert (plain["drafter"], plain["gamma"], plain["draft_width"]) == ("none", 0, 0)
-    assert drafted["tokens_read"] > plain["tokens_read"]
+    said = [[values[name] for name in ("drafter", "gamma", "draft_width")] for values in (drafted, auto, plain)]
+    assert said == [["model", 4, 6], ["model", "auto", 6], ["none", 0, 0]]
 
 
 def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) -> None:

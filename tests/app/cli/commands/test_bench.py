@@ -76,9 +76,7 @@ def test_verify_passes(tiny_model: Callable[..., Path]) -> None:
     assert done.err.startswith("loading\ngreedy, none\n")  # stderr is no terminal: how far it is, line by line
 
 
-def test_verify_tells_differences_by_its_exit_code(
-    tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_differences_change_the_exit_code(tiny_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     check = verification.checks.check_greedy
     monkeypatch.setattr(verification.checks, "check_greedy", lambda *given: replace(check(*given), worst_deficit=9.0))
     done = command(*VERIFY, tiny_model(), "--json")

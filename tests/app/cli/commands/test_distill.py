@@ -13,9 +13,7 @@ from tests.app.storage.helpers import add_turn
 
 
 @pytest.mark.slow
-def test_a_head_is_made_and_its_figures_are_shown(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_of_a_head(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
     target, out = tiny_model(), tmp_path / "head"
     done = command("distill", "--target", str(target), "--out", str(out), "--minutes", "0.06")
@@ -75,9 +73,7 @@ def test_what_cannot_be_is_one_sentence(
 
 
 @pytest.mark.slow
-def test_stored_chats_are_learnt_from(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chats_are_learnt(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
     monkeypatch.setattr(distilling, "_LEAST_OF_CHATS", 100)
     target, head, out = tiny_model(), tmp_path / "head", tmp_path / "learnt"

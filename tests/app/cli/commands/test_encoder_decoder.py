@@ -66,9 +66,7 @@ def test_bench_runs_on_shipped_prompts(t5: Path, draft: Path, tmp_path: Path, mo
     ],
     ids=lambda value: str(value[0]) if isinstance(value, tuple) else "",
 )
-def test_what_needs_another_target_is_said(
-    arguments: tuple[object, ...], sentence: str, t5: Path, tmp_path: Path
-) -> None:
+def test_another_target_is_asked_for(arguments: tuple[object, ...], sentence: str, t5: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out") if arguments[0] == "distill" else ()
     done = command(*arguments, *out, "--target", t5)
     assert done.code == 2

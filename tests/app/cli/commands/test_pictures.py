@@ -68,9 +68,7 @@ def test_a_screenshot_has_the_colours_of_a_theme_of_the_user(home: Path) -> None
 @pytest.mark.parametrize(
     ("name", "told"), [("fern", "theme 'fern' is not known"), ("bark", "primary is missing"), ("soil", "[fates]")]
 )
-def test_a_theme_that_cannot_be_drawn_is_no_picture(
-    name: str, told: str, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_theme_makes_no_picture(name: str, told: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = settings_file().parent / "themes"
     folder.mkdir(parents=True)
     (folder / "fern.toml").write_text('name = "moss"\nprimary = "#7a9b57"\n')

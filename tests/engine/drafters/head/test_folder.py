@@ -108,9 +108,7 @@ WORSE = "trained for q4, other weights of this model, and drafts worse than one 
 
 @pytest.mark.parametrize("how", ["named", "found"])
 @pytest.mark.parametrize("model", ["trained", "q8", "q4"])
-def test_a_head_for_other_codes_of_the_model_drafts_and_says_so(
-    model: str, how: str, formats: dict[str, Path], heads: Path
-) -> None:
+def test_a_head_for_other_codes_drafts_and_says_so(model: str, how: str, formats: dict[str, Path], heads: Path) -> None:
     draft = {"draft": str(heads / "head")} if how == "named" else {"heads": (heads,)}
     with tiny_engine(assemble=lambda *_: loaded(formats[model], **draft)) as engine:
         told = [notice for notice in said_while_loading(engine) if WORSE in notice]
@@ -121,9 +119,7 @@ def test_a_head_for_other_codes_of_the_model_drafts_and_says_so(
     assert any(isinstance(event, Round) and event.drafted for event in drafted)
 
 
-def test_a_head_for_the_very_weights_comes_first_and_may_begin_with_another(
-    formats: dict[str, Path], heads: Path, tmp_path: Path
-) -> None:
+def test_a_head_for_the_same_weights_comes_first(formats: dict[str, Path], heads: Path, tmp_path: Path) -> None:
     draft = training_of(formats["q8"])
     start = draft.start(heads / "head")
     assert start.steps == 90
@@ -135,9 +131,7 @@ def test_a_head_for_the_very_weights_comes_first_and_may_begin_with_another(
         assert not [notice for notice in found.notices if WORSE in notice]
 
 
-def test_a_head_for_another_model_or_with_an_old_card_is_refused(
-    formats: dict[str, Path], heads: Path, tmp_path: Path
-) -> None:
+def test_a_head_for_another_model_or_of_old_is_refused(formats: dict[str, Path], heads: Path, tmp_path: Path) -> None:
     old = shutil.copytree(heads, tmp_path / "old")
     card = json.loads((old / "head" / CARD).read_text())
     del card["norms"]

@@ -199,12 +199,6 @@ def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Pat
     assert packed.norms == expected.norms != ""
 
 
-def test_replies_end_where_the_authors_end_them(folders: dict[str, Path], tmp_path: Path) -> None:
-    assert loaded(folders["qwen35"]).eos_ids == {2}
-    convert_gguf(file_of(folders["qwen35"]), tmp_path, ignore_progress)
-    assert loaded(tmp_path).eos_ids == {0, 2}  # <|endoftext|> too
-
-
 def test_qwen_composes_characters(folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen3", folders["qwen3"], tmp_path / "x.gguf", tokenizer="qwen2")
     tokenizer = load_tokenizer(described(file, tmp_path / "d"))

@@ -37,9 +37,7 @@ BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Forma
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["pretended", "real"])
 @pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_compute_with_the_weights_as_they_are_stored(
-    kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_compute_with_the_stored_weights(kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_layers, "_AT_ONCE", 5 * COLUMNS)
     with nullcontext() if real else pretended_gpu(monkeypatch):
         compare(kind, torch.device("cuda", 0))

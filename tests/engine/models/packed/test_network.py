@@ -16,7 +16,6 @@ from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWeights, PackedWriter
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 from specchat.engine.progress import ignore_progress
-from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.gguf_files import write_gguf
@@ -90,15 +89,6 @@ def test_a_gguf_file_keeps_its_codes(tmp_path: Path) -> None:
     assert torch.equal(codes, torch.from_numpy(quants.dequantize(raw, GGMLQuantizationType.Q4_1)))
     found = make_runner(model, 1, 64, 8).forward(TOKENS, [0], [0])
     assert torch.isfinite(found).all()
-
-
-def test_without_kernels_it_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_other("gpt_neox", tmp_path / "model")
-    monkeypatch.setattr(obtain, "missing", lambda: "there are no kernels here")
-    found = obtain_model(str(folder), EngineConfig(str(folder), tmp_path, quantize="q8"), CPU, ignore_progress)
-    assert found.model.quantized is None
-    (notice,) = found.notices
-    assert "there are no kernels here" in notice
 
 
 @pytest.mark.parametrize("dtype", PLAIN)

@@ -78,9 +78,7 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
         plain.read([5, 6, 7])
 
 
-def test_llama_cpp_beside_the_engine(
-    gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beside_llama_cpp(gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     options = BenchOptions(
         tmp_path, "bench", str(gguf), prompts=("chat",), limit=1, max_tokens=8, passes=1, threads=1, batches=(1, 2),
@@ -104,9 +102,7 @@ def test_llama_cpp_beside_the_engine(
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.slow
-def test_llama_cpp_refuses_what_it_cannot_run(
-    tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_llama_cpp_refuses(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF")
     with pytest.raises(EngineError, match=r"it cannot load .*broken\.gguf"):

@@ -30,9 +30,7 @@ def test_tokens_that_are_alike_are_in_one_cluster_and_the_likeliest_are_found() 
     assert (chosen == likeliest[:, None]).any(-1).float().mean() > 0.97
 
 
-def test_a_trained_head_is_saved_with_clusters_and_can_be_trained_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_head_is_saved_with_clusters_and_trained_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_FEWEST", 4)
     torch.manual_seed(0)
     model = tiny_model()

@@ -200,9 +200,7 @@ def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
             make(target, tmp_path / name[:-4], prompts=tmp_path / name)
 
 
-def test_a_finished_head_is_where_training_begins_and_stays_as_it_is(
-    target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_begins_with_a_head(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "AGAIN", 0.0)
     before, out = {file.name: file.read_bytes() for file in head.iterdir()}, tmp_path / "head"
     made = make(target, out, begin=str(head))
@@ -335,9 +333,7 @@ def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> 
     assert {file.name: file.read_bytes() for file in target.iterdir()} == before
 
 
-def test_stored_replies_are_learnt_from_and_the_newest_are_held_out(
-    target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stored_replies_are_learnt(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_LEAST_OF_CHATS", 300)
     chats, out = tmp_path / "chats.jsonl", tmp_path / "out"
     reply = "the quick brown fox jumps over the lazy dog and the dog sleeps " * 3
