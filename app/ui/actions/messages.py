@@ -308,7 +308,7 @@ class CandidateActions(ActionGroup):
                 f"All {count} replies {why_greedy(settings)}",
             )
             if chosen is None:
-                self._scope.screen.put(line)
+                self._scope.screen.widgets.composer.take_back([line])
                 return
             changes = warmed(settings)
             if chosen == 1:
@@ -318,7 +318,7 @@ class CandidateActions(ActionGroup):
         try:
             attachments = self._scope.screen.widgets.composer.tray.resolved(prompt)
         except AppError:
-            self._scope.screen.put(line)
+            self._scope.screen.widgets.composer.take_back([line])
             raise
         self._messages.ask(prompt, count, attachments)
         if self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one

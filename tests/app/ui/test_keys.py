@@ -92,6 +92,14 @@ async def test_what_was_typed_before_a_recalled_prompt_stays_with_its_chat(
         assert stage.composer.text == kept
 
 
+@pytest.mark.parametrize("recalled", ["first", "/theme nothing", "/candidates 1 each"])
+async def test_what_was_typed_before_a_recalled_prompt_stays_when_that_is_sent(stage: Stage, recalled: str) -> None:
+    async with stage.started(WIDE, events=0, text=recalled) as pilot:
+        stage.composer.begin("")
+        await stage.press(pilot, "x", "up", "enter")
+        assert stage.composer.text.removeprefix(f"{recalled}\n\n") == "x"
+
+
 async def test_a_prompt_that_is_taken_back_stands_before_what_was_typed_before_a_recalled_one(stage: Stage) -> None:
     async with stage.started(WIDE, events=10, text="first") as pilot:
         await stage.send(pilot, "second")
