@@ -130,6 +130,15 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
         assert not conversation(stage).waiting
 
 
+async def test_the_composer_has_the_focus_when_a_narrower_terminal_hides_what_had_it(stage: Stage) -> None:
+    stage.chats("one")
+    async with stage.started(WIDE) as pilot:
+        await stage.press(pilot, "ctrl+b")
+        await pilot.resize_terminal(80, 24)
+        await stage.press(pilot, "a")
+        assert stage.composer.text == "a"
+
+
 async def test_help(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         for key, opened in (("f1", HelpScreen), ("question_mark", KeysScreen)):
