@@ -281,10 +281,10 @@ class CandidateActions(ActionGroup):
         if not argument:
             self.show()
             return
-        number, _, prompt = argument.partition(" ")
-        if not number.isdecimal() or not 2 <= int(number) <= MAX_CANDIDATES or not prompt.strip():
+        number, *prompt = argument.split(maxsplit=1)
+        if not number.isdecimal() or not 2 <= int(number) <= MAX_CANDIDATES or not prompt:
             raise UsageError(f"/candidates takes a number from 2 to {MAX_CANDIDATES} followed by a prompt")
-        self._ask(int(number), prompt.strip(), self._scope.effective)
+        self._ask(int(number), prompt[0], self._scope.effective)
 
     def begin(self) -> None:
         """Put the command in front of the unsent prompt."""
