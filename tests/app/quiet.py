@@ -17,7 +17,7 @@ from textual.worker import WorkerCancelled
 
 from specchat.app.ui.pump import Pace, Pump
 
-FOR_A_PERSON = ("rename", "asking", "messages", "reading")
+FOR_A_PERSON = ("rename", "asking", "loading", "messages", "reading")
 """Groups of workers that wait until a user or a test answers."""
 LOOKS = 5
 """What a thread or the driver hands to the event loop is a message after fewer turns of it."""

@@ -106,7 +106,7 @@ class Actions(ActionScope):
             else:
                 done = self.run(*slash.parse(text))
         if not done:
-            self.screen.put(text)
+            self.screen.widgets.composer.take_back([text])
 
     def palette(self, screen: Screen[object]) -> Iterator[SystemCommand]:
         """Entries of the command palette on this screen."""

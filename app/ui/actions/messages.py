@@ -281,10 +281,10 @@ class CandidateActions(ActionGroup):
         if not argument:
             self.show()
             return
-        number, _, prompt = argument.partition(" ")
-        if not number.isdecimal() or not 2 <= int(number) <= MAX_CANDIDATES or not prompt.strip():
+        number, *prompt = argument.split(maxsplit=1)
+        if not number.isdecimal() or not 2 <= int(number) <= MAX_CANDIDATES or not prompt:
             raise UsageError(f"/candidates takes a number from 2 to {MAX_CANDIDATES} followed by a prompt")
-        self._ask(int(number), prompt.strip(), self._scope.effective)
+        self._ask(int(number), prompt[0], self._scope.effective)
 
     def begin(self) -> None:
         """Put the command in front of the unsent prompt."""
@@ -308,7 +308,7 @@ class CandidateActions(ActionGroup):
                 f"All {count} replies {why_greedy(settings)}",
             )
             if chosen is None:
-                self._scope.screen.put(line)
+                self._scope.screen.widgets.composer.take_back([line])
                 return
             changes = warmed(settings)
             if chosen == 1:
@@ -318,7 +318,7 @@ class CandidateActions(ActionGroup):
         try:
             attachments = self._scope.screen.widgets.composer.tray.resolved(prompt)
         except AppError:
-            self._scope.screen.put(line)
+            self._scope.screen.widgets.composer.take_back([line])
             raise
         self._messages.ask(prompt, count, attachments)
         if self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one

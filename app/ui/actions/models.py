@@ -123,7 +123,7 @@ class ModelActions(ActionGroup):
         self._unloaded = self._switching = True
         self._load(self._scope.settings)
 
-    @in_background("asking")
+    @in_background("loading")
     async def _load(self, settings: Settings) -> None:
         failure = NOT_HERE.format(settings.target, settings.target)
         try:
@@ -133,7 +133,7 @@ class ModelActions(ActionGroup):
             if not self._unloaded:
                 self._scope.report(error)
         finally:
-            self._switching = False  # also if another question replaces this one
+            self._switching = False
         if wanted:
             self._changeable_settings()  # a prompt may have been sent by then
             self._switch(self._leave(settings), settings)

@@ -45,7 +45,7 @@ class PromptActions(ActionGroup):
             file_attachment(name, Path(name).expanduser())
         except RuntimeError as error:  # a user without a home folder
             raise UsageError(str(error)) from None
-        self._scope.screen.put(f"{mention(name)} ")
+        self._scope.screen.widgets.composer.take_back([f"{mention(name)} "])
 
     def begin_mention(self) -> None:
         """Begin to name a file at the cursor; tab completes its path."""

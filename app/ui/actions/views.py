@@ -17,6 +17,7 @@ from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import TOUR
 from specchat.app.settings.settings import CHAT, DEMONSTRATION, WATCH
 from specchat.app.side_by_side.duet import Duet
+from specchat.app.ui import slash
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
@@ -251,5 +252,5 @@ class ComparisonActions(ActionGroup):
         if conversation is not None:
             self._scope.screen.show(conversation)
         if prompt:
-            self._scope.screen.writing.take_back([Turn(prompt, attachments=attachments)])
+            self._scope.screen.writing.take_back([Turn(slash.unescaped(prompt), attachments=attachments)])
         self._chats.show_list()

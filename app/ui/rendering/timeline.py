@@ -58,14 +58,15 @@ class TimelineLayout:
 
     def __init__(self, replies: Sequence[Reply], scale: int | None = None, own: int | None = None) -> None:
         self.replies = list(replies)
-        self.counts = [len(reply.rounds) for reply in self.replies]
-        """The rounds of each lane, also those without a slot."""
+        self.rounds = [list(reply.rounds) for reply in self.replies]
+        """The rounds of each lane, also those without a slot. A server may report other ones at the end of a reply."""
+        self.counts = [*map(len, self.rounds)]
         end = _end(self.replies[:own])
         rounds = sorted(
             (
                 (record.at - record.seconds, lane, record)
-                for lane, reply in enumerate(self.replies)
-                for record in reply.rounds
+                for lane, of_lane in enumerate(self.rounds)
+                for record in of_lane
                 if own is None or lane < own or record.at - record.seconds < end
             ),
             key=itemgetter(0),
@@ -219,7 +220,7 @@ def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
         legend += [f"{CUT} longer"] if any(slot.cut for slot in lanes.slots) else []
         return "  ".join(legend)
     lane, index = picked
-    record = lanes.replies[lane].rounds[index]
+    record = lanes.rounds[lane][index]
     return (
         f"round {index + 1}: {became(record)} · "
         f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"

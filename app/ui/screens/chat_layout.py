@@ -224,6 +224,11 @@ class ChatBase(Screen[None]):
         """Do not style all widgets again when they are first shown: mounting has just done it."""
         event.refresh_styles, self._styled = event.refresh_styles and self._styled, True
 
+    def on_descendant_blur(self) -> None:
+        """Focus the composer if what had the focus is hidden now, as in a terminal that was made narrower."""
+        if self.focused is None and self.app.app_focus and not self.panes.elsewhere:
+            self.panes.go_home()
+
     @property
     def conversation(self) -> Conversation:
         """The conversation that is shown."""

@@ -76,9 +76,9 @@ class Inspection:
 
     def select_round(self, reply: Reply, index: int) -> None:
         """Select the first token of a round, by its index in the reply."""
-        last = reply.starts[index + 1] if index + 1 < len(reply.starts) else reply.tokens
-        if reply.starts[index] < last:
-            self.look_at(Spot(reply, reply.starts[index]))
+        first, end, *_ = *reply.starts[index : index + 2], reply.tokens, reply.tokens
+        if first < end:
+            self.look_at(Spot(reply, first))
 
     def toggle(self) -> None:
         """Open the inspector on the selected or the last tested token; or close it."""

@@ -17,6 +17,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
+from specchat.app.ui import slash
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
@@ -32,6 +33,7 @@ from specchat.app.ui.widgets.side_summary import SideSummary, order_text, verdic
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
+NO_COMMANDS = "commands work in the chat (esc leaves): begin with // to send a text that starts with a slash"
 
 
 class SideScreen(Screen[Conversation | None]):
@@ -102,7 +104,11 @@ class SideScreen(Screen[Conversation | None]):
     def on_composer_sent(self, event: Composer.Sent) -> None:
         """Send the prompt to both lanes."""
         event.stop()
-        self.duet.send(content_of(event.text, event.attachments))
+        if slash.is_command(event.text):
+            self.composer.take_back([event.text])
+            self.notify(NO_COMMANDS, severity="warning")
+            return
+        self.duet.send(content_of(slash.unescaped(event.text), event.attachments))
         self.composer.tray.hold(())
         self.composer.offering = False
         for column in self.columns:
@@ -138,7 +144,7 @@ class SideScreen(Screen[Conversation | None]):
     def action_stop(self) -> None:
         """Stop both replies, and put waiting prompts back into the composer."""
         if taken := self.duet.stop():
-            self.composer.take_back(taken)
+            self.composer.take_back([slash.escaped(prompt) for prompt in taken])
 
     def action_leave(self) -> None:
         """Back to the chat."""

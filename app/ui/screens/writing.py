@@ -65,7 +65,7 @@ class Writing:
         """Whether the context is too full for a prompt; then it is put back into the composer, with a notice."""
         sentence = self.gauge.refusal(content_of(prompt, attachments))
         if sentence:
-            self._composer.put(prompt)
+            self._composer.take_back([prompt])
             say(self._screen.app, sentence, "error")
         return bool(sentence)
 
@@ -116,7 +116,7 @@ class Writing:
         prompt = slash.escaped(turn.prompt)
         named = self._composer.tray.attached(prompt)
         unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
-        self._composer.put("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
+        self._composer.begin("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
         self._as_put = self._composer.text
         self._screen.refresh_bindings()
 
@@ -129,14 +129,14 @@ class Writing:
         self._composer.tray.hold(attachments)
         self._widgets.frame.editing = ""
         self._widgets.show_frame()
-        self._composer.put(before)
+        self._composer.begin(before)
         self._screen.refresh_bindings()
         return turn
 
     def _put_unsent(self, conversation: Conversation) -> None:
         text, attachments = self._unsent.of(conversation)
         self._composer.tray.hold(attachments)
-        self._composer.put(text)
+        self._composer.begin(text)
 
     def _remember(self) -> None:
         for turn in self._screen.conversation.turns:

@@ -92,11 +92,15 @@ class Composer(WrappedArea):
         self._history = list(prompts)
         self._place = len(self._history)
 
-    def put(self, text: str) -> None:
-        """Show a new text, with the cursor at its end."""
+    def begin(self, text: str) -> None:
+        """Show another text, instead of a recalled prompt and of the text before it."""
         self._place = len(self._history)
         self.load_text(text)
         self.move_cursor(self.document.end)
+
+    def put(self, text: str) -> None:
+        """Change the text, with the cursor at its end; this can be undone."""
+        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
 
     @property
     def unsent(self) -> Unsent:
@@ -109,7 +113,7 @@ class Composer(WrappedArea):
 
     def take_back(self, prompts: list[str]) -> None:
         """Put prompts that were not sent before the unsent text."""
-        self.put("\n\n".join(filter(None, [*prompts, self.unsent[0]])))
+        self.begin("\n\n".join(filter(None, [*prompts, self.unsent[0]])))
 
     def get_line(self, line_index: int) -> Text:
         """A line as it is drawn: what steers a terminal, or hides in it, is a visible sign."""
@@ -223,8 +227,9 @@ class Composer(WrappedArea):
         except AppError as error:
             say(self.app, str(error), "error")
             return
+        before = self._unsent if self._place < len(self._history) else ""
         self.remember([*(p for p in self._history if p != text), text])
-        self.clear()
+        self.put(before)
         self.post_message(self.Sent(text, attachments))
 
     @property

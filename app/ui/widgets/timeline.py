@@ -136,7 +136,7 @@ class Timeline(ScrollView, can_focus=True):
         right = left + self._room
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
-            record = self._lanes.replies[lane].rounds[index]
+            record = self._lanes.rounds[lane][index]
             own = list((token_signs if line == 0 else time_bar)(record, slot, styles))
             begin, end = slot.left, slot.right
             if self._picked == (lane, index):

@@ -31,7 +31,7 @@ def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
 
 
 async def test_they_are_asked_for_together_with_seeds_of_their_own_and_stopped_by_a_key(stage: Stage) -> None:
-    async with stage.started(WIDE, events=5, text=ASK) as pilot:
+    async with stage.started(WIDE, events=5, text=ASK.replace("3 ", "3\n")) as pilot:
         assert isinstance(stage.app.screen, CandidatesScreen)
         assert [request.sampling.seed for request in stage.engine.submitted] == [5, 6, 7]
         assert {request.messages for request in stage.engine.submitted} == {stage.engine.submitted[0].messages}

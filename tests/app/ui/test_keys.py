@@ -90,6 +90,14 @@ async def test_text_before_a_recalled_prompt_stays_in_its_chat(stage: Stage, key
         assert stage.composer.text == kept
 
 
+@pytest.mark.parametrize("recalled", ["first", "/theme nothing", "/candidates 1 each"])
+async def test_what_was_typed_before_a_recalled_prompt_stays_when_that_is_sent(stage: Stage, recalled: str) -> None:
+    async with stage.started(WIDE, events=0, text=recalled) as pilot:
+        stage.composer.begin("")
+        await stage.press(pilot, "x", "up", "enter")
+        assert stage.composer.text.removeprefix(f"{recalled}\n\n") == "x"
+
+
 async def test_a_prompt_that_is_taken_back_stands_before_what_was_typed_before_a_recalled_one(stage: Stage) -> None:
     async with stage.started(WIDE, events=10, text="first") as pilot:
         await stage.send(pilot, "second")
@@ -118,6 +126,15 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
         assert stage.composer.text == "third"
         assert len(stage.engine.submitted) == 2
         assert not conversation(stage).waiting
+
+
+async def test_the_composer_has_the_focus_when_a_narrower_terminal_hides_what_had_it(stage: Stage) -> None:
+    stage.chats("one")
+    async with stage.started(WIDE) as pilot:
+        await stage.press(pilot, "ctrl+b")
+        await pilot.resize_terminal(80, 24)
+        await stage.press(pilot, "a")
+        assert stage.composer.text == "a"
 
 
 async def test_help(stage: Stage) -> None:

@@ -145,6 +145,19 @@ async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> N
         assert not stage.made
 
 
+async def test_another_action_while_sizes_are_looked_up_does_not_end_the_loading(
+    stage: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(_: EngineConfig) -> dict[str, int]:
+        stage.app.call_from_thread(stage.app.actions.prompt.attachments)
+        return {}
+
+    async with stage.started(WIDE) as pilot:
+        monkeypatch.setattr(model_actions, "downloads", slow)
+        await stage.send(pilot, "/model qwen3-0.6b")
+        assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
+
+
 async def test_a_prompt_while_sizes_are_read_keeps_its_model(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(_: EngineConfig) -> dict[str, int]:
         stage.app.call_from_thread(stage.app.requests.send, stage.app.chat_screen.conversation, QUESTION)

@@ -81,10 +81,13 @@ async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
         assert any("■ stopped" in line for line in lines_of(stage))
 
 
-@pytest.mark.parametrize(("size", "said"), [((40, 10), "40 × 10"), ((140, 9), "140 × 9")])
-async def test_too_small_a_terminal_says_so_and_takes_text(stage: Stage, size: tuple[int, int], said: str) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+g")  # the composer is in another tab
+@pytest.mark.parametrize("keys", [("ctrl+g",), ("ctrl+l",), ("ctrl+l", "t")])  # the composer is in another tab
+@pytest.mark.parametrize(("size", "said"), [((40, 10), "40 × 10"), ((140, 9), "140 × 9"), ((60, 11), "60 × 11")])
+async def test_too_small_a_terminal_says_so_and_takes_text(
+    stage: Stage, size: tuple[int, int], said: str, keys: tuple[str, ...]
+) -> None:
+    async with stage.started(NARROW, events=None) as pilot:
+        await stage.press(pilot, *keys)
         await pilot.resize_terminal(*size)
         await stage.settle(pilot)
         text = str(stage.app.screen.query_one(TooSmall).content)
@@ -92,7 +95,7 @@ async def test_too_small_a_terminal_says_so_and_takes_text(stage: Stage, size: t
         assert said in text
         await stage.press(pilot, *"hello")
         assert stage.composer.text == "hello"
-        assert stage.composer.region.height == 1
+        assert stage.composer.region.size == (size[0] - 6, 1)
         assert stage.app.screen.region.contains_region(stage.composer.region)
 
 

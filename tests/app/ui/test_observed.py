@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
+from specchat.app.ui.widgets.timeline import Timeline
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
 from tests.app.stage import Stage, lines_of, run
 from tests.app.views import text_of
@@ -51,6 +52,11 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
         assert "the server does not report its drafts" in " ".join(said(stage, AcceptanceCard).split())
         await stage.press(pilot, "f6")
         assert any("unknown" in line for line in _screen(stage))
+        timeline = stage.app.chat_screen.query_one(Timeline)
+        stage.engine.give(1)  # what it tells comes before the end of the reply
+        stage.app.pump.run()
+        timeline.render_line(0)
+        timeline.action_pick_end(-1)
         await stage.give(pilot)
         (reply,) = [turn.reply for turn in stage.app.chat_screen.conversation.turns]
         assert [(len(r.drafted), r.accepted) for r in reply.rounds] == [(0, 0), (3, 2), (3, 0)]

@@ -121,6 +121,20 @@ async def test_what_is_typed_moves_to_the_chat(stage: SideStage, key: str) -> No
         assert stage.composer.text == "And then?"
 
 
+async def test_commands_are_not_sent_to_the_lanes(stage: SideStage) -> None:
+    async with stage.started(WIDE) as pilot:
+        await stage.send(pilot, "/theme nord")
+        assert "commands work in the chat" in stage.said[-1]
+        assert stage.composer.text == "/theme nord"
+        for prompt in ("//slash", "//next"):
+            await stage.send(pilot, prompt)
+        assert [turn.prompt for turn in stage.duet.conversations[1].turns] == ["/slash"]
+        await stage.press(pilot, "escape")
+        assert stage.composer.text == "//next"
+        await stage.press(pilot, "escape")
+        assert stage.app.chat_screen.typed == "//next"
+
+
 async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "escape")
