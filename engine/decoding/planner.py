@@ -255,7 +255,7 @@ class Planner:
             for k, i in enumerate(mine):
                 tree = draft.trees[k]
                 proposed[i] = [0] * len(tree) if draft.buckets is None else draft.buckets[k]
-                trees[i] = tree if tree.branches else None
+                trees[i] = tree if tree.branches or (draft.drawn and draft.drawn[k]) else None
         kept = self._controller.trim(
             acceptances, [proposed[i] for i in adaptive], len(rows), [trees[i] for i in adaptive]
         )

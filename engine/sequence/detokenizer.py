@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from tokenizers.decoders import DecodeStream
-
 
 class Detokenizer:
     """Incremental detokenizer of one reply, which ends before the first stop string to appear.
@@ -24,10 +22,11 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, stop: Sequence[str], shown: Mapping[int, str] = MappingProxyType({})) -> None:
         self._tokenizer = tokenizer
         self._shown = shown
-        self._stream = DecodeStream(skip_special_tokens=True)
         self.stops = tuple(stop)
+        self._before: list[int] = []
+        """The last tokens whose text has been returned or is held: the text of the next ones may depend on them."""
         self._ids: list[int] = []
-        self._streamed = ""
+        """The tokens after them, which complete no character yet."""
         self._held = ""
         self.stopped = False
         """Whether a stop string was completed; nothing may be added after that."""
@@ -44,17 +43,13 @@ class Detokenizer:
         """Text held back at the end of the reply: an incomplete character, or the beginning of a stop string."""
         if self.stopped:
             return ""
-        whole = self._tokenizer.decode(self._ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        rest = whole[len(self._streamed) :] if whole.startswith(self._streamed) else ""
-        return self._release(rest) + ("" if self.stopped else self._held)
+        return self._release(self._after(self._before, self._ids)) + ("" if self.stopped else self._held)
 
     def alternative(self, tokens: Sequence[int], after: int) -> list[str]:
         """Text per token of `tokens` as a continuation of the token `after`; the reply is not changed."""
         pieces: list[str] = []
         for token in tokens:
-            before, whole = self._decode([after]), self._decode([after, token])
-            piece = whole[len(before) :] if whole.startswith(before) else self._decode([token])
-            pieces.append(piece or self.name(token))
+            pieces.append(self._after([after], [token]) or self.name(token))
             after = token
         return pieces
 
@@ -72,9 +67,11 @@ class Detokenizer:
         """Text that this token completes."""
         if token in self._shown:
             return self._shown[token]
-        piece = self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
         self._ids.append(token)
-        self._streamed += piece
+        piece = self._after(self._before, self._ids)
+        if not piece or piece.endswith("\N{REPLACEMENT CHARACTER}"):  # a special token, or a part of a character
+            return ""
+        self._before, self._ids = self._ids, []
         return piece
 
     def _release(self, piece: str) -> str:
@@ -87,8 +84,13 @@ class Detokenizer:
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
+    def _after(self, before: list[int], ids: list[int]) -> str:
+        """Text of tokens after others. Bytes that are no character can change the text of bytes before them."""
+        first, whole = self._decode(before), self._decode(before + ids)
+        return whole[len(first) :] if whole.startswith(first) else self._decode(ids)
+
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+        return str(self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -149,13 +149,15 @@ class GammaController:
         rows: int,
         trees: Sequence[Tree | None] = (),
     ) -> list[int]:
-        """Number of proposed tokens to verify, per row, from the first one on. Grown trees stay whole.
+        """Number of proposed tokens to verify, per row, from the first one on.
+
+        Grown trees stay whole: what was drawn may not decide whether it is tested.
 
         Args:
             acceptances: as for `choose`.
             proposed: each token's bucket; 0 if the drafter has none.
             rows: size of the batch.
-            trees: of the proposals, None for chains; empty if all are chains.
+            trees: of the proposals, None for chains of certain tokens; empty if all are such chains.
         """
         costs, shapes = self._costs.of_batch(rows), trees or [None] * len(proposed)
         kept = [len(buckets) for buckets in proposed]

@@ -87,6 +87,21 @@ def test_a_sure_draft_has_to_pay_with_the_rate_of_its_own_bucket(bucket: int, mo
     assert drafter.requested == [[3], [0]][bucket]
 
 
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_draft_that_has_grown_stays_whole_where_it_was_drawn(drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what was drawn later decided which tokens are tested, replies would not have the target's distribution."""
+    monkeypatch.setattr(GammaController, "choose", lambda _self, rows, *_: [3] * len(rows))
+    drafter = Knowing(sure=False)
+    draft = Draft.of_chains([[5, 6]], [[0, 0]])
+    if drawn:
+        draft = replace(draft, q=torch.full((1, 2, 9), 1 / 9), drawn=[True])
+    monkeypatch.setattr(drafter, "admit", lambda _: RowProfile(grows=True))
+    monkeypatch.setattr(drafter, "propose", lambda *_: draft)
+    planner, row = planner_of(drafter)
+    planner.learn_costs([(width, float(width)) for width in (1, 2, 3)] * 9, {})
+    assert planner.plan([row], torch.device("cpu")).proposal.lengths == [2 if drawn else 0]
+
+
 def test_a_drafter_that_fails_to_say_what_it_is_sure_of_costs_the_drafts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> int:
         raise ValueError("no table")

@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request
@@ -69,6 +71,25 @@ def test_half_a_character_at_the_end_is_marked_not_lost() -> None:
     for token in TOKENIZER.encode("a😀")[:-1]:
         reply.add(token)
     assert reply.tail() == "�"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pieces"),
+    [
+        (["<0x0A>", "<0xE2>", "x"], ["\n", "", "�x", ""]),
+        (["<0x0A>", "<0xC3>", "<0xA9>", "x"], ["\n", "", "é", "x", ""]),
+        (["x", "<0x0A>", "<0xC3>"], ["x", "\n", "", "�"]),
+    ],
+)
+def test_a_byte_that_is_no_character_is_marked_though_it_changes_the_text_before_it(
+    tokens: list[str], pieces: list[str]
+) -> None:
+    """As tokenizers of Llama 2, Mistral and Gemma decode bytes: all that stand next to each other as one text."""
+    names = ["x", *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    reply = Detokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer), ())
+    assert [*map(reply.add, map(names.index, tokens)), reply.tail()] == pieces
 
 
 @given(st.text(alphabet="ab", max_size=20), st.text(alphabet="ab", min_size=1, max_size=4))
