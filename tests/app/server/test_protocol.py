@@ -88,8 +88,9 @@ def test_stop_strings_bias_and_penalties(ask: Callable[..., Any]) -> None:
 
 
 def test_logprobs_are_of_the_tokens_that_were_said(ask: Callable[..., Any]) -> None:
+    quick = {"temperature": 0, "logit_bias": {"277": 100}, "stop": "ick?"}  # ends with the beginning of a stop string
     for stream in (False, True):
-        for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0}):
+        for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0}, quick):
             entries, text = _logprobs(ask, stream, **options)
             assert len(entries) == 30
             assert "".join(entry.token for entry in entries) == text
@@ -106,7 +107,7 @@ def test_logprobs_are_of_the_tokens_that_were_said(ask: Callable[..., Any]) -> N
 
 
 def _logprobs(ask: Callable[..., Any], stream: bool, **options: Any) -> tuple[list[Any], str]:
-    made = ask(max_tokens=30, logprobs=True, top_logprobs=5, stream=stream, logit_bias=ENDLESS, **options)
+    made = ask(max_tokens=30, logprobs=True, top_logprobs=5, stream=stream, **{"logit_bias": ENDLESS, **options})
     if not stream:
         return made.choices[0].logprobs.content, made.choices[0].message.content
     entries, text = [], ""
