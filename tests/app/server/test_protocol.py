@@ -54,7 +54,7 @@ def test_a_stream_says_what_the_whole_reply_says(ask: Callable[..., Any]) -> Non
     assert usage.choices == []
     assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (whole.usage.prompt_tokens, 40)
     assert len({chunk.id for chunk in (first, *chunks, last, usage)}) == 1
-    plain = ask(max_tokens=40, extra_body={"drafter": "none"})
+    plain = ask(max_tokens=40, extra_body={"drafter": "none", "prompt_cache_options": {"ttl": "30m"}})
     assert plain.choices[0].message.content == choice.message.content
 
 
@@ -195,6 +195,7 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(response_format={"type": "json_object"}), 400, "response_format is not served here"),
         (chat(temprature=1), 400, "'temprature' is not a parameter: leave it out"),
         (chat(drafter="oracle"), 400, "drafter 'oracle' is not available"),
+        (chat(moderation={"model": "m"}), 400, "moderation is not served here"),
         (chat(gamma=17), 400, "gamma is 17: it must be from 0"),
         (chat(model="gpt-4"), 404, "the model 'gpt-4' is not served here"),
         (chat("fox " * 400), 400, "and the context holds 256: shorten it"),
