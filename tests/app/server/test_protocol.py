@@ -121,6 +121,8 @@ def _logprobs(ask: Callable[..., Any], stream: bool, **options: Any) -> tuple[li
 def test_completions_take_texts_and_token_ids(client: openai.OpenAI, served_model: str, served: Served) -> None:
     with served.http() as http:
         ids = http.post("/tokenize", json={"prompt": "the dog"}).json()["tokens"]
+        both = http.post("/tokenize", json={"prompt": "the dog", **chat()}).json()["error"]["message"]
+    assert both == "the request needs either a prompt or messages: give it one of them"
     made = client.completions.create(model=served_model, prompt=["the dog", "a fox"], n=2, max_tokens=6, logprobs=2)
     assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
     assert made.choices[0].text == made.choices[1].text != made.choices[2].text
