@@ -62,8 +62,7 @@ class Choice:
         self.admitted = False
         self.top = top
         self._held: tuple[TokenLogprob, ...] = ()
-        """Tokens from the last one with text: the end of the reply may add to its text, and the end-of-sequence token
-        is not reported."""
+        """From the last token with text, to which the end may add; an end-of-sequence token is not reported."""
 
     def add(self, event: Event) -> Delta:
         """The part that one event of its request adds."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from math import inf
 from typing import Annotated
 
 from specchat.app.cli import options
@@ -20,7 +19,7 @@ def theory(
     """Print the expected tokens and the speedup of each draft length γ, and the best one."""
     if not 0 <= alpha <= 1:
         raise UsageError(f"--alpha is {alpha:g}: it must be from 0 to 1")
-    if not 0 <= c < inf:
+    if not 0 <= c < float("inf"):
         raise UsageError(f"--c is {c:g}: it must be a number from 0")
     best = optimal_gamma(alpha, c, MAX_GAMMA)
     rows = [
