@@ -11,7 +11,7 @@ import plotext
 from rich.console import Console
 from rich.text import Text
 
-from specchat.app.errors import AppError, explained
+from specchat.app.errors import explained
 from specchat.app.sanitize import escape_controls
 from specchat.engine.tools.bench import BenchReport
 
@@ -97,17 +97,3 @@ class DraftComparison:
         plotext.xlabel("requests at once")
         plotext.title("speedup over plain decoding (1 is none)")
         return str(plotext.build())
-
-
-def check_picture(file: Path) -> None:
-    """Check before measuring that a picture can be written.
-
-    Raises:
-        AppError: its name does not end in .svg, it exists, or its folder does not.
-    """
-    if file.suffix != ".svg":
-        raise AppError(f"the picture {file} would be SVG: give it a name that ends in .svg")
-    if file.exists():
-        raise AppError(f"{file} exists already: name another picture")
-    if not file.absolute().parent.is_dir():
-        raise AppError(f"there is no folder {file.absolute().parent} for the picture {file.name}")

@@ -126,7 +126,7 @@ def _read_stdin() -> str:
     data = sys.stdin.buffer.read(LONGEST_INPUT + 1)
     if len(data) > LONGEST_INPUT:
         raise UsageError(f"the text on stdin is longer than {LONGEST_INPUT >> 20} MiB: no context holds that")
-    return data.decode("utf-8", "replace")
+    return data.decode("utf-8-sig", "replace")  # PowerShell begins with a byte order mark
 
 
 class StoredTurn:

@@ -118,10 +118,9 @@ class Answer:
             ApiError: the request has failed.
         """
         choice = self._choices[request_id]
-        if isinstance(event, Finished) and event.reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+        if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
             self._calls.check_alive()
-            message = event.message or "the reply was ended: the server is closing"
-            raise ApiError(500 if choice.admitted else 400, message)
+            raise ApiError(500 if choice.admitted else 400, event.message)
         return choice, choice.add(event)
 
 

@@ -90,7 +90,7 @@ class Service:
         body = parse(TokenizeBody, await self._body(request))
         self._check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
-            raise ApiError(400, "the request has no text: give it either a prompt or messages", param="prompt")
+            raise ApiError(400, "the request needs either a prompt or messages: give it one of them", param="prompt")
         prompt = body.prompt if body.prompt is not None else conversation(body.messages or ())
         ids = await self._off_the_loop(read_prompt, prompt, self._engine)
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self.ready.context})

@@ -49,11 +49,14 @@ class Call:
         """The events since the last call, each with its request's id; waits for at least one.
 
         Raises:
-            ApiError: the call has failed.
+            ApiError: the call has failed, or the server is closing.
         """
         if not self._events and self.failure is None:
             self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            try:
+                await self._waiting
+            except asyncio.CancelledError:  # by uvicorn, when `--drain` seconds have passed
+                raise ApiError(503, "the reply was ended: the server is closing") from None
         if self.failure:
             raise self.failure
         events, self._events = self._events, []

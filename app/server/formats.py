@@ -62,7 +62,7 @@ class Choice:
         self.admitted = False
         self.top = top
         self._held: tuple[TokenLogprob, ...] = ()
-        """Last tokens without text: one of them may be the end-of-sequence token, which is not reported."""
+        """From the last token with text, to which the end may add; an end-of-sequence token is not reported."""
 
     def add(self, event: Event) -> Delta:
         """The part that one event of its request adds."""
@@ -77,7 +77,7 @@ class Choice:
             case Finished():
                 left = self._held[:-1] if event.reason is FinishReason.EOS else self._held
                 if left and event.tail:
-                    left = (*left[:-1], replace(left[-1], text=event.tail))
+                    left = (*left[:-1], replace(left[-1], text=left[-1].text + event.tail))
                 return Delta(event, event.tail, left, ENDINGS.get(event.reason, "stop"))
         return Delta(event)
 
@@ -88,9 +88,7 @@ class Choice:
         details = [*event.detail[: event.accepted], *(() if event.last is None else event.detail[-1:])]
         new = tuple(_logprob(text, each, self.top) for text, each in zip(texts, details, strict=True))
         known = (*self._held, *new)
-        count = len(known)
-        while count and not known[count - 1].text:
-            count -= 1
+        count = max((place for place, each in enumerate(known) if each.text), default=0)
         self._held = known[count:]
         return known[:count]
 

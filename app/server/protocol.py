@@ -55,7 +55,7 @@ Id = Annotated[int, Field(ge=0, le=1 << 31)]
 
 IGNORED = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "parallel_tool_calls", "reasoning_effort", "verbosity",
+    "prompt_cache_options", "parallel_tool_calls", "reasoning_effort", "verbosity",
 ))  # fmt: skip
 """Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -63,7 +63,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": (None, []), "tool_choice": (None, "none", "auto"),
     "functions": (None, []), "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
-    "audio": (None,), "prediction": (None,), "web_search_options": (None,),
+    "audio": (None,), "moderation": (None,), "prediction": (None,), "web_search_options": (None,),
 }  # fmt: skip
 """Fields of the protocol that are not supported, and the values that are accepted as they have no effect."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from specchat.app.cli import options
+from specchat.app.cli.commands.chat_files import check_picture
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
@@ -80,7 +81,7 @@ def _compare_drafts(chosen: BenchOptions, drafts: list[str], picture: Path | Non
         raise UsageError("--drafts and --picture go with --crossover: name drafts, and let the batch grow")
     if chosen.draft or chosen.drafters != (AUTO,) or chosen.synthetic is not None:
         raise UsageError("--drafts contradicts --draft, --drafter and --synthetic: leave one of them out")
-    from specchat.app.cli.draft_comparison import DraftComparison, check_picture
+    from specchat.app.cli.draft_comparison import DraftComparison
     from specchat.engine.tools.bench import run
 
     if picture is not None:

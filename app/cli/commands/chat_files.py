@@ -152,7 +152,7 @@ def screenshot(
     records = list(read_trace(trace))
     if not records:
         raise EngineError(f"{trace} holds no records: there is nothing to show")
-    refuse_existing(out)
+    check_picture(out)
     from specchat.app.ui.headless import trace_svg
 
     write_new(out, trace_svg(records, trace.name, (columns, lines), _theme(theme)))
@@ -175,6 +175,19 @@ def refuse_existing(path: Path) -> None:
     """
     if os.path.lexists(path):
         raise UsageError(f"{path} exists already: name another file")
+
+
+def check_picture(path: Path) -> None:
+    """Check that a picture can be written, before the work on it begins.
+
+    Raises:
+        UsageError: it exists, its name does not end in .svg, or its folder does not exist.
+    """
+    refuse_existing(path)
+    if path.suffix.lower() != ".svg":
+        raise UsageError(f"the picture {path} would be SVG: give it a name that ends in .svg")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.absolute().parent} for the picture {path.name}")
 
 
 def write_new(path: Path, text: str) -> None:

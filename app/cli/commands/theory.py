@@ -19,8 +19,8 @@ def theory(
     """Print the expected tokens and the speedup of each draft length γ, and the best one."""
     if not 0 <= alpha <= 1:
         raise UsageError(f"--alpha is {alpha:g}: it must be from 0 to 1")
-    if not c >= 0:
-        raise UsageError(f"--c is {c:g}: it must be 0 or more")
+    if not 0 <= c < float("inf"):
+        raise UsageError(f"--c is {c:g}: it must be a number from 0")
     best = optimal_gamma(alpha, c, MAX_GAMMA)
     rows = [
         {"gamma": gamma, "tokens": expected_tokens(alpha, gamma), "speedup": speedup(alpha, gamma, c)}

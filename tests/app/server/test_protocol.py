@@ -55,7 +55,7 @@ def test_a_stream_says_what_the_whole_reply_says(ask: Callable[..., Any]) -> Non
     assert usage.choices == []
     assert (usage.usage.prompt_tokens, usage.usage.completion_tokens) == (whole.usage.prompt_tokens, 40)
     assert len({chunk.id for chunk in (first, *chunks, last, usage)}) == 1
-    plain = ask(max_tokens=40, extra_body={"drafter": "none"})
+    plain = ask(max_tokens=40, extra_body={"drafter": "none", "prompt_cache_options": {"ttl": "30m"}})
     assert plain.choices[0].message.content == choice.message.content
 
 
@@ -89,8 +89,9 @@ def test_stop_strings_bias_and_penalties(ask: Callable[..., Any]) -> None:
 
 
 def test_logprobs_are_of_the_tokens_that_were_said(ask: Callable[..., Any]) -> None:
+    quick = {"temperature": 0, "logit_bias": {"277": 100}, "stop": "ick?"}  # ends with the beginning of a stop string
     for stream in (False, True):
-        for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0}):
+        for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0}, quick):
             entries, text = _logprobs(ask, stream, **options)
             assert len(entries) == 30
             assert "".join(entry.token for entry in entries) == text
@@ -107,7 +108,7 @@ def test_logprobs_are_of_the_tokens_that_were_said(ask: Callable[..., Any]) -> N
 
 
 def _logprobs(ask: Callable[..., Any], stream: bool, **options: Any) -> tuple[list[Any], str]:
-    made = ask(max_tokens=30, logprobs=True, top_logprobs=5, stream=stream, logit_bias=ENDLESS, **options)
+    made = ask(max_tokens=30, logprobs=True, top_logprobs=5, stream=stream, **{"logit_bias": ENDLESS, **options})
     if not stream:
         return made.choices[0].logprobs.content, made.choices[0].message.content
     entries, text = [], ""
@@ -121,6 +122,8 @@ def _logprobs(ask: Callable[..., Any], stream: bool, **options: Any) -> tuple[li
 def test_completions_take_texts_and_token_ids(client: openai.OpenAI, served_model: str, served: Served) -> None:
     with served.http() as http:
         ids = http.post("/tokenize", json={"prompt": "the dog"}).json()["tokens"]
+        both = http.post("/tokenize", json={"prompt": "the dog", **chat()}).json()["error"]["message"]
+    assert both == "the request needs either a prompt or messages: give it one of them"
     made = client.completions.create(model=served_model, prompt=["the dog", "a fox"], n=2, max_tokens=6, logprobs=2)
     assert [choice.index for choice in made.choices] == [0, 1, 2, 3]
     assert made.choices[0].text == made.choices[1].text != made.choices[2].text
@@ -195,6 +198,7 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(response_format={"type": "json_object"}), 400, "response_format is not served here"),
         (chat(temprature=1), 400, "'temprature' is not a parameter: leave it out"),
         (chat(drafter="oracle"), 400, "drafter 'oracle' is not available"),
+        (chat(moderation={"model": "m"}), 400, "moderation is not served here"),
         (chat(gamma=17), 400, "gamma is 17: it must be from 0"),
         (chat(model="gpt-4"), 404, "the model 'gpt-4' is not served here"),
         (chat("fox " * 400), 400, "and the context holds 256: shorten it"),

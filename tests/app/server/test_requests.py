@@ -90,13 +90,19 @@ def said(text: str, name: str = "r", number: int = 0) -> Round:
 
 
 def streamed(*rest: Admitted | Round | Finished, choices: str = "r") -> list[Any]:
-    """What is sent of a reply whose rest comes while the first delivery, of its first choice, is being sent."""
+    """What is sent of a reply whose rest comes while the first delivery, of its first choice, is being sent.
+
+    Without a rest the server is closed then, which cancels the task.
+    """
     calls, sent = OneCall(), []
 
     async def send(message: Any) -> None:
         sent.append(message)
         if len(sent) == 2:  # the response's start, and the first delivery
-            calls.deliver(*rest)
+            if rest:
+                calls.deliver(*rest)
+            else:
+                asyncio.current_task().cancel()
 
     async def receive() -> Any:
         await asyncio.Event().wait()
@@ -122,3 +128,8 @@ def test_the_text_of_every_choice_is_sent_before_an_error() -> None:
     failure = Finished("s", FinishReason.ERROR, "", "out of memory", 0.0)
     one, other, error = streamed(said(" second"), said(" other", "s"), said(" third"), failure, choices="rs")
     assert ['"text":" second third"' in one, '"text":" other"' in other, "out of memory" in error] == [True] * 3
+
+
+def test_a_reply_that_is_ended_by_a_closing_server_says_so() -> None:
+    (error,) = streamed()
+    assert "the reply was ended: the server is closing" in error

@@ -92,7 +92,7 @@ def test_stop_strings_end_the_reply_before_them(ask: Callable[..., Done]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "stdin", "messages"),
     [
-        ((), b"one\r\ntwo \xe2\x82 \x1b[1m\x00", (Message("user", "one\ntwo \ufffd [1m"),)),
+        ((), b"\xef\xbb\xbfone\r\ntwo \xe2\x82 \x1b[1m\x00", (Message("user", "one\ntwo \ufffd [1m"),)),
         (
             ("Sum it up.", "--system", "Be\x07 brief."),
             b"a\nb\n",

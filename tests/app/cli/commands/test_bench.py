@@ -60,7 +60,7 @@ def test_drafts_race_by_batch(tiny_model: Callable[..., Path], tmp_path: Path, m
     assert "\x1b" not in done.out
     assert "speedup" in picture.read_text()
     again = command(*arguments, *short, "--drafts", "suffix")
-    assert "exists already: name another picture" in again.sentence
+    assert "exists already: name another file" in again.sentence
 
 
 def test_a_person_who_waits_sees_how_far_it_is() -> None:
