@@ -161,9 +161,9 @@ def _softmax(  # type: ignore[no-untyped-def]
     the denominator; maximum of the scores [tile]; denominator [tile]. `visible` points to each query's row of the mask.
     """
     parts, parts_out = tl.arange(0, padded), tl.arange(0, padded_out)
-    # Finite, so that a query that sees nothing here has weights of 0.
+    # Finite, so that a query that sees nothing here has weights of 0; not 0, so that padding that sees nothing gets 0.
     maximum = tl.full([tile], -1e30, tl.float32)
-    denominator = tl.zeros([tile], tl.float32)
+    denominator = tl.full([tile], 1e-30, tl.float32)
     accumulated = tl.zeros([tile, padded_out], tl.float32)
     for place in range(first, end, step):
         columns = place + tl.arange(0, step)

@@ -24,7 +24,7 @@ def join_layers(network: nn.Module) -> None:
 
 
 class _Product(nn.Module):
-    """The product of joined layers, computed when the first of them is called.
+    """The product of joined layers, computed when the first of them is called, whichever that is.
 
     Results are kept for the others: they are those of the very tensor that a layer is called with, or computed again.
     """
@@ -32,14 +32,15 @@ class _Product(nn.Module):
     def __init__(self, layer: nn.Module, sizes: list[int]) -> None:
         super().__init__()
         self.layer, self.sizes = layer, sizes
-        self._last: tuple[Tensor | None, Sequence[Tensor]] = (None, ())
+        self._last: tuple[Tensor | None, Sequence[Tensor], int] = (None, (), 0)
+        """Input, results, and how many layers have not been called with it."""
 
     def forward(self, x: Tensor, index: int) -> Tensor:
         """Outputs of one of the layers."""
-        read, results = self._last
+        read, results, left = self._last
         if read is not x:
-            results = self.layer(x).split(self.sizes, dim=-1)
-        self._last = (None, ()) if index == len(self.sizes) - 1 else (x, results)
+            results, left = self.layer(x).split(self.sizes, dim=-1), len(self.sizes)
+        self._last = (None, (), 0) if left == 1 else (x, results, left - 1)
         return results[index]
 
 

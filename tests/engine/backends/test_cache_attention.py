@@ -43,6 +43,16 @@ def test_it_computes_with_sixteen_bits(dtype: torch.dtype, device: str) -> None:
         compare(case, 4, torch.device(device), dtype, 2e-3 if dtype is torch.float16 else 2e-2)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@torch.inference_mode()
+def test_padding_that_a_window_shows_nothing_gives_numbers(device: str) -> None:
+    (query, keys, values, visible), rows = arguments([4, 0], [333, 20], chain(0), 4, 32, 32, 40)
+    visible[1], rows.starts[1] = 0, COLUMNS - 1
+    kernel = launched() if device == "cpu" else attend
+    given = (each.to(device) for each in (query, keys, values, visible, *rows))
+    assert kernel(*given, 32**-0.5, 40).isfinite().all()
+
+
 @NEEDS_COMPILER
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("capability", CAPABILITIES)

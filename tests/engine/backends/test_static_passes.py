@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor.runtime import cache_dir_utils
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, MistralConfig, MistralForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
@@ -29,10 +36,15 @@ SIZES = {
     "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 12,
 }  # fmt: skip
 MIXED = {"layer_types": ["sliding_attention", "full_attention"]}
+SHARED = {
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
+    "global_head_dim": 32, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 260,
+}  # fmt: skip
 NETWORKS = {
     "full": lambda: tiny_model(hidden=64).model,
     "window": lambda: MistralForCausalLM(MistralConfig(**SIZES)),
     "mixed": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **MIXED)),
+    "shared keys": lambda: Gemma4ForCausalLM(Gemma4TextConfig(**SIZES | SHARED)),
     "seven heads": lambda: MistralForCausalLM(MistralConfig(**SIZES | {"num_attention_heads": 14})),
     "eight heads": lambda: MistralForCausalLM(MistralConfig(**SIZES | {"num_attention_heads": 16})),
 }
@@ -210,6 +222,18 @@ def test_without_a_compiler_modelling_code_runs(compiles: Any, reason: str, monk
     fed = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
     assert steps.not_compiled == reason
+
+
+@torch.inference_mode()
+def test_layers_that_read_anothers_keys_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda layer, **_: layer)
+    model, other = (torch.manual_seed(0) and prompted(NETWORKS["shared keys"]()) for _ in range(2))
+    assert compile_layers(model.model)
+    model.in_place = True
+    fed = torch.tensor([[1, 2, 3]])
+    found = make_static(model, compiled=True).forward(fed, [0], [20])[0]
+    torch.testing.assert_close(found, other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
+    assert model.performance_warnings == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Query, key and value, and gate and up projections by one product: they compute what they compute apart."""
 
+import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -58,6 +59,23 @@ def test_each_layer_computes_with_its_own_input() -> None:
     x, y = torch.randn(2, 3, 64).unbind()
     for name, read in (("q_proj", x), ("q_proj", y), ("k_proj", x), ("v_proj", y), ("v_proj", x), ("k_proj", y)):
         torch.testing.assert_close(getattr(network, name)(read), getattr(plain, name)(read))
+
+
+@pytest.mark.parametrize("order", [("gate_proj", "up_proj"), ("up_proj", "gate_proj")])
+@torch.inference_mode()
+def test_the_product_is_computed_once_and_nothing_is_kept(order: tuple[str, str]) -> None:
+    """Falcon-H1 calls the second layer first."""
+    network = made("llama").model.layers[0].mlp
+    join_layers(network)
+    products: list[int] = []
+    network.up_proj.product.layer.register_forward_hook(lambda *_: products.append(1))
+    x = torch.randn(1, 3, 64)
+    for name in order:
+        getattr(network, name)(x)
+    assert products == [1]
+    kept = weakref.ref(x)
+    del x
+    assert kept() is None
 
 
 @pytest.mark.parametrize("method", ["q8", "q4"])
