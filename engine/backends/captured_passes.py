@@ -98,8 +98,7 @@ def _either(layer: nn.Module, index: int) -> Callable[..., Any]:
         assert layer is not None
         if view is None or not view.compiled:
             return plain(layer, *args, **kwargs)
-        # The layer gets its own view, so that the compiled code does not depend on the layer's index. Layers of Gemma 4
-        # that read another one's keys have none.
+        # Its own view, so that compiled code does not depend on its index; layers that read another's keys have none.
         own = view.layer(index) if index < len(view.cache.keys) else view
         with _no_hooks_within(layer):
             return compiled(layer, *args, **{**kwargs, name: own})

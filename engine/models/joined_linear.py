@@ -26,14 +26,14 @@ def join_layers(network: nn.Module) -> None:
 class _Product(nn.Module):
     """The product of joined layers, computed when the first of them is called, whichever that is.
 
-    Results are kept for the others: they are those of the very tensor that a layer is called with, or computed again.
+    Results are kept until all have been called: they are those of the very tensor that a layer is called with, or
+    computed again.
     """
 
     def __init__(self, layer: nn.Module, sizes: list[int]) -> None:
         super().__init__()
         self.layer, self.sizes = layer, sizes
-        self._last: tuple[Tensor | None, Sequence[Tensor], int] = (None, (), 0)
-        """Input, results, and how many layers have not been called with it."""
+        self._last: tuple[Tensor | None, Sequence[Tensor], int] = (None, (), 0)  # the number of layers not yet called
 
     def forward(self, x: Tensor, index: int) -> Tensor:
         """Outputs of one of the layers."""
