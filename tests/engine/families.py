@@ -49,7 +49,8 @@ _DELTA = {
 }
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
-    "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True, "sliding_window": 8}),
+    "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
+    "llama-window": ("llama", {"sliding_window": 8}),  # ignored when it is loaded, as in the modelling code
     "llama-linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}}),
     "llama3": ("llama", {"rope_parameters": _LLAMA3}),
     "mistral": ("mistral", {"sliding_window": 8}),

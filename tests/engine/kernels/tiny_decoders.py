@@ -29,7 +29,9 @@ _MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma4 unified": ("gemma4-dense", {"model_type": "gemma4_unified_text"}),
 }
 """Others, with the family that they are like and what differs."""
-FAMILIES = (*(name for name in families.FAMILIES if name not in (*RECURRENT, "gpt-oss-mxfp4")), *_MORE)
+_LOADED = ("gpt-oss-mxfp4", "llama-window")
+"""Families that differ from others in how they are loaded."""
+FAMILIES = (*(name for name in families.FAMILIES if name not in (*RECURRENT, *_LOADED)), *_MORE)
 CONTEXT = 512
 
 
