@@ -58,7 +58,7 @@ class Baseline:
         if record.observed:  # its times are those of the stream
             return
         batch = self._batch
-        if record.request_id in batch or any(other.at != record.at for other in batch.values()):
+        if record.request_id in batch or any(other.verify_s != record.verify_s for other in batch.values()):
             batch.clear()
         batch[record.request_id] = record
         if len(batch) < record.rows:

@@ -33,7 +33,8 @@ def made_of(rounds: list[Round], plain_s: tuple[float, ...] | None = None) -> tu
 
 def plain(number: int, **changes: object) -> Round:
     first = next(r for r in rounds_of("chat") if not r.drafted)
-    return replace(first, number=number, draft_s=0.0, verify_s=0.04, rest_s=0.01, **changes)  # type: ignore[arg-type]
+    times = {"draft_s": 0.0, "verify_s": 0.04, "rest_s": 0.01}
+    return replace(first, number=number, **(times | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["chat", "code", "sampled"])
@@ -129,18 +130,18 @@ def test_only_wholly_plain_batches_are_a_baseline() -> None:
     baseline = Baseline()
     drafted = next(r for r in rounds_of("chat") if r.drafted)
     # "b" has ended in the same call of the kernels, one round before: there is no other record of this round.
-    baseline.add(plain(1, request_id="a", rows=2, at=1.0))
+    baseline.add(plain(1, request_id="a", rows=2, verify_s=1.0))
     for number in range(2, 10):
         names = ("a", "c") if number % 2 else ("c", "a")
         both = {
-            names[0]: plain(number, request_id=names[0], rows=2, at=float(number)),
-            names[1]: replace(drafted, request_id=names[1], rows=2, number=number, at=float(number)),
+            names[0]: plain(number, request_id=names[0], rows=2, verify_s=float(number)),
+            names[1]: replace(drafted, request_id=names[1], rows=2, number=number, verify_s=float(number)),
         }
         baseline.add(both["c"])
         baseline.add(both["a"])
     assert baseline.round_s(2) is None
     for number in range(10, 14):
         for name in ("a", "c"):
-            baseline.add(plain(number, request_id=name, rows=2, at=float(number)))
+            baseline.add(plain(number, request_id=name, rows=2))
     assert baseline.round_s(2) == pytest.approx(0.05)
     assert baseline.round_s(1) is None

@@ -238,8 +238,8 @@ def test_text_may_contain_any_line_separator_of_unicode() -> None:
         ),
         ([*shapes.LLAMA_CPP_STREAM[:2], {"error": {"message": "out of memory", "code": 500}}], "1", "out of memory"),
         ([*shapes.LLAMA_CPP_STREAM[:2], "{not json"], "1", "something that is not JSON"),
-        ([*shapes.LLAMA_CPP_STREAM[:2], {"choices": 5}], "1", "no chunk of a reply"),
-        ([{"choices": [{"delta": {"content": 5}}]}], "", "no chunk of a reply"),
+        ([*shapes.LLAMA_CPP_STREAM[:2], {"choices": 5}], "1", "not a chunk of a reply"),
+        ([{"choices": [{"delta": {"content": 5}}]}], "", "not a chunk of a reply"),
     ],
 )
 def test_a_stream_that_breaks_off_keeps_what_has_come(stream: Stream, text: str, words: str) -> None:
