@@ -66,8 +66,8 @@ def _run(
 ) -> tuple[list[list[int]], Counts, str]:
     """Tokens of each reply, counts per round, and what the engine said."""
     target, draft = parts(drafter, _HIDDEN)
-    move = {"cuda": partial(parts_to_gpu, real=True), "pretended": parts_to_gpu}.get(device)
-    if move:
+    if device in ("cuda", "pretended"):
+        move = partial(parts_to_gpu, real=device == "cuda")
         target, draft = move(target)[0], moved(draft, move)
     box = Outbox()
     lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, seed=5), box, [])
