@@ -33,7 +33,7 @@ class _Product(nn.Module):
     def __init__(self, layer: nn.Module, sizes: list[int]) -> None:
         super().__init__()
         self.layer, self.sizes = layer, sizes
-        self._last: tuple[Tensor | None, Sequence[Tensor], int] = (None, (), 0)  # the number of layers not yet called
+        self._last: tuple[Tensor | None, Sequence[Tensor], int] = (None, (), 0)  # input, results, layers not yet called
 
     def forward(self, x: Tensor, index: int) -> Tensor:
         """Outputs of one of the layers."""
