@@ -1,18 +1,16 @@
 """Tokenizer of a packed model on the `tokenizers` library, and comparison of vocabularies.
 
-Importing transformers, with its tokenizers and its template renderer, would take most of a start's time.
+Importing transformers, with its tokenizers, would take most of a start's time.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
-from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, errors_as
+from specchat.engine.sequence.template import default_template
 
 FILE = "tokenizer.json"
 
@@ -33,7 +31,7 @@ class PlainTokenizer:
         self.backend_tokenizer = backend
         self.chat_template: str | None = facts["chat_template"]
         self.all_special_ids: list[int] = facts["special_ids"]
-        self._named: dict[str, str] = facts["special_tokens"]
+        self.special_tokens_map: dict[str, str] = facts["special_tokens"]
 
     @classmethod
     def open(cls, folder: Path, facts: Mapping[str, Any]) -> PlainTokenizer:
@@ -68,71 +66,14 @@ class PlainTokenizer:
         """Every token with its id."""
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
 
-    def apply_chat_template(
-        self,
-        turns: Sequence[Mapping[str, str]],
-        *,
-        add_generation_prompt: bool = True,
-        tokenize: bool = False,
-        **variables: object,
-    ) -> str:
-        """Prompt text of a conversation by the model's chat template, with template-specific variables.
-
-        Raises whatever the template raises.
-        """
-        assert not tokenize
-        return str(
-            self._template.render(
-                messages=[dict(turn) for turn in turns],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._named,
-                **variables,
-            )
-        )
-
-    @cached_property
-    def _template(self) -> Any:
-        return _environment().from_string(self.chat_template or "")
-
 
 def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
     """Facts about a tokenizer of transformers that its `backend_tokenizer` lacks, for JSON."""
-    template = tokenizer.chat_template
     return {
-        "chat_template": template.get("default") if isinstance(template, dict) else template,
+        "chat_template": default_template(tokenizer.chat_template) or None,
         "special_ids": list(tokenizer.all_special_ids),
         "special_tokens": dict(tokenizer.special_tokens_map),
     }
-
-
-def _environment() -> Any:
-    """Jinja environment for chat templates, as in transformers' `chat_template_utils`."""
-    import jinja2
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class GenerationTag(Extension):
-        """`{% generation %}`, which marks the assistant's turns for training and does not change the text."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.Scope(body, lineno=line)
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
-    )
-    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
-    return environment
 
 
 def check_vocabularies(target: Any, draft: Any, target_eos: Collection[int], draft_eos: Collection[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.request import KEEP_ENDS, STOP, Message, Request
+from specchat.engine.sequence.template import render
 from specchat.engine.sequence.thinking import switch_of, turn_of
 
 REPLY_SHARE = 4
@@ -88,7 +89,7 @@ def _render(request: Request, tokenizer: Any) -> str:
     switch = None if request.thinking is None else switch_of(template)
     switches = {switch: request.thinking} if switch else {}
     try:
-        return str(tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, **switches))
+        return render(tokenizer, turns, **switches)
     except Exception as error:  # a template may raise anything
         raise EngineError(f"the model's chat template refuses this conversation: {error}") from None
 

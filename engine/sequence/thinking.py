@@ -10,6 +10,7 @@ from typing import Any
 
 from specchat.engine.events import Thinking
 from specchat.engine.request import Message
+from specchat.engine.sequence.template import default_template
 
 MARKERS = (
     ("<think>", "</think>"),  # Qwen3, DeepSeek-R1, SmolLM3, GLM-4.5 and most others
@@ -56,7 +57,7 @@ def find_markers(tokenizer: Any) -> Markers | None:
     Args:
         tokenizer: a fast tokenizer of transformers, or a `PlainTokenizer`.
     """
-    vocabulary, template = tokenizer.backend_tokenizer, _text(tokenizer.chat_template)
+    vocabulary, template = tokenizer.backend_tokenizer, default_template(tokenizer.chat_template)
     for opening, closing in MARKERS:
         if opening in template or vocabulary.token_to_id(opening) is not None:
             names = ((token, tokenizer.convert_ids_to_tokens(token)) for token in tokenizer.all_special_ids)
@@ -68,12 +69,12 @@ def find_markers(tokenizer: Any) -> Markers | None:
 
 def switch_of(chat_template: Any) -> str | None:
     """The template variable that switches thinking; or None."""
-    return _switch(_text(chat_template))
+    return _switch(default_template(chat_template))
 
 
 def words_of(chat_template: Any) -> tuple[str, ...]:
     """Slash commands that a template searches the conversation for, such as SmolLM3's `/no_think`."""
-    return tuple(dict.fromkeys(_WORD.findall(_text(chat_template))))
+    return tuple(dict.fromkeys(_WORD.findall(default_template(chat_template))))
 
 
 def turn_of(message: Message, chat_template: Any) -> dict[str, str]:
@@ -84,7 +85,7 @@ def turn_of(message: Message, chat_template: Any) -> dict[str, str]:
     turn = {"role": message.role, "content": message.content}
     opening, closing = MARKERS[-1]
     thought, found, answer = message.content.removeprefix(opening).partition(closing)
-    if message.role == "assistant" and found and "message.thinking" in _text(chat_template):
+    if message.role == "assistant" and found and "message.thinking" in default_template(chat_template):
         turn |= {"content": answer, "thinking": thought}
     return turn
 
@@ -93,8 +94,3 @@ def turn_of(message: Message, chat_template: Any) -> dict[str, str]:
 def _switch(template: str) -> str | None:
     code = " ".join(_QUOTED.sub("", tag) for tag in _TAG.findall(template))
     return next((name for name in SWITCHES if re.search(rf"(?<![.\w]){name}\b", code)), None)
-
-
-def _text(chat_template: Any) -> str:
-    """The default template, if the model has several."""
-    return str((chat_template.get("default") if isinstance(chat_template, dict) else chat_template) or "")

@@ -28,6 +28,7 @@ from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.template import render
 from specchat.engine.tools.evaluate.rounds import row_of
 from specchat.engine.tools.prompts import Prompt
 
@@ -135,7 +136,7 @@ def own_questions(tokenizer: Any, name: str) -> Script:
     ]
     # A template is a program of the model: it may raise anything.
     with errors_as(lambda error: f"the chat template of {name} cannot be used for distilling ({error})"):
-        rest = str(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False))
+        rest = render(tokenizer, messages)
         parts = []
         for mark in _MARKS:
             part, rest = rest.split(mark)
