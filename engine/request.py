@@ -42,6 +42,8 @@ class Message:
     """One of `ROLES`."""
     content: str
     """Text of the turn."""
+    thinking: str = ""
+    """What the assistant thought before it; the chat template decides whether the model reads it again."""
 
     def __post_init__(self) -> None:
         check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
@@ -230,7 +232,8 @@ class Request:
         Raises:
             EngineError: the prompt, a stop string or the prescribed reply is invalid.
         """
-        for text in (self.prompt or "", self.reply_text, *(message.content for message in self.messages), *self.stop):
+        said = (text for message in self.messages for text in (message.content, message.thinking))
+        for text in (self.prompt or "", self.reply_text, *said, *self.stop):
             try:
                 text.encode()
             except UnicodeEncodeError as error:

@@ -34,8 +34,8 @@ READABLE = (1, 2, 3, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
-_LEFT_OUT = "proposers"
-"""A field that is not written if it is empty, as in most rounds."""
+_LEFT_OUT = ("proposers", "thinking")
+"""Fields that are not written if they are empty, as in most rounds and messages."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -150,8 +150,9 @@ def _is_header(line: bytes) -> bool:
 def _values(record: Any) -> dict[str, Any]:
     """Fields of a dataclass by name, one level deep; the encoder calls it for nested dataclasses."""
     values = {name: getattr(record, name) for name in _names(record.__class__)}
-    if not values.get(_LEFT_OUT, True):
-        del values[_LEFT_OUT]
+    for name in _LEFT_OUT:
+        if values.get(name) in ("", ()):
+            del values[name]
     return values
 
 

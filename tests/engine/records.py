@@ -55,6 +55,7 @@ EVERY_RECORD: tuple[Record, ...] = (
     Loading("import", "starting the engine", None, 0.0),
     Ready("SmolLM2", None, ("ngram", "none"), "cpu", "a processor", "float32", 4096, 4, 1 << 29, 1 << 20, 2.5),
     Request("r", (Message("system", "Be brief."), Message("user", "Hi")), stop=("\n\n",)),
+    Request("r", (Message("user", "Hi"), Message("assistant", "", "They greet."), Message("user", "So?"))),
     Request("r", prompt="", sampling=Sampling(0.7, 40, 0.9, 0.05, 7)),
     Request("r", prompt_ids=(1, 2, 3), drafter="none", gamma=0),
     Admitted("r", 12, 5, 0.01, 2.6),

@@ -117,8 +117,11 @@ def path(request: Request) -> str:
 
 
 def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Messages in the format of the protocol."""
-    return [{"role": turn.role, "content": turn.content} for turn in messages]
+    """Messages in the format of the protocol, with thinking as most servers take it."""
+    return [
+        {"role": turn.role, "content": turn.content} | ({"reasoning_content": turn.thinking} if turn.thinking else {})
+        for turn in messages
+    ]
 
 
 def standard_body(request: Request, model: str, penalty: str | None, *, dry: bool = False) -> dict[str, Any]:

@@ -75,14 +75,38 @@ def test_the_switch_reaches_the_template_and_the_prompt_may_open_the_block() -> 
     assert found.of_prompt(encode(Request("r", (Message("user", "hi"),), thinking=False), opened), opened).begun
 
 
-def test_earlier_thinking_is_left_to_the_template() -> None:
-    turns = (Message("user", "hi"), Message("assistant", "<think>\nhm\n</think>\n\nyes"), Message("user", "so"))
-    tokenizer = tokenizer_of(QWEN)
-    assert tokenizer.decode(encode(Request("r", turns), tokenizer)) == "[user]hi[assistant]\n\nyes[user]so[assistant]"
-    special = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
-    tokenizer = tokenizer_of(HARMONY, special)
-    turns = (turns[0], Message("assistant", f"{OPENING}hm{CLOSING}yes"), turns[2])
-    assert f"assistant{OPENING}hm<|message|>yes<|end|>" in tokenizer.decode(encode(Request("r", turns), tokenizer))
+MINISTRAL = (
+    "{% for m in messages %}[{{ m.role }}]{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for block in m['content'] %}{% if block['type'] == 'text' %}{{ block['text'] }}"
+    "{% elif block['type'] == 'thinking' %}{{ '[THINK]' + block['thinking'] + '[/THINK]' }}{% endif %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+APERTUS = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for block in m.content.blocks %}{% if block.type == 'thoughts' %}{{ '<|inner_prefix|>' + block.text }}"
+    "{% elif block.type == 'response' %}{{ '<|inner_suffix|>' + block.text }}{% endif %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+SEED = (
+    "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content is defined %}"
+    "{{ '<seed:think>' + m.reasoning_content + '</seed:think>' }}{% endif %}{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        (QWEN, "[user]hi[assistant]yes[user]so[assistant]"),
+        (SEED, "[user]hi[assistant]<seed:think>hm</seed:think>yes[user]so"),
+        (HARMONY, f"<|start|>assistant{OPENING}hm<|message|>yes<|end|>"),
+        (MINISTRAL, "[user]hi[assistant][THINK]hm[/THINK]yes[user]so"),
+        (APERTUS, "[user]hi[assistant]<|inner_prefix|>hm<|inner_suffix|>yes[user]so"),
+    ],
+)
+def test_each_template_gets_earlier_thinking_where_it_reads_it(template: str, prompt: str) -> None:
+    turns = (Message("user", "hi"), Message("assistant", "yes", "hm"), Message("user", "so"))
+    tokenizer = tokenizer_of(template)
+    assert prompt in tokenizer.decode(encode(Request("r", turns), tokenizer))
 
 
 def test_markers_that_are_special_tokens_are_part_of_the_text_and_other_special_tokens_are_not() -> None:
