@@ -10,8 +10,7 @@ from typing import Any
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.request import KEEP_ENDS, STOP, Message, Request
-from specchat.engine.sequence.template import render
-from specchat.engine.sequence.thinking import switch_of, turn_of
+from specchat.engine.sequence.chat_prompt import encode_chat
 
 REPLY_SHARE = 4
 """Room is reserved for `max_tokens`, but at most the context divided by this."""
@@ -45,7 +44,7 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     if request.prompt is not None:
         ids = tokenizer.encode(request.prompt)
     elif tokenizer.chat_template:
-        ids = tokenizer.encode(_render(request, tokenizer), add_special_tokens=False)
+        ids = encode_chat(request, tokenizer)
     else:
         ids = tokenizer.encode(plain_template(request.messages))
     check(ids, "the prompt is empty: ask something")
@@ -72,26 +71,15 @@ def encode_reply(request: Request, tokenizer: Any) -> list[int]:
 
 
 def plain_template(messages: Sequence[Message]) -> str:
-    """Prompt text for a model without a chat template: one labelled line per turn."""
+    """Prompt text for a model without a chat template: one labelled line per turn. A last reply is continued."""
     lines = [f"{message.role.capitalize()}: {message.content}" for message in messages]
-    return "\n".join([*lines, "Assistant:"])
+    return "\n".join(lines if messages[-1].role == "assistant" else [*lines, "Assistant:"])
 
 
 def stops_of(request: Request, tokenizer: Any) -> tuple[str, ...]:
     """Texts that end the reply: those of the request, and the labels of the plain template where that is used."""
     plain = bool(request.messages) and not tokenizer.chat_template
     return (*request.stop, *(f"\n{role}:" for role in _ROLES if plain))
-
-
-def _render(request: Request, tokenizer: Any) -> str:
-    template = tokenizer.chat_template
-    turns = [turn_of(message, template) for message in request.messages]
-    switch = None if request.thinking is None else switch_of(template)
-    switches = {switch: request.thinking} if switch else {}
-    try:
-        return render(tokenizer, turns, **switches)
-    except Exception as error:  # a template may raise anything
-        raise EngineError(f"the model's chat template refuses this conversation: {error}") from None
 
 
 def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPrompt:

@@ -21,12 +21,14 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, object]], **variables: o
     """
     return str(
         _compiled(default_template(tokenizer.chat_template)).render(
-            messages=[dict(turn) for turn in turns],
-            tools=None,
-            documents=None,
-            add_generation_prompt=True,
-            **tokenizer.special_tokens_map,
-            **variables,
+            {
+                "messages": [dict(turn) for turn in turns],
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": True,
+                **tokenizer.special_tokens_map,
+                **variables,
+            }
         )
     )
 

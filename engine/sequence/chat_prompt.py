@@ -1,0 +1,119 @@
+"""Prompt of a conversation: the messages in the form that the model's chat template accepts, rendered and encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from specchat.engine.errors import EngineError, first_line
+from specchat.engine.request import Message, Request
+from specchat.engine.sequence.marks import encode_separated, separate
+from specchat.engine.sequence.template import render
+from specchat.engine.sequence.template_traits import as_parts, thinking_variables, traits_of
+from specchat.engine.sequence.thinking import turn_of
+
+_END = "\ufdd1"
+"""A noncharacter of Unicode, put at the end of a message that the reply continues."""
+_GAP = "\n\n"
+"""Between messages that become one."""
+_HELLO = Message("user", "Hello")
+
+
+def encode_chat(request: Request, tokenizer: Any) -> list[int]:
+    """Token ids of a conversation. A last message of the assistant is continued.
+
+    Raises:
+        EngineError: the chat template refuses the conversation.
+    """
+    return encode_separated(_render(request, tokenizer), tokenizer)
+
+
+def _render(request: Request, tokenizer: Any) -> str:
+    variables = dict(thinking_variables(tokenizer, request.thinking))
+    refusal: Exception | None = None
+    for messages, tools in _accepted_forms(request.messages, system=traits_of(tokenizer).system):
+        try:
+            return _text(messages, tokenizer, variables | tools)
+        except Exception as error:  # a template may raise anything
+            refusal = refusal or error
+    raise EngineError(_sentence(request.messages, tokenizer, first_line(refusal)))
+
+
+def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, object]) -> str:
+    """The prompt up to where the reply begins or continues."""
+    continues = messages[-1].role == "assistant"
+    turns = [separate(turn_of(message, tokenizer.chat_template), tokenizer) for message in messages]
+    if continues:
+        turns[-1]["content"] += _END
+    if traits_of(tokenizer).parts:
+        turns = list(map(as_parts, turns))
+    text = render(tokenizer, turns, **variables, add_generation_prompt=not continues)
+    if not continues:
+        return text
+    end = text.rfind(_END)
+    if end < 0:
+        raise ValueError("it leaves out the beginning of the reply")
+    return text[:end]
+
+
+def _accepted_forms(
+    messages: tuple[Message, ...], *, system: bool
+) -> Iterator[tuple[tuple[Message, ...], Mapping[str, object]]]:
+    """The conversation, then forms of it that more templates accept, with the template variables to try.
+
+    Args:
+        messages: the conversation.
+        system: whether the template writes a system prompt; otherwise it becomes part of the first question.
+    """
+    first = messages if system else _without_system(messages)
+    joined = _joined(first)
+    forms = dict.fromkeys((first, joined, _joined(_without_system(joined))))
+    for tools in ({}, {"tools": []}):
+        for form in forms:
+            if form:
+                yield form, tools
+
+
+def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation with each system prompt as part of the question after it."""
+    result: list[Message] = []
+    before: list[str] = []
+    for message in messages:
+        if message.role == "system":
+            before.append(message.content)
+        elif message.role == "user" and before:
+            result.append(replace(message, content=_GAP.join([*before, message.content])))
+            before = []
+        else:
+            result.append(message)
+    return (*result, *([Message("user", _GAP.join(before))] if before else []))
+
+
+def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The conversation without empty messages, with messages of one role that follow each other as one."""
+    filled = [message for message in messages if message.content.strip()]
+    return tuple(
+        replace(same[0], content=_GAP.join(each.content for each in same))
+        for same in (list(group) for _, group in groupby(filled, key=lambda message: message.role))
+    )
+
+
+def _sentence(messages: Sequence[Message], tokenizer: Any, reason: str) -> str:
+    """What the template refuses, and what to do."""
+
+    def accepts(*tried: Message) -> bool:
+        try:
+            return bool(_text(tried, tokenizer, {}))
+        except Exception:  # a template may raise anything
+            return False
+
+    spoken = _joined(_without_system(messages))
+    if not spoken:
+        return f"the model's chat template refuses an empty message ({reason}): write something"
+    if not accepts(_HELLO):
+        return f"the model's chat template refuses every conversation ({reason}): use another one with --chat-template"
+    if spoken[0].role == "assistant" and accepts(_HELLO, *spoken):
+        return f"the model's chat template refuses a conversation that begins with a reply ({reason}): begin with a prompt"
+    return f"the model's chat template refuses this conversation ({reason}): change it, or use another --chat-template"

@@ -1,0 +1,129 @@
+"""What a chat template accepts, found by rendering small conversations with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+from specchat.engine.sequence.template import default_template, render
+
+ON, OFF = "on", "off"
+_FLAGS = ("enable_thinking", "thinking", "reasoning")
+"""Variables that switch thinking: of Qwen3, GLM-4.5 and Gemma 4; of DeepSeek-V3.1, Granite and Kimi K3; of Command A."""
+_LEVELS = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
+_MODES = ("disabled", "chat", "adaptive", "enabled", "thinking")
+_WORDS = MappingProxyType({
+    "reasoning_effort": (_LEVELS, ("low", "medium", "high")),
+    "thinking_effort": (_LEVELS, ("low", "medium", "high")),
+    "reasoning_strength": (_LEVELS, ("low", "medium", "high", "xhigh")),
+    "thinking_mode": (_MODES, ()),
+})  # fmt: skip
+"""Variables that take a word (gpt-oss, Hy3, Solar; Kimi K3; Muse; MiniMax M3), the words to try, and those to offer if
+a template writes any word into the prompt."""
+_SAME = MappingProxyType({OFF: (OFF, "none", "no_think", "disabled", "chat"), ON: (ON, "enabled", "thinking")})
+"""Words that mean off and on."""
+_BUDGET, _BUDGETS = "thinking_budget", (512, 1024, 2048, 4096, 8192, 16384)
+"""Most tokens of thinking (Seed-OSS), and the numbers to offer."""
+_NEEDLE, _UNKNOWN = "needle-7f3a", "unknown-7f3a"
+_QUESTION = ({"role": "user", "content": _NEEDLE},)
+
+
+class Traits(NamedTuple):
+    """What a template accepts."""
+
+    parts: bool
+    """Whether the content of a message is a list of parts instead of a text."""
+    system: bool
+    """Whether a system prompt becomes part of the prompt."""
+
+
+def traits_of(tokenizer: Any) -> Traits:
+    """What the model's chat template accepts."""
+    return _traits(*_key(tokenizer))
+
+
+def thinking_values(tokenizer: Any) -> Mapping[str, Mapping[str, object]]:
+    """Values of a model's thinking switch, such as on, off, low, high; of each the template variables that set it."""
+    return _thinking(*_key(tokenizer)) if tokenizer.chat_template else {}
+
+
+def thinking_variables(tokenizer: Any, value: str | None) -> Mapping[str, object]:
+    """Template variables for a value of the thinking switch; none for a value that the template does not know."""
+    known = thinking_values(tokenizer) if value is not None else {}
+    return next((known[word] for word in _SAME.get(value or "", (value or "",)) if word in known), {})
+
+
+def as_parts(turn: Mapping[str, object]) -> dict[str, object]:
+    """A turn of a conversation with its text as a list of parts."""
+    text = turn["content"]
+    return {**turn, "content": [{"type": "text", "text": text}]} if isinstance(text, str) else dict(turn)
+
+
+def _key(tokenizer: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
+    named = tokenizer.special_tokens_map.items()
+    return default_template(tokenizer.chat_template), tuple(pair for pair in named if isinstance(pair[1], str))
+
+
+class _Probe:
+    """Renders a template without raising."""
+
+    def __init__(self, template: str, named: tuple[tuple[str, str], ...]) -> None:
+        self.template = template
+        self._tokenizer = SimpleNamespace(chat_template=template, special_tokens_map=dict(named))
+
+    def __call__(self, *turns: Mapping[str, object], **variables: object) -> str | None:
+        """The prompt; None if the template refuses."""
+        try:
+            return render(self._tokenizer, turns, **variables)
+        except Exception:  # a template may raise anything
+            return None
+
+    def has(self, *turns: Mapping[str, object]) -> bool:
+        """Whether the prompt contains the needle."""
+        return _NEEDLE in (self(*turns) or "")
+
+
+@lru_cache(maxsize=8)
+def _traits(template: str, named: tuple[tuple[str, str], ...]) -> Traits:
+    probe, system = _Probe(template, named), {"role": "system", "content": _NEEDLE}
+    parts = not probe.has(*_QUESTION) and probe.has(as_parts(_QUESTION[0]))
+    turns = [system, {"role": "user", "content": "Hello"}]
+    return Traits(parts, probe.has(*map(as_parts, turns) if parts else turns))
+
+
+@lru_cache(maxsize=8)
+def _thinking(template: str, named: tuple[tuple[str, str], ...]) -> Mapping[str, Mapping[str, object]]:
+    probe = _Probe(template, named)
+    question = as_parts(_QUESTION[0]) if _traits(template, named).parts else _QUESTION[0]
+    values: dict[str, Mapping[str, object]] = {}
+    for name in (each for each in _FLAGS if each in template):
+        off, on = (probe(question, **{name: value}) for value in (False, True))
+        if None not in (off, on) and off != on:
+            values = {OFF: {name: False}, ON: {name: True}}
+            break
+    switched_on = values.get(ON, {})
+    for name in (each for each in _WORDS if each in template):
+        for word in _known_words(probe, question, name, switched_on):
+            values.setdefault(word, {**switched_on, name: word})
+    if _BUDGET in template and str(_BUDGETS[0]) in (probe(question, **{_BUDGET: _BUDGETS[0]}) or ""):
+        values |= {OFF: {_BUDGET: 0}} | {str(number): {_BUDGET: number} for number in _BUDGETS}
+    return values
+
+
+def _known_words(
+    probe: _Probe, question: Mapping[str, object], name: str, switched_on: Mapping[str, object]
+) -> list[str]:
+    """The words that a variable of a template takes."""
+    words, usual = _WORDS[name]
+    prompts = {word: probe(question, **switched_on, **{name: word}) for word in (*words, _UNKNOWN)}
+    other = prompts.pop(_UNKNOWN)
+    taken = {word: text for word, text in prompts.items() if text is not None}
+    if other is None:  # the template refuses words that it does not know
+        return list(taken)
+    if _UNKNOWN in other:
+        return [word for word in taken if word in usual or taken[word].replace(word, _UNKNOWN) != other]
+    quoted = [word for word in taken if f"'{word}'" in probe.template or f'"{word}"' in probe.template]
+    differs = [word for word in taken if taken[word] != other]
+    return [word for word in taken if word in differs or word in quoted] if differs else []
