@@ -39,6 +39,7 @@ from specchat.engine.progress import Progress, size_text
 from specchat.engine.request import (
     MAX_GAMMA,
     SAMPLING_NUMBERS,
+    THINKING_WORDS,
     WHEN_FULL,
     Message,
     Request,

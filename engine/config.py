@@ -74,6 +74,8 @@ class EngineConfig:
     quantize: str = "auto"
     """One of `QUANTIZE`: auto keeps the codes of a GGUF file; on a CPU it takes that of a preset, and quantises other
     models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
+    chat_template: Path | None = None
+    """File with the chat template of the target; None for its own."""
     slots: int = 4
     """Maximum number of concurrent requests; each uses one slot of the KV cache."""
     context: int | None = None

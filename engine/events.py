@@ -112,7 +112,9 @@ class Ready:
     plain_s: tuple[float, ...] = ()
     """Times of the target's passes over one token of one row, measured in the warm-up."""
     thinking_switch: bool = False
-    """Whether the chat template can switch thinking on and off (`Request.thinking`)."""
+    """Whether the chat template can switch thinking (`Request.thinking`)."""
+    thinking_values: tuple[str, ...] = ()
+    """Values of the switch that the chat template knows: on, off, low, high."""
     template_words: tuple[str, ...] = ()
     """Slash commands that the chat template searches the conversation for."""
     conversations: bool = True

@@ -19,6 +19,12 @@ DEFAULT_GAMMA = 4
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL = ("stop", "drop-oldest", "keep-ends")
 """Policies for a conversation that does not fit into the context: refuse the request; leave out the oldest turns; leave
 out the turns after the first one. The system prompt and the last turn always stay."""
+THINKING_LEVELS = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
+THINKING_MODES = ("disabled", "chat", "adaptive", "enabled", "thinking")
+THINKING_BUDGETS = ("512", "1024", "2048", "4096", "8192", "16384")
+"""Most tokens of thinking."""
+THINKING_WORDS = (*THINKING_LEVELS, *THINKING_MODES, *THINKING_BUDGETS)
+"""Values of `Request.thinking` besides on and off; each chat template knows some of them, or none."""
 SAMPLING_NUMBERS = (
     *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_probability", "xtc_threshold"),
@@ -207,8 +213,9 @@ class Request:
     """Text that the reply continues with after `reply_ids`, encoded separately."""
     detail: int = 0
     """Top-k size of the `Detail` in each round; 0 for no detail."""
-    thinking: bool | None = None
-    """Switches thinking on or off if the chat template has a switch for it; None leaves it to the template."""
+    thinking: bool | str | None = None
+    """Switches thinking on or off, or to one of `THINKING_WORDS`, if the chat template can (`Ready.thinking_values`); None
+    leaves it to the template."""
     when_full: str = STOP
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
     stop_repeats: bool = False
@@ -217,6 +224,9 @@ class Request:
     """Keys of texts of other chats (`Engine.other_chats`) that are not used: a reply is not drafted from itself."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.thinking, str):
+            known = ", ".join(THINKING_WORDS)
+            check(self.thinking in THINKING_WORDS, f"thinking {self.thinking!r} is not known: choose one of {known}")
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
         check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
         check_gamma(self.gamma)

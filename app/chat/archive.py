@@ -234,7 +234,7 @@ class Archive(StoreWriter):
 
         return self.do(write)
 
-    def fork(self, turns: Sequence[Turn], title: str, system: str, thinking: bool | None) -> Future[Chat | None]:
+    def fork(self, turns: Sequence[Turn], title: str, system: str, thinking: bool | str | None) -> Future[Chat | None]:
         """A new chat with copies of these turns and of their chosen replies."""
 
         def write() -> Chat:

@@ -94,8 +94,8 @@ class Conversation:
     """How a lane drafts that is compared with another one, in words; empty in a chat."""
     system: str | None = None
     """System prompt; None for that of the settings."""
-    thinking: bool | None = None
-    """Whether the model thinks, if its template has a switch; None follows the settings."""
+    thinking: bool | str | None = None
+    """Value of the template's thinking switch; None follows the settings."""
     every: list[Turn] = field(default_factory=list)
     """Every turn of the tree, in order of creation."""
 
@@ -154,8 +154,8 @@ class Conversation:
         """The system prompt: its own, or that of the settings."""
         return settings.system if self.system is None and settings is not None else self.system
 
-    def thinks_in(self, settings: Settings | None) -> bool | None:
-        """Whether the model thinks, if its template has a switch: its own choice, or that of the settings."""
+    def thinks_in(self, settings: Settings | None) -> bool | str | None:
+        """Value of the template's thinking switch: its own choice, or that of the settings."""
         return THINKING[settings.thinking] if self.thinking is None and settings is not None else self.thinking
 
     def messages(self, upto: Turn) -> tuple[Message, ...]:

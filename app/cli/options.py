@@ -85,6 +85,7 @@ SETTINGS: Mapping[str, Any] = {
         target=(str, "MODEL", "A preset, a hub id, a folder or a GGUF file."),
         draft=(list[str], "MODEL", "A smaller model that drafts (may be repeated), a draft head, or bigram tables."),
         context=(int, "N", "Tokens of prompt and reply together; default: as the model and memory allow."),
+        chat_template=(str, "FILE", "A chat template instead of the model's own."),
         thinking=(bool, None, "Switch the model's thinking on or off, where its chat template can."),
     ),
     **table(
@@ -137,7 +138,7 @@ QUESTION = table(
     show_thinking=(bool, None, "Print the model's thinking too; otherwise a terminal shows only its length."),
 )
 """The options of `ask` that make a `Question`."""
-MODELS = ("target", "draft", "context", "dtype", "quantize", "device")
+MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(
     prompts=(list[str], "SET", "chat, code, copy or structured; may be repeated; default: all."),

@@ -146,8 +146,8 @@ class StoredTurn:
         self._reply = Reply()
 
     @property
-    def thinking(self) -> bool | None:
-        """Whether the chat's replies think; None if the settings decide."""
+    def thinking(self) -> bool | str | None:
+        """Value of the thinking switch in this chat; None if the settings decide."""
         return self._conversation.thinking
 
     def messages(self, prompt: str, attachments: tuple[Attachment, ...] = ()) -> tuple[Message, ...]:

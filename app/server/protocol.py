@@ -55,7 +55,7 @@ Id = Annotated[int, Field(ge=0, le=1 << 31)]
 
 IGNORED = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prompt_cache_options", "parallel_tool_calls", "reasoning_effort", "verbosity",
+    "prompt_cache_options", "parallel_tool_calls", "verbosity",
 ))  # fmt: skip
 """Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -158,8 +158,10 @@ class ChatBody(Body):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
-    thinking: bool | None = None
-    """Specchat's own: whether the model thinks, where its chat template has a switch for that."""
+    reasoning_effort: str | None = None
+    """Sets the chat template's thinking switch, if the template knows the word."""
+    thinking: bool | str | None = None
+    """Specchat's own: the same, also on (true) or off (false)."""
 
 
 class CompletionBody(Body):

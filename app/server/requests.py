@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from specchat.app.server.protocol import MOST_CHOICES, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
-from specchat.engine import SAMPLING_NUMBERS, Engine, EngineError, Message, Request
+from specchat.engine import SAMPLING_NUMBERS, THINKING_WORDS, Engine, EngineError, Message, Request
 
 COMPLETION_TOKENS = 16
 """The protocol's default of max_tokens for /v1/completions."""
@@ -46,8 +46,8 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
         model = replace(_model_request(body, call_id, longest, defaults), detail=top)
-        if isinstance(body, ChatBody) and body.thinking is not None:
-            model = replace(model, thinking=body.thinking)
+        if isinstance(body, ChatBody):
+            model = replace(model, thinking=_thinking(body, model.thinking))
         read = [_read(prompt, call_id, defaults, model.thinking) for prompt in prompts]
         return [
             replace(
@@ -68,7 +68,7 @@ def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
     return tuple(Message({"developer": "system"}.get(turn.role, turn.role), turn.text()) for turn in messages)
 
 
-def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: bool | None = None) -> list[int]:
+def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: bool | str | None = None) -> list[int]:
     """Token ids of a text or a conversation, with the template's thinking switch, if given.
 
     Raises:
@@ -83,7 +83,7 @@ def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: boo
 
 
 def _read(
-    prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults, thinking: bool | None
+    prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults, thinking: bool | str | None
 ) -> tuple[int, ...]:
     ids = prompt if isinstance(prompt, list) else read_prompt(prompt, defaults.engine, thinking)
     if len(ids) >= defaults.context:
@@ -91,6 +91,12 @@ def _read(
         raise ApiError(400, message, code="context_length_exceeded")
     Request(call_id, prompt_ids=tuple(ids)).check_prompt()
     return tuple(ids)
+
+
+def _thinking(body: ChatBody, default: bool | str | None) -> bool | str | None:
+    """`Request.thinking`; a `reasoning_effort` that is no word of any template has no effect."""
+    effort = body.reasoning_effort if body.reasoning_effort in THINKING_WORDS else None
+    return next((value for value in (body.thinking, effort) if value is not None), default)
 
 
 def _model_request(body: Body, call_id: str, longest: int, defaults: Defaults) -> Request:

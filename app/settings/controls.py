@@ -77,9 +77,13 @@ class Control:
         changed: dict[str, Any] = {self.name: value}
         return replace(settings, **changed)
 
-    def step(self, value: Value, by: int, drafters: Sequence[str] = ()) -> Value:
-        """The value `by` steps further; a value between two steps goes to the next one."""
-        steps = (AUTO, *drafters) if self.name == "drafter" and drafters else self.steps
+    def step(self, value: Value, by: int, loaded: Sequence[str] = ()) -> Value:
+        """The value `by` steps further; a value between two steps goes to the next one.
+
+        Args:
+            loaded: steps of the loaded model, instead of its own.
+        """
+        steps = loaded if len(loaded) > 1 else self.steps
         if value in steps:
             place = steps.index(value) + by
         else:

@@ -11,7 +11,17 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.paths import heads_folder
-from specchat.engine import CACHE_TYPES, WHEN_FULL, EngineConfig, EngineError, Message, Ready, Request, Sampling
+from specchat.engine import (
+    CACHE_TYPES,
+    THINKING_WORDS,
+    WHEN_FULL,
+    EngineConfig,
+    EngineError,
+    Message,
+    Ready,
+    Request,
+    Sampling,
+)
 
 DRAFTERS = (
     "auto", "none", "suffix", "ngram", "copy", "random", "bigram", "unigram", "head", "combined", "model", "model-tree",
@@ -26,7 +36,9 @@ DEMONSTRATION = "smollm2-135m"
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL
 PREFIX = "SPECCHAT_"
 AUTO = "auto"
-THINKING: dict[str, bool | None] = {AUTO: None, "on": True, "off": False}
+THINKING: dict[str, bool | str | None] = {
+    AUTO: None, "on": True, "off": False, **{word: word for word in THINKING_WORDS},
+}  # fmt: skip
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
 _ON_OFF = ("on", "off")
 _WORDS = {
@@ -41,6 +53,11 @@ NO_CHAT = (
 """Message for an encoder-decoder model."""
 NO_SWITCH = "the chat template of {} has no switch for thinking: the model thinks as it was trained to, or not"
 """Message for a model whose template has no switch."""
+
+
+def thinking_word(value: bool | str | None) -> str:
+    """Name of a value of the thinking switch."""
+    return next(word for word, each in THINKING.items() if each == value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +94,8 @@ class Settings:
     lenience: float = 1.0
     """Below 1, more drafted tokens are accepted than is lossless."""
     max_tokens: int = 1024
+    chat_template: str = ""
+    """File with the target's chat template; empty for its own."""
     slots: int = 4
     """Maximum number of concurrent replies; others wait."""
     context: int | None = None
@@ -128,9 +147,9 @@ class Settings:
         except EngineError as error:
             raise SettingsError(str(error)) from None
 
-    def with_thinking(self, thinking: bool | None) -> Settings:
-        """The settings with thinking on or off; None changes nothing."""
-        return self if thinking is None else replace(self, thinking="on" if thinking else "off")
+    def with_thinking(self, thinking: bool | str | None) -> Settings:
+        """The settings with another value of the thinking switch; None changes nothing."""
+        return self if thinking is None else replace(self, thinking=thinking_word(thinking))
 
     def with_model(self, own: Sampling) -> Settings:
         """The settings with a model's own sampling settings where they have none."""
@@ -148,7 +167,10 @@ class Settings:
 
     def engine_config(self, models: Path, experience: Path | None = None, kept: Path | None = None) -> EngineConfig:
         """Configuration of an engine; `models` is the folder of local models, the others are as in `EngineConfig`."""
-        options = self._shared_with(EngineConfig) | {"draft": self.draft or None}
+        options = self._shared_with(EngineConfig) | {
+            "draft": self.draft or None,
+            "chat_template": Path(self.chat_template) if self.chat_template else None,
+        }
         config = EngineConfig(models=models, experience=experience, kept=kept, **options)
         return replace(config, heads=(heads_folder(), *config.heads))
 

@@ -21,6 +21,9 @@ from specchat.app.storage.database import StoreFile, storable
 from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
 
+_THINKING = {None: None, 0: False, 1: True}
+"""Values of `Chat.thinking` by how they are stored; others are words, or numbers that stand for words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chat:
@@ -33,8 +36,8 @@ class Chat:
     """Whether it is listed above the others."""
     system: str = ""
     """System prompt."""
-    thinking: bool | None = None
-    """Whether the model thinks, if its template has a switch; None follows the settings."""
+    thinking: bool | str | None = None
+    """Value of the template's thinking switch; None follows the settings."""
     news: bool = False
     """Whether a reply has ended since the chat was last shown."""
 
@@ -91,7 +94,7 @@ class Store:
             " ORDER BY pinned DESC, updated_at DESC, id DESC"
         )
         return [
-            Chat(row, title, at, bool(pinned), system, None if thinking is None else bool(thinking), bool(news))
+            Chat(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news))
             for row, title, at, pinned, system, thinking, news in rows
         ]
 

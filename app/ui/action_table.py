@@ -9,7 +9,7 @@ from textual.binding import Binding
 
 from specchat.app.chat.exchange import FORMATS
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.settings import REJECTED, THINKING
+from specchat.app.settings.settings import REJECTED
 
 COPIES = ("reply", "code", "chat", "thinking")
 ANYWHERE, CHAT, REPLAY = "", "chat", "replay"
@@ -179,8 +179,8 @@ _READING = (
            about="replies as Markdown, also while they are written, or token by token"),
     Action(name="open-a-link", run="replies.open_link", about="open a link of the visible replies; a click does too",
            priority="alt+o", keys="o", title="Open link", slash="open", takes="N"),
-    Action(name="think", run="replies.think", about="whether the model thinks in this chat, if it has a switch",
-           slash="thinking", takes="|".join(THINKING)),
+    Action(name="think", run="replies.think", about="whether the model thinks in this chat, or how much",
+           slash="thinking", takes="auto|on|off|…"),
     Action(name="switch-thinking", run="replies.switch_thinking", about="switch it on or off in this chat",
            place=CHAT, title="Thinking"),
     Action(name="thinking", run="views.toggle_thoughts", about="show or fold the thinking of replies; a click does too",

@@ -56,7 +56,6 @@ class LoadedModel:
     vocab_size: int
     """V: width of the logits, padding included; the tokenizer may have fewer tokens."""
     weight_bytes: int
-    has_chat_template: bool
     start: int | None = None
     """First token of replies of an encoder-decoder; None for a decoder-only model."""
     backend: str = "specchat.engine.backends.transformers_backend"
@@ -144,7 +143,6 @@ def load_model(
         eos_ids=eos_ids(folder, tokenizer, config),
         vocab_size=config.get_text_config().vocab_size,
         weight_bytes=weight_bytes(model),
-        has_chat_template=bool(tokenizer.chat_template),
         recommended=recommended_sampling(folder),
         **described,
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.sequence.template import default_template
 
-FILE = "tokenizer.json"
+FILE, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ class PlainTokenizer:
         path = folder / FILE
         # The library raises plain Exceptions.
         with errors_as(lambda error: f"{path} cannot be read ({error}): delete {folder} and start again"):
-            return cls(Tokenizer.from_file(str(path)), facts)
+            tokenizer = cls(Tokenizer.from_file(str(path)), facts)
+            if (folder / TEMPLATE).is_file():  # it may have been edited since the model was packed
+                tokenizer.chat_template = (folder / TEMPLATE).read_text(encoding="utf-8")
+            return tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text."""

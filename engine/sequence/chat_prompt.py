@@ -43,10 +43,11 @@ def _render(request: Request, tokenizer: Any) -> str:
 
 def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, object]) -> str:
     """The prompt up to where the reply begins or continues."""
-    continues = messages[-1].role == "assistant"
-    turns = [separate(turn_of(message, tokenizer.chat_template), tokenizer) for message in messages]
-    if continues:
-        turns[-1]["content"] += _END
+    *before, last = messages
+    if continues := last.role == "assistant":
+        field = "content" if last.content or not last.thinking else "thinking"
+        last = replace(last, **{field: getattr(last, field) + _END})
+    turns = [separate(turn_of(message, tokenizer.chat_template), tokenizer) for message in (*before, last)]
     if traits_of(tokenizer).parts:
         turns = list(map(as_parts, turns))
     text = render(tokenizer, turns, **variables, add_generation_prompt=not continues)
@@ -93,7 +94,7 @@ def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The conversation without empty messages, with messages of one role that follow each other as one."""
-    filled = [message for message in messages if message.content.strip()]
+    filled = [message for message in messages if message.content.strip() or message.thinking]
     return tuple(
         replace(same[0], content=_GAP.join(each.content for each in same))
         for same in (list(group) for _, group in groupby(filled, key=lambda message: message.role))
@@ -115,5 +116,7 @@ def _sentence(messages: Sequence[Message], tokenizer: Any, reason: str) -> str:
     if not accepts(_HELLO):
         return f"the model's chat template refuses every conversation ({reason}): use another one with --chat-template"
     if spoken[0].role == "assistant" and accepts(_HELLO, *spoken):
-        return f"the model's chat template refuses a conversation that begins with a reply ({reason}): begin with a prompt"
+        return (
+            f"the model's chat template refuses a chat that begins with a reply ({reason}): begin with a prompt"
+        )
     return f"the model's chat template refuses this conversation ({reason}): change it, or use another --chat-template"

@@ -6,7 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
+
+from specchat.engine.errors import EngineError, check, errors_as, first_line
 
 
 def render(tokenizer: Any, turns: Sequence[Mapping[str, object]], **variables: object) -> str:
@@ -36,6 +39,23 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, object]], **variables: o
 def default_template(chat_template: Any) -> str:
     """The default template, if the model has several; empty if it has none."""
     return str((chat_template.get("default") if isinstance(chat_template, dict) else chat_template) or "")
+
+
+def read_template(path: Path) -> str:
+    """A chat template from a file.
+
+    Raises:
+        EngineError: it cannot be read, or is no template.
+    """
+    try:
+        template = path.expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise EngineError(f"the chat template {path} cannot be read ({reason}): name a text file") from None
+    with errors_as(lambda error: f"{path} is no chat template ({first_line(error)}): correct it, or name another one"):
+        _compiled(template)
+    check(template.strip(), f"the chat template {path} is empty: name another one")
+    return template
 
 
 @lru_cache(maxsize=8)

@@ -7,25 +7,27 @@ from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
+from specchat.engine.request import THINKING_BUDGETS, THINKING_LEVELS, THINKING_MODES
 from specchat.engine.sequence.template import default_template, render
 
 ON, OFF = "on", "off"
 _FLAGS = ("enable_thinking", "thinking", "reasoning")
-"""Variables that switch thinking: of Qwen3, GLM-4.5 and Gemma 4; of DeepSeek-V3.1, Granite and Kimi K3; of Command A."""
-_LEVELS = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
-_MODES = ("disabled", "chat", "adaptive", "enabled", "thinking")
+"""Variables that switch thinking: of Qwen3, GLM-4.5, Gemma 4; of DeepSeek-V3.1, Granite, Kimi K3; of Command A."""
 _WORDS = MappingProxyType({
-    "reasoning_effort": (_LEVELS, ("low", "medium", "high")),
-    "thinking_effort": (_LEVELS, ("low", "medium", "high")),
-    "reasoning_strength": (_LEVELS, ("low", "medium", "high", "xhigh")),
-    "thinking_mode": (_MODES, ()),
+    "reasoning_effort": (THINKING_LEVELS, ("low", "medium", "high")),
+    "thinking_effort": (THINKING_LEVELS, ("low", "medium", "high")),
+    "reasoning_strength": (THINKING_LEVELS, ("low", "medium", "high", "xhigh")),
+    "thinking_mode": (THINKING_MODES, ()),
 })  # fmt: skip
 """Variables that take a word (gpt-oss, Hy3, Solar; Kimi K3; Muse; MiniMax M3), the words to try, and those to offer if
 a template writes any word into the prompt."""
-_SAME = MappingProxyType({OFF: (OFF, "none", "no_think", "disabled", "chat"), ON: (ON, "enabled", "thinking")})
-"""Words that mean off and on."""
-_BUDGET, _BUDGETS = "thinking_budget", (512, 1024, 2048, 4096, 8192, 16384)
-"""Most tokens of thinking (Seed-OSS), and the numbers to offer."""
+_OFF = (OFF, "none", "no_think", "disabled", "chat")
+_SAME: Mapping[object, tuple[str, ...]] = MappingProxyType({
+    True: (ON, "enabled", "thinking"), False: _OFF, "none": ("none", *_OFF)
+})  # fmt: skip
+"""Values of `Request.thinking` that templates have different words for."""
+_BUDGET = "thinking_budget"
+"""Variable with the most tokens of thinking: of Seed-OSS."""
 _NEEDLE, _UNKNOWN = "needle-7f3a", "unknown-7f3a"
 _QUESTION = ({"role": "user", "content": _NEEDLE},)
 
@@ -49,10 +51,10 @@ def thinking_values(tokenizer: Any) -> Mapping[str, Mapping[str, object]]:
     return _thinking(*_key(tokenizer)) if tokenizer.chat_template else {}
 
 
-def thinking_variables(tokenizer: Any, value: str | None) -> Mapping[str, object]:
-    """Template variables for a value of the thinking switch; none for a value that the template does not know."""
-    known = thinking_values(tokenizer) if value is not None else {}
-    return next((known[word] for word in _SAME.get(value or "", (value or "",)) if word in known), {})
+def thinking_variables(tokenizer: Any, value: bool | str | None) -> Mapping[str, object]:
+    """Template variables for `Request.thinking`; none for a value that the template does not know."""
+    known = {} if value is None else thinking_values(tokenizer)
+    return next((known[word] for word in _SAME.get(value, (value,)) if word in known), {})
 
 
 def as_parts(turn: Mapping[str, object]) -> dict[str, object]:
@@ -107,8 +109,9 @@ def _thinking(template: str, named: tuple[tuple[str, str], ...]) -> Mapping[str,
     for name in (each for each in _WORDS if each in template):
         for word in _known_words(probe, question, name, switched_on):
             values.setdefault(word, {**switched_on, name: word})
-    if _BUDGET in template and str(_BUDGETS[0]) in (probe(question, **{_BUDGET: _BUDGETS[0]}) or ""):
-        values |= {OFF: {_BUDGET: 0}} | {str(number): {_BUDGET: number} for number in _BUDGETS}
+    least = THINKING_BUDGETS[0]
+    if _BUDGET in template and least in (probe(question, **{_BUDGET: int(least)}) or ""):
+        values |= {OFF: {_BUDGET: 0}} | {number: {_BUDGET: int(number)} for number in THINKING_BUDGETS}
     return values
 
 

@@ -1,11 +1,10 @@
-"""Thinking: a model's markers around it, the switch in its chat template, and how prompts contain it."""
+"""Thinking: a model's markers around it, and how prompts contain it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from specchat.engine.events import Thinking
@@ -22,12 +21,8 @@ MARKERS = (
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),  # gpt-oss
 )
 """Opening and closing marker."""
-SWITCHES = ("enable_thinking", "thinking")
-"""Template variables that switch thinking: of Qwen3, SmolLM3, GLM-4.5; of DeepSeek-V3.1, Granite 3.2."""
 LAST = 32
 """Number of tokens at the end of a prompt that are searched for an opening marker."""
-_TAG = re.compile(r"\{[%{](.*?)[%}]\}", re.DOTALL)
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _WORD = re.compile(r"['\"](/[A-Za-z]\w*)['\"]")
 _FIELDS = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
 """Fields of a message that templates read the thinking from: of most; of Kimi K3; of gpt-oss; of Apriel; of Cohere."""
@@ -72,11 +67,6 @@ def find_markers(tokenizer: Any) -> Markers | None:
     return None
 
 
-def switch_of(chat_template: Any) -> str | None:
-    """The template variable that switches thinking; or None."""
-    return _switch(default_template(chat_template))
-
-
 def words_of(chat_template: Any) -> tuple[str, ...]:
     """Slash commands that a template searches the conversation for, such as SmolLM3's `/no_think`."""
     return tuple(dict.fromkeys(_WORD.findall(default_template(chat_template))))
@@ -100,9 +90,3 @@ def turn_of(message: Message, chat_template: Any) -> dict[str, object]:
         return turn | {"content": [{"type": "thinking", "thinking": message.thinking}, *said]}
     said = [{"type": "response", "text": message.content}] if message.content else []
     return turn | {"content": {"blocks": [{"type": "thoughts", "text": message.thinking}, *said]}}
-
-
-@lru_cache(maxsize=8)
-def _switch(template: str) -> str | None:
-    code = " ".join(_QUOTED.sub("", tag) for tag in _TAG.findall(template))
-    return next((name for name in SWITCHES if re.search(rf"(?<![.\w]){name}\b", code)), None)

@@ -25,7 +25,8 @@ from specchat.engine.request import AUTO, DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, 
 from specchat.engine.research.beam_search import SPREAD, BeamSearch, Complete, TextTree, run
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import check_length, fit
-from specchat.engine.sequence.thinking import find_markers, switch_of
+from specchat.engine.sequence.template_traits import thinking_values
+from specchat.engine.sequence.thinking import find_markers
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.report import Table, paragraphs
 from specchat.engine.tools.runner import Say, require_least
@@ -78,7 +79,7 @@ class FoundBeams:
     dtype: str
     target: str
     thinking_switch: bool
-    """Whether the chat template can switch thinking on and off."""
+    """Whether the chat template can switch thinking."""
     notices: tuple[str, ...]
     """Sentences for the user."""
 
@@ -203,7 +204,7 @@ def _find(
         device=model.device.type,
         dtype=model.format,
         target=model.name,
-        thinking_switch=switch_of(model.tokenizer.chat_template) is not None,
+        thinking_switch=bool(thinking_values(model.tokenizer)),
         notices=tuple(notice for each in used for notice in each.notices),
     )
 

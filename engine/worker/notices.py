@@ -55,7 +55,7 @@ def notices_of(
     notices = []
     if reduced:
         notices.append(f"memory is short: there is room for {reduced[0]} replies at once of {reduced[1]} tokens each")
-    if not model.has_chat_template and model.start is None:
+    if not model.tokenizer.chat_template and model.start is None:
         notices.append(f"{model.name} is a base model, without a chat template: it continues text and may not answer")
     if model.recommended.notice:
         notices.append(f"{model.name}: {model.recommended.notice}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from importlib import import_module
 
 import torch
@@ -27,6 +28,7 @@ from specchat.engine.models.resolve import is_gguf, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
+from specchat.engine.sequence.template import read_template
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,21 @@ class Obtained:
 def obtain_model(
     spec: str, config: EngineConfig, device: torch.device, progress: Progress, stage: str = "target"
 ) -> Obtained:
-    """Fetch, convert, pack and load what `spec` names.
+    """Fetch, convert, pack and load what `spec` names; a target has the chat template of the configuration, if any.
 
     Raises:
         EngineError: it is unavailable, or cannot be loaded or run.
     """
+    template = read_template(config.chat_template) if config.chat_template and stage == "target" else None
+    obtained = _obtain(spec, config, device, progress, stage)
+    if template is None:
+        return obtained
+    tokenizer = copy(obtained.model.tokenizer)  # other engines may share the model
+    tokenizer.chat_template = template
+    return replace(obtained, model=replace(obtained.model, tokenizer=tokenizer))
+
+
+def _obtain(spec: str, config: EngineConfig, device: torch.device, progress: Progress, stage: str) -> Obtained:
     store = ModelStore(config.models)
     reason = None
     stated, of_preset = config.quantize in ("q8", "q4") or is_gguf(spec, store), runs_preset_file(spec, config, device)

@@ -31,7 +31,8 @@ from specchat.engine.request import Request
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.sequence.thinking import switch_of, words_of
+from specchat.engine.sequence.template_traits import thinking_values
+from specchat.engine.sequence.thinking import words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
 from specchat.engine.worker.captures import Captures
 from specchat.engine.worker.emission import Emission
@@ -122,7 +123,8 @@ class Worker:
             free_memory()
             made = smaller()
         self._put_to_work(made)
-        target, device, template = made.target, made.target.device, made.model.tokenizer.chat_template
+        target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
+        values = thinking_values(tokenizer)
         on_gpu = device.type == "cuda"
         pool, reserved = target.cache.pool, not target.capabilities.packed
         captured = self._captures.made(self.clock())
@@ -148,8 +150,9 @@ class Worker:
                 warm_up_s=captured.warm_up_s,
                 at=self.clock(),
                 plain_s=time_warm_passes(target),
-                thinking_switch=switch_of(template) is not None,
-                template_words=words_of(template),
+                thinking_switch=bool(values),
+                thinking_values=tuple(values),
+                template_words=words_of(tokenizer.chat_template),
                 conversations=made.model.start is None,
                 sampling=chat_sampling(self.config.target, made.model.recommended),
             ),

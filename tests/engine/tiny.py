@@ -63,7 +63,7 @@ def tiny_model(
 def in_memory(network: Any, name: str = "tiny") -> LoadedModel:
     """A network of `SIZES` as if it had been loaded."""
     size = sum(weight.nbytes for weight in network.parameters())
-    return LoadedModel(network, tiny_tokenizer(), name, frozenset({EOS}), 512, network.config.vocab_size, size, True)
+    return LoadedModel(network, tiny_tokenizer(), name, frozenset({EOS}), 512, network.config.vocab_size, size)
 
 
 def tiny_head(target: LoadedModel, seed: int = 0, vocabulary: int = 200) -> LoadedHead:

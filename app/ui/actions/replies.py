@@ -13,7 +13,7 @@ from specchat.app.chat.web_page import chat_data, render
 from specchat.app.errors import UsageError
 from specchat.app.paths import exports_folder, state_folder
 from specchat.app.sanitize import escape_controls, opens_safely
-from specchat.app.settings.settings import NO_SWITCH, THINKING
+from specchat.app.settings.settings import NO_SWITCH, THINKING, thinking_word
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
@@ -113,17 +113,18 @@ class ReplyActions(ActionGroup):
     def think(self, how: str) -> None:
         """`/thinking`: switch thinking in this chat; without an argument, show the present setting."""
         conversation = self._scope.conversation
-        if how and how not in THINKING:
-            raise UsageError(f"/thinking {how} is not understood: it takes {', '.join(THINKING)}")
+        known = self._scope.thinking_values
+        if how and how not in known:
+            raise UsageError(f"/thinking {how} is not understood: it takes {', '.join(known)}")
         if how:
             conversation.thinking = THINKING[how]
             self._scope.archive.set_options(conversation)
-        kept = next(word for word, value in THINKING.items() if value is conversation.thinking)
+        kept = thinking_word(conversation.thinking)
         if self._scope.loaded.target and not self._scope.loaded.thinking_switch:
             self._scope.say(NO_SWITCH.format(self._scope.loaded.target), "warning")
         elif conversation.thinking is None:
             default = self._scope.requests.settings.thinking if self._scope.requests.settings else kept
-            self._scope.say(f"thinking {default}, from the settings · /thinking on|off for this chat")
+            self._scope.say(f"thinking {default}, from the settings · /thinking {'|'.join(known[1:])} for this chat")
         else:
             self._scope.say(f"thinking {kept} in this chat · from the next reply on")
 

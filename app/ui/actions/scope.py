@@ -19,7 +19,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.errors import AppError
 from specchat.app.settings.named_files import Preferences
-from specchat.app.settings.settings import Settings
+from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.sources.source import Source
 from specchat.app.ui.notices import STILL_STARTING, say
@@ -90,6 +90,11 @@ class ActionScope:
         if self.preferences is None:
             raise UnavailableError("presets are not kept here")
         return self.preferences
+
+    @property
+    def thinking_values(self) -> tuple[str, ...]:
+        """Values of the thinking switch of the loaded model's template."""
+        return (AUTO, *(self.loaded.thinking_values or ("on", "off")))
 
     @property
     def effective(self) -> Settings:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, BY_NAME, CONTROLS, Control
-from specchat.app.settings.settings import AUTO, THINKING, Settings
+from specchat.app.settings.settings import AUTO, Settings, thinking_word
 from specchat.app.ui.actions.scope import ActionGroup
 from specchat.engine import EngineError, Sampling
 
@@ -64,7 +64,8 @@ class SettingsActions(ActionGroup):
 
     def change_by(self, control: Control, by: int) -> None:
         """Set a control to a neighbouring value, without a notice: the list of controls shows the value."""
-        value = control.step(getattr(self.settings, control.name), by, self._scope.loaded.drafters)
+        loaded = {"drafter": (AUTO, *self._scope.loaded.drafters), "thinking": self._scope.thinking_values}
+        value = control.step(getattr(self.settings, control.name), by, loaded.get(control.name, ()))
         self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
 
     def toggle_greedy(self) -> None:
@@ -138,8 +139,9 @@ class SettingsActions(ActionGroup):
             self._scope.preferences.remember(after, [control.name for control in controls])
         own = self._scope.conversation.thinking
         if before.thinking != after.thinking and own is not None:
-            kept = next(word for word, value in THINKING.items() if value is own)
-            self._scope.say(f"this chat keeps its own setting, thinking {kept}: /thinking auto removes it")
+            self._scope.say(
+                f"this chat keeps its own setting, thinking {thinking_word(own)}: /thinking auto removes it"
+            )
         elif not quiet:
             live_now = self._is_live(controls[0])
             self._scope.say(notice or _sentence(controls[0], after, self.own, live=live_now, running=running))

@@ -11,13 +11,14 @@ from pathlib import Path
 import torch
 
 from specchat.engine.device.device import require_memory
-from specchat.engine.files import local_path
+from specchat.engine.files import local_path, replacing
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.file import PackedFileError, read_index
 from specchat.engine.models.resolve import GgufFile, converted, empty_folder, gguf_of, is_gguf, resolve
 from specchat.engine.models.store import ModelStore, origin
+from specchat.engine.models.tokenizer import TEMPLATE
 from specchat.engine.progress import Progress
 
 
@@ -52,7 +53,20 @@ def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progres
 
         pack_checkpoint(model, quantize, folder, identity, progress)
 
-    return _packed(f"{name}.{quantize}", identity, store.packed, build, progress)
+    packed = _packed(f"{name}.{quantize}", identity, store.packed, build, progress)
+    _follow_template(packed, model)
+    return packed
+
+
+def _follow_template(packed: Path, model: Path) -> None:
+    """Keep a packed model's copy of a template file that may be edited, which the weights do not depend on."""
+    written = (model / TEMPLATE).read_bytes() if (model / TEMPLATE).is_file() else None
+    copy = packed / TEMPLATE
+    if written is None:
+        copy.unlink(missing_ok=True)
+    elif not copy.is_file() or copy.read_bytes() != written:
+        with disk_errors(packed, f"copying {TEMPLATE}"), replacing(copy) as part:
+            part.write_bytes(written)
 
 
 def gguf_file(spec: str, store: ModelStore, progress: Progress) -> Path | None:

@@ -41,7 +41,6 @@ class PackedModel:
     vocab_size: int
     weight_bytes: int
     """Size of the file."""
-    has_chat_template: bool
     format: str
     """Display name of the format of the weights."""
     fingerprint: str
@@ -203,7 +202,6 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
                 eos_ids=frozenset(index["eos_ids"]),
                 vocab_size=described.shape.vocabulary,
                 weight_bytes=index["bytes"],
-                has_chat_template=bool(tokenizer.chat_template),
                 recommended=recommended_sampling(folder),
                 **{fact: index[fact] for fact in ("context", "format", "fingerprint")},
             )

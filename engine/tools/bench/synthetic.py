@@ -178,7 +178,6 @@ def _make(
         context=SHAPES[name]["max_position_embeddings"],
         vocab_size=language.vocabulary,
         weight_bytes=size * dtype.itemsize,
-        has_chat_template=True,  # it is never rendered
     )
 
 

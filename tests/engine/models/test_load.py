@@ -37,7 +37,7 @@ def edit(file: Path, **changes: Any) -> None:
 def test_a_loaded_model(folder: Path) -> None:
     loaded = load(folder)
     assert (loaded.name, loaded.context, loaded.vocab_size, loaded.eos_ids) == (folder.name, 256, 320, {2})
-    assert loaded.has_chat_template
+    assert loaded.tokenizer.chat_template
     assert loaded.weight_bytes == 4 * sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
     assert not loaded.model.training
     assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
@@ -51,7 +51,7 @@ def test_every_stated_end_token_counts(folder: Path) -> None:
 
 
 def test_no_chat_template_is_said_not_refused(tiny_model: Callable[..., Path]) -> None:
-    assert not load(tiny_model(chat_template=None)).has_chat_template
+    assert not load(tiny_model(chat_template=None)).tokenizer.chat_template
 
 
 def test_progress_and_silence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
