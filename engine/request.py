@@ -214,8 +214,8 @@ class Request:
     detail: int = 0
     """Top-k size of the `Detail` in each round; 0 for no detail."""
     thinking: bool | str | None = None
-    """Switches thinking on or off, or to one of `THINKING_WORDS`, if the chat template can (`Ready.thinking_values`); None
-    leaves it to the template."""
+    """Switches thinking on or off, or to one of `THINKING_WORDS`, where the chat template can; None leaves it to the
+    template."""
     when_full: str = STOP
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
     stop_repeats: bool = False

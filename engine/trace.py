@@ -182,9 +182,9 @@ def _typed(hint: Any, value: Any) -> Any:
             raise TypeError(f"{value!r} is not of type {hint.__name__}")
         # Interning the repeated strings of a chat's rounds takes a fifth less memory.
         return sys.intern(value) if hint is str else value
-    if isinstance(hint, types.UnionType):  # the only unions in records are "X | None"
-        (some,) = (arm for arm in get_args(hint) if arm is not type(None))
-        return None if value is None else _typed(some, value)
+    if isinstance(hint, types.UnionType):  # unions in records are "X | None", and of plain types
+        arms = get_args(hint)
+        return None if value is None else _typed(next((arm for arm in arms if type(value) is arm), arms[0]), value)
     if get_origin(hint) is tuple:
         if type(value) is not list:
             raise TypeError(f"{value!r} is not a list")

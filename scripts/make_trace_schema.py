@@ -96,8 +96,8 @@ def _schema(hint: Any, named: dict[str, Any]) -> dict[str, Any]:
     if hint in (int, float, str, bool):
         return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[hint]}
     if isinstance(hint, types.UnionType):
-        (some,) = (arm for arm in get_args(hint) if arm is not type(None))
-        return {"anyOf": [_schema(some, named), {"type": "null"}]}
+        some = [_schema(arm, named) for arm in get_args(hint) if arm is not type(None)]
+        return {"anyOf": [*some, {"type": "null"}]}
     if get_origin(hint) is tuple:
         first, *others = get_args(hint)
         if others == [...]:

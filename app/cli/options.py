@@ -85,7 +85,7 @@ SETTINGS: Mapping[str, Any] = {
         target=(str, "MODEL", "A preset, a hub id, a folder or a GGUF file."),
         draft=(list[str], "MODEL", "A smaller model that drafts (may be repeated), a draft head, or bigram tables."),
         context=(int, "N", "Tokens of prompt and reply together; default: as the model and memory allow."),
-        chat_template=(str, "FILE", "A chat template instead of the model's own."),
+        chat_template=(str, "FILE", "A file with the chat template to use."),
         thinking=(bool, None, "Switch the model's thinking on or off, where its chat template can."),
     ),
     **table(

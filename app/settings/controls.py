@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,13 +77,13 @@ class Control:
         changed: dict[str, Any] = {self.name: value}
         return replace(settings, **changed)
 
-    def step(self, value: Value, by: int, loaded: Sequence[str] = ()) -> Value:
+    def step(self, value: Value, by: int, loaded: Mapping[str, Sequence[str]]) -> Value:
         """The value `by` steps further; a value between two steps goes to the next one.
 
         Args:
-            loaded: steps of the loaded model, instead of its own.
+            loaded: steps that depend on the loaded model, by the control's name.
         """
-        steps = loaded if len(loaded) > 1 else self.steps
+        steps = loaded.get(self.name, self.steps)
         if value in steps:
             place = steps.index(value) + by
         else:

@@ -116,7 +116,5 @@ def _sentence(messages: Sequence[Message], tokenizer: Any, reason: str) -> str:
     if not accepts(_HELLO):
         return f"the model's chat template refuses every conversation ({reason}): use another one with --chat-template"
     if spoken[0].role == "assistant" and accepts(_HELLO, *spoken):
-        return (
-            f"the model's chat template refuses a chat that begins with a reply ({reason}): begin with a prompt"
-        )
+        return f"the model's chat template refuses a chat that begins with a reply ({reason}): begin with a prompt"
     return f"the model's chat template refuses this conversation ({reason}): change it, or use another --chat-template"

@@ -62,7 +62,7 @@ def tiny_t5(seed: int = 3, *, gated: bool = False, **config: Any) -> LoadedModel
     network = tiny_t5_network(seed, gated=gated, **config)
     size, ends = sum(weight.nbytes for weight in network.parameters()), frozenset({END})
     sizes = (ends, CONTEXT, VOCABULARY, size)
-    return LoadedModel(network, tiny_t5_tokenizer(), "tiny-t5", *sizes, False, start=PAD, backend=MODULES["t5"])
+    return LoadedModel(network, tiny_t5_tokenizer(), "tiny-t5", *sizes, start=PAD, backend=MODULES["t5"])
 
 
 def write_tiny_t5(

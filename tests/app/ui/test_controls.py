@@ -200,7 +200,7 @@ async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_steps(name: str, value: Value, by: int, expected: Value) -> None:
-    assert BY_NAME[name].step(value, by, ("ngram", "none")) == expected
+    assert BY_NAME[name].step(value, by, {"drafter": ("auto", "ngram", "none")}) == expected
 
 
 def test_every_step_of_every_control_is_a_value_and_reads_back() -> None:

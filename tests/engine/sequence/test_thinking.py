@@ -8,7 +8,8 @@ from tokenizers import AddedToken
 from specchat.engine import Admitted, Finished, Message, Request, Thinking, from_json, to_json
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.sequence.thinking import find_markers, switch_of, words_of
+from specchat.engine.sequence.template_traits import thinking_values
+from specchat.engine.sequence.thinking import find_markers, words_of
 from tests.engine.tiny import TEMPLATE, ask, tiny_engine, tiny_model, tiny_tokenizer
 
 QWEN = (
@@ -48,14 +49,14 @@ def tokenizer_of(template: str | None, special: tuple[str, ...] = (), added: tup
 def test_markers_and_switch_of_a_template(template: Any, markers: tuple[str, str] | None, switch: str | None) -> None:
     found = find_markers(tokenizer_of(template))
     assert (found and (found.opening, found.closing)) == markers
-    assert switch_of(template) == switch
+    assert dict(thinking_values(tokenizer_of(template))) == (
+        {"off": {switch: False}, "on": {switch: True}} if switch else {}
+    )
 
 
 def test_the_vocabulary_may_have_markers_that_the_template_does_not_name() -> None:
     found = find_markers(tokenizer_of(TEMPLATE, added=("<think>", "</think>")))
     assert found.special == {}
-    assert switch_of(DEEPSEEK_V3) == "thinking"
-    assert switch_of("{{ 'enable_thinking' }}{{ message.thinking }} enable_thinking") is None
 
 
 def test_words_that_a_template_looks_for() -> None:
