@@ -198,3 +198,18 @@ def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) 
     done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
     assert done.code == 0
     assert "has no switch for thinking" in done.err
+
+
+def test_another_chat_template(ask: Callable[..., Done], tmp_path: Path) -> None:
+    file = tmp_path / "template.jinja"
+    lengths = []
+    for text in ("{{ messages[0].content }}", "{{ messages[0].content * 3 }}"):
+        file.write_text(text)
+        lengths.append(
+            json.loads(ask("fox", "--json", "--max-tokens", 2, "--chat-template", file).out)["prompt_tokens"]
+        )
+    assert lengths[1] == 3 * lengths[0]
+    file.write_text("{% for")
+    for wrong in (file, tmp_path / "none.jinja"):
+        done = ask("fox", "--chat-template", wrong)
+        assert (done.code, str(wrong) in done.err, done.err.count("\n")) == (2, True, 1)

@@ -165,3 +165,16 @@ def test_the_gguf_file_of_a_name(gguf: Path, model: Path, store: ModelStore, mon
     kept = gguf_file(DEFAULT_PRESET, store, ignore_progress)
     assert kept.read_bytes() == gguf.read_bytes()
     assert store.folder in kept.parents
+
+
+def test_an_edited_template_takes_effect_without_packing_again(model: Path, store: ModelStore) -> None:
+    def template() -> tuple[str | None, int]:
+        folder = packed_folder(str(model), "auto", store, ignore_progress)
+        return load_packed(folder, ignore_progress).tokenizer.chat_template, (folder / WEIGHTS).stat().st_mtime_ns
+
+    before, packed_at = template()
+    for text in ("{{ 'one' }}", "{{ 'two' }}"):
+        (model / "chat_template.jinja").write_text(text)
+        assert template() == (text, packed_at)
+    (model / "chat_template.jinja").unlink()
+    assert template() == (before, packed_at)
