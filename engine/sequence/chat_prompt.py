@@ -31,14 +31,15 @@ def encode_chat(request: Request, tokenizer: Any) -> list[int]:
 
 
 def _render(request: Request, tokenizer: Any) -> str:
-    variables = dict(thinking_variables(tokenizer, request.thinking))
-    refusal: Exception | None = None
+    variables = thinking_variables(tokenizer, request.thinking)
+    refusals: list[Exception] = []
     for messages, tools in _accepted_forms(request.messages, system=traits_of(tokenizer).system):
         try:
-            return _text(messages, tokenizer, variables | tools)
+            return _text(messages, tokenizer, {**variables, **tools})
         except Exception as error:  # a template may raise anything
-            refusal = refusal or error
-    raise EngineError(_sentence(request.messages, tokenizer, first_line(refusal)))
+            refusals.append(error)
+    reason = first_line(refusals[0]) if refusals else "it is empty"
+    raise EngineError(_sentence(request.messages, tokenizer, reason))
 
 
 def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, object]) -> str:
@@ -71,10 +72,8 @@ def _accepted_forms(
     first = messages if system else _without_system(messages)
     joined = _joined(first)
     forms = dict.fromkeys((first, joined, _joined(_without_system(joined))))
-    for tools in ({}, {"tools": []}):
-        for form in forms:
-            if form:
-                yield form, tools
+    no_tools: tuple[dict[str, object], ...] = {}, {"tools": []}
+    yield from ((form, tools) for tools in no_tools for form in forms if form)
 
 
 def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:

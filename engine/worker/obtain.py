@@ -7,6 +7,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -52,7 +53,7 @@ def obtain_model(
     obtained = _obtain(spec, config, device, progress, stage)
     if template is None:
         return obtained
-    tokenizer = copy(obtained.model.tokenizer)  # other engines may share the model
+    tokenizer: Any = copy(obtained.model.tokenizer)  # other engines may share the model
     tokenizer.chat_template = template
     return replace(obtained, model=replace(obtained.model, tokenizer=tokenizer))
 
