@@ -54,7 +54,7 @@ def thinking_values(tokenizer: Any) -> Mapping[str, Mapping[str, object]]:
 def thinking_variables(tokenizer: Any, value: bool | str | None) -> Mapping[str, object]:
     """Template variables for `Request.thinking`; none for a value that the template does not know."""
     known = {} if value is None else thinking_values(tokenizer)
-    return next((known[word] for word in _SAME.get(value, (value,)) if word in known), {})
+    return next((known[word] for word in _SAME.get(value, (str(value),)) if word in known), {})
 
 
 def as_parts(turn: Mapping[str, object]) -> dict[str, object]:
