@@ -52,5 +52,6 @@ from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
+from specchat.engine.threads import JoinedThread
 from specchat.engine.tools.lane_figures import Comparison, LaneTally
 from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json

@@ -14,22 +14,24 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from specchat.engine import commands
 from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
-from specchat.engine.errors import EngineError, check, unknown_drafter
+from specchat.engine.errors import ClosingError, EngineError, check, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.sequence.prompt import check_conversation, encode
+from specchat.engine.threads import JoinedThread
 
 if TYPE_CHECKING:
     from specchat.engine.worker.assembly import Assemble, Assembly
 
 _POLL_S = 0.5
+_CLOSE_S = 5.0
 _INTERNAL = "the engine stopped on an internal error"
 _Result = TypeVar("_Result")
 
@@ -46,6 +48,9 @@ class _Serves(Protocol):
 
 class Engine:
     """One engine thread. Commands go in through the methods, events come out of outboxes.
+
+    As a context manager it starts the thread and closes the engine at the end, without waiting for models that are
+    still being loaded. A program may also end while the thread runs.
 
     Every event of a request goes to the outbox given at `submit`, else to `self.outbox`, which also gets everything
     that concerns the engine as a whole (`Loading`, `Ready`, `Notice`, `Died`). All methods may be called from any
@@ -66,7 +71,8 @@ class Engine:
         """Store of other chats as a source of drafts, once the models are loaded; None for encoder-decoders and engines
         with lanes."""
         self._commands: queue.SimpleQueue[commands.Command] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
+        self._closing = threading.Event()
+        self._thread = JoinedThread("engine", self._main, stop=partial(self.close, 0.0))
         self.clock = Clock()
         """Seconds since the engine was created, without pauses: the time scale of all events."""
         self._settled = threading.Event()
@@ -86,6 +92,13 @@ class Engine:
     def start(self) -> None:
         """Start the engine's thread, which loads the models."""
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(_CLOSE_S if self.ready else 0.0)
 
     def submit(self, request: Request, outbox: Outbox | None = None) -> None:
         """Submit a request. It is queued while the models are loading and while all slots are taken.
@@ -222,11 +235,20 @@ class Engine:
         """All events in `self.outbox` since the last call; never waits."""
         return self.outbox.drain()
 
-    def close(self, timeout: float | None = 5.0) -> None:
-        """End all requests and the thread; waits up to `timeout` seconds for it."""
+    def close(self, timeout: float | None = _CLOSE_S) -> bool:
+        """End all requests and the thread, while models are loaded at the next progress report.
+
+        Args:
+            timeout: seconds to wait for the thread; None for as long as it takes.
+
+        Returns:
+            Whether the thread has ended.
+        """
+        self._closing.set()
         self._commands.put(commands.Close())
         if self._thread.is_alive():
             self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def wait_ready(self, timeout: float | None = None) -> Ready:
         """Wait until the models are loaded.
@@ -282,6 +304,8 @@ class Engine:
                 worker = self._make_worker()
             worker.run(self._assemble or assemble)
             self._die(worker, None)
+        except ClosingError:
+            self._die(worker, None)
         except BaseException as error:  # waiting callers need an answer, whatever the error
             self._die(worker, error)
         del worker
@@ -290,7 +314,8 @@ class Engine:
     def _make_worker(self) -> _Serves:
         from specchat.engine.worker.worker import Worker
 
-        return Worker(self.config, self._commands, self.outbox, self.clock, self._on_ready, partial(self._end, 0))
+        end = partial(self._end, 0)
+        return Worker(self.config, self._commands, self.outbox, self.clock, self._on_ready, end, self._closing)
 
     def _on_ready(self, ready: Ready, *made: Assembly) -> None:
         self._vocabularies = tuple(each.model.vocab_size for each in made)
@@ -309,8 +334,11 @@ class Engine:
         with suppress(BaseException):
             if worker is not None:
                 worker.fail(message)
-        for submitted in (*self._cancelled, *self._open.values()):
-            self._end(submitted.lane, submitted.request.request_id)
+        with self._lock:  # a request may be cancelled at this moment
+            left = [*self._cancelled, *self._open.values()]
+            self._cancelled.clear()
+            self._open.clear()
+        for submitted in left:
             self._refuse(submitted, message)
         for result in list(self._borrowed):
             with suppress(InvalidStateError):  # was just cancelled

@@ -15,6 +15,10 @@ class EngineError(Exception):
     """
 
 
+class ClosingError(BaseException):
+    """The engine is to end before it has been loaded. It is no `Exception`, so that no attempt to load catches it."""
+
+
 def check(condition: object, sentence: str) -> None:
     """Check a condition.
 

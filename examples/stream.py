@@ -10,10 +10,8 @@ from specchat.engine import Admitted, Engine, EngineConfig, EngineError, Finishe
 
 def main(prompt: str, target: str = "smollm2-135m") -> None:
     """Print each round on a line of its own, then the figures of the whole reply."""
-    engine = Engine(EngineConfig(target))
-    engine.start()
     metrics = Metrics()
-    try:
+    with Engine(EngineConfig(target)) as engine:
         engine.wait_ready()
         for event in engine.stream(Request("example", messages=(Message("user", prompt),), max_tokens=64)):
             if isinstance(event, Admitted | Round):
@@ -25,8 +23,6 @@ def main(prompt: str, target: str = "smollm2-135m") -> None:
                 print(event.message)
         if metrics.mean_emitted_length and metrics.tokens_per_second:
             print(f"{metrics.mean_emitted_length:.2f} tokens per target pass, {metrics.tokens_per_second:.1f} tokens/s")
-    finally:
-        engine.close()
 
 
 if __name__ == "__main__":

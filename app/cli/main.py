@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from io import TextIOWrapper
 
 from specchat.app.errors import AppError
 from specchat.app.sanitize import escape_controls
-from specchat.engine import EngineError, preload_torch
+from specchat.engine import EngineError, JoinedThread, preload_torch
 
 FAILED = 2
 INTERRUPTED = 130
@@ -31,8 +30,8 @@ def main() -> None:
             stream.flush()
         except OSError:  # `run` has reported it; Python would print an error at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    if any(thread.name == "engine" for thread in threading.enumerate()):
-        os._exit(code)  # still loading: ending Python while a thread imports torch can crash
+    if JoinedThread.running():
+        os._exit(code)  # the end of Python would wait for what is still being loaded
     sys.exit(code)
 
 

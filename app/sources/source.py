@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round
 
@@ -90,9 +90,18 @@ class Source(Protocol):
         """All records since the last call. Only a trace returns `Request` records."""
         return ()
 
-    def close(self) -> None:
+    def close(self) -> object:
         """End everything."""
-        return
+        return None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End everything."""
+        self.close()
 
 
 class NoSource(Source):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+
+from specchat.engine.threads import JoinedThread
 
 _LIBRARIES = (("libtorch_global_deps.so", ctypes.RTLD_GLOBAL), ("libtorch_cpu.so", ctypes.RTLD_LOCAL))
 """In torch's own order and modes (`torch._load_global_deps`)."""
@@ -23,7 +25,7 @@ def preload_torch() -> None:
     if found is None or found.origin is None:
         return
     folder = Path(found.origin).parent / "lib"
-    threading.Thread(target=_load, args=(folder,), name="preload", daemon=True).start()
+    JoinedThread("preload", partial(_load, folder)).start()
 
 
 def _load(folder: Path) -> None:

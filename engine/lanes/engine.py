@@ -73,7 +73,9 @@ class LaneEngine(Engine):
     def _make_worker(self) -> LanesWorker:
         from specchat.engine.lanes.worker import LanesWorker
 
-        return LanesWorker(self.configs, self._commands, self.outbox, lambda: self.order, self._on_lanes, self._end)
+        return LanesWorker(
+            self.configs, self._commands, self.outbox, lambda: self.order, self._on_lanes, self._end, self._closing
+        )
 
     def _on_lanes(self, readies: Sequence[Ready], made: Sequence[Assembly]) -> None:
         self.lanes = tuple(

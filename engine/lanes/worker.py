@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from threading import Event
 from typing import ClassVar
 
 import torch
@@ -70,9 +71,16 @@ class LaneWorker(Worker):
         outbox: Outbox,
         readies: list[Ready],
         on_end: Callable[[str], None] = lambda _: None,
+        closing: Event | None = None,
     ) -> None:
         super().__init__(
-            config, queue.SimpleQueue(), outbox, Clock(runs=False), lambda ready, _: readies.append(ready), on_end
+            config,
+            queue.SimpleQueue(),
+            outbox,
+            Clock(runs=False),
+            lambda ready, _: readies.append(ready),
+            on_end,
+            closing or Event(),
         )
         self.began = 0.0
         """Clock reading when the lane was last idle and a request was submitted."""
@@ -139,6 +147,7 @@ class LanesWorker:
         order: called before every turn.
         on_ready: called once, with the `Ready` and the assembly of every lane.
         on_end: called with lane and id of each request before it is told that it has ended.
+        closing: set once the engine is to end; stops the loading.
     """
 
     configs: Sequence[EngineConfig]
@@ -147,11 +156,12 @@ class LanesWorker:
     order: Callable[[], Order]
     on_ready: Callable[[Sequence[Ready], Sequence[Assembly]], None]
     on_end: Callable[[int, str], None]
+    closing: Event
 
     def __post_init__(self) -> None:
         self._readies: list[Ready] = []
         self._lanes = [
-            LaneWorker(config, self.outbox, self._readies, partial(self.on_end, lane))
+            LaneWorker(config, self.outbox, self._readies, partial(self.on_end, lane), self.closing)
             for lane, config in enumerate(self.configs)
         ]
         self._closed = False
@@ -161,6 +171,7 @@ class LanesWorker:
 
         Raises:
             EngineError: the models of a lane cannot be loaded.
+            ClosingError: the engine is to end before they are.
         """
         made = [lane.load(assemble) for lane in self._lanes]
         for lane in self._lanes:

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from io import BufferedRandom, FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,10 @@ from specchat.engine.files import make_folder
 from specchat.engine.models.catalog import hub_folder
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
-from specchat.engine.models.wheel import growth_reported
 from specchat.engine.progress import Progress, silence, size_text
 
 if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
     from huggingface_hub.hf_api import ModelInfo
 
 _PARTIAL = ".partial"
@@ -111,20 +112,37 @@ def fetch_from_hub(hub_id: str, folder: Path, progress: Progress, needed: Needed
     arrived = sum(file.stat().st_size for file in existing if file.is_file())
     require_space(folder, total - arrived, f"fetching {hub_id}")
     progress("fetch", f"Fetching {hub_id}: {size_text(total)}", None)
-    with (
-        _hub_errors(hub_id, folder),
-        disk_errors(folder, f"fetching {hub_id}"),
-        growth_reported(folder, total, f"Fetching {hub_id}", progress),
-    ):
+
+    def report() -> None:
+        done = min(folder_bytes(folder), total)
+        progress("fetch", f"Fetching {hub_id}: {size_text(done)} of {size_text(total)}", done / total)
+
+    with _hub_errors(hub_id, folder), disk_errors(folder, f"fetching {hub_id}"):
         revision.write_text(str(info.sha), encoding="utf-8")
         for file in info.siblings or ():
             if (name := file.rfilename) in sizes:
                 sha256 = file.lfs.sha256 if file.lfs else None
-                _download(hub_id, str(info.sha), name, sizes[name], sha256, folder)
+                _download(hub_id, str(info.sha), name, sizes[name], sha256, folder, report)
     shutil.rmtree(folder / _PARTIAL, ignore_errors=True)
 
 
-def _download(hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path) -> None:
+class _ReportedFile(BufferedRandom):
+    """File that calls `report` after each write; what it raises ends the download."""
+
+    def __init__(self, path: Path, report: Callable[[], None]) -> None:
+        super().__init__(FileIO(path, "r+"))  # not in append mode: a server without range requests starts from 0
+        self._report = report
+
+    def write(self, content: Buffer, /) -> int:
+        """Write, and report."""
+        written = super().write(content)
+        self._report()
+        return written
+
+
+def _download(
+    hub_id: str, revision: str, name: str, size: int, sha256: str | None, folder: Path, report: Callable[[], None]
+) -> None:
     """Download one file of a revision into `folder`, continuing after the bytes of an earlier attempt.
 
     huggingface_hub's own downloads would start again.
@@ -132,6 +150,7 @@ def _download(hub_id: str, revision: str, name: str, size: int, sha256: str | No
     Args:
         size: bytes of the whole file.
         sha256: of the whole file; None if the hub does not state it.
+        report: called after each part that has arrived.
 
     Raises:
         EngineError: the content is wrong; the file has been deleted.
@@ -149,7 +168,7 @@ def _download(hub_id: str, revision: str, name: str, size: int, sha256: str | No
     if part.is_file() and part.stat().st_size > size:
         part.unlink()
     part.touch()
-    with part.open("r+b") as file:  # not in append mode: a server without range requests starts from 0
+    with _ReportedFile(part, report) as file:
         if (arrived := file.seek(0, os.SEEK_END)) < size:
             url = hf_hub_url(hub_id, name, revision=revision)
             http_get(url, file, resume_size=arrived, headers=build_hf_headers(), expected_size=size)

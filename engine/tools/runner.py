@@ -104,25 +104,18 @@ def config_of(options: Any, **more: Any) -> EngineConfig:
 
 
 @contextmanager
-def running(
-    config: EngineConfig, load: Assemble | None = None, *, close_s: float | None = 5.0
-) -> Iterator[tuple[Engine, Ready, Assembly]]:
+def running(config: EngineConfig, load: Assemble | None = None) -> Iterator[tuple[Engine, Ready, Assembly]]:
     """An engine that has loaded its models and captured all CUDA graphs, and these models; closed at the end.
 
     Args:
         config: models, device and capacity.
         load: loads the models; None for the engine's own.
-        close_s: seconds to wait for the engine's thread at the end; None for as long as it takes.
 
     Raises:
         EngineError: a model cannot be fetched or loaded.
     """
-    engine = Engine(config, load)
-    engine.start()
-    try:
+    with Engine(config, load) as engine:
         yield engine, engine.wait_ready(), captured(engine)
-    finally:
-        engine.close(close_s)
 
 
 def captured(engine: Engine) -> Assembly:

@@ -77,10 +77,16 @@ class Emission:
             work()
 
     def close(self) -> None:
-        """End the thread once all work is done."""
-        self.finish()
-        self._queue.put(None)
-        self._thread.join()
+        """End the thread once all work is done.
+
+        Raises:
+            Exception: as `finish`.
+        """
+        try:
+            self.finish()
+        finally:
+            self._queue.put(None)
+            self._thread.join()
 
     def _taken(self) -> list[Work]:
         """The work that waits, which does so no longer."""

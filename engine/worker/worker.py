@@ -6,12 +6,12 @@ This is where torch comes in; `engine.engine` imports it inside the thread.
 from __future__ import annotations
 
 import queue
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from threading import Event
 from typing import ClassVar
 
 import torch
@@ -23,7 +23,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import ClosingError, EngineError
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.outbox import Outbox
@@ -56,6 +56,7 @@ class Worker:
         clock: seconds since the engine started; stopped while rounds are held back.
         on_ready: called once, when requests are served.
         on_end: called with the id of each request before it is told that it has ended.
+        closing: set once the engine is to end; stops the loading.
     """
 
     is_lane: ClassVar[bool] = False
@@ -69,24 +70,21 @@ class Worker:
     clock: Clock
     on_ready: Callable[[Ready, Assembly], None]
     on_end: Callable[[str], None]
+    closing: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
         self._loaded = self._closed = self._paused = False
         self._steps = 0
         """Rounds still to be run while paused."""
-        self._early: deque[commands.Command] = deque()
-        """Commands that came while the models were warmed up."""
 
     def run(self, assemble: Assemble) -> None:
         """Load with `assemble`, then serve until closed.
 
         Raises:
             EngineError: the models cannot be loaded.
+            ClosingError: the engine is to end before they are.
         """
-        try:
-            self.load(assemble)
-        except _ClosingError:
-            return
+        self.load(assemble)
         self._keeping.load(self._notices)
         while not self._closed:
             self._take_commands()
@@ -107,8 +105,10 @@ class Worker:
     def fail(self, message: str) -> None:
         """Finish every open request with an error: the thread is about to end."""
         if self._loaded:
-            self._requests.end_all(FinishReason.ERROR, message)
-            self._emission.close()
+            try:
+                self._requests.end_all(FinishReason.ERROR, message)
+            finally:
+                self._emission.close()
 
     # ---- loading
 
@@ -203,7 +203,8 @@ class Worker:
             with self._captures.measured():
                 made.warm_up()
                 while made.capture_next(inf if self.is_lane else LATER):
-                    self._go_on_loading(made.graphs[0])
+                    text = "compiling and capturing CUDA graphs, the first start is the longest"
+                    self._say_loading("warm-up", f"{text}: {made.graphs[0]} captured", None)
         except torch.OutOfMemoryError:
             del self._captures  # it holds the memory
             return False
@@ -212,22 +213,11 @@ class Worker:
         return True
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
+        if self.closing.is_set():
+            raise ClosingError
         self.outbox.put(Loading(stage, text, fraction, self.clock()))
 
     # ---- commands
-
-    def _go_on_loading(self, captured: int) -> None:
-        """Between two captures of the start, say how many graphs there are; other commands than `Close` wait.
-
-        Raises:
-            _ClosingError: a `Close` command has come.
-        """
-        while not self.inbox.empty():
-            self._early.append(self.inbox.get())
-        if any(isinstance(command, commands.Close) for command in self._early):
-            raise _ClosingError
-        text = "compiling and capturing CUDA graphs, the first start is the longest"
-        self._say_loading("warm-up", f"{text}: {captured} captured", None)
 
     def _take_commands(self) -> None:
         """Process all queued commands; wait for one if there is nothing else to do."""
@@ -236,10 +226,10 @@ class Worker:
             held = self._paused and not self._steps and not self._closed
             if idle or held:
                 self._emission.release()
-            elif not self._early and self.inbox.empty():
+            elif self.inbox.empty():
                 return
             with self.clock.stopped() if held else nullcontext():
-                command = self._early.popleft() if self._early else self.inbox.get()
+                command = self.inbox.get()
             idle = False
             self._emission.flush()
             self._obey(command)
@@ -325,10 +315,6 @@ class Worker:
         text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
         row.outbox.put(Notice(row.request.request_id, text, self.clock()))
         self._planner.give_up(row)
-
-
-class _ClosingError(Exception):
-    """The engine is to close before it has been loaded."""
 
 
 def cache_use(scheduler: Scheduler, at: float) -> CacheUse:

@@ -113,13 +113,9 @@ def tiny_engine(
 @contextmanager
 def started(config: EngineConfig, assemble: Assemble | None = None) -> Iterator[Engine]:
     """An engine that is ready."""
-    engine = Engine(config, assemble)
-    engine.start()
-    try:
+    with Engine(config, assemble) as engine:
         engine.wait_ready(120)
         yield engine
-    finally:
-        engine.close()
 
 
 def ask(text: str, name: str = "r", **options: object) -> Request:

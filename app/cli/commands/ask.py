@@ -70,30 +70,23 @@ def answer(
             settings = settings.with_thinking(turn.thinking)
     question.request(settings, messages)  # refused before the models are loaded
     engine = attached(attach, options.get("target")) if attach else make_engine(settings)
-    with TraceWriter(trace) if trace else nullcontext() as writer:
-        try:
-            ready = load(engine)
-        except BaseException:
-            engine.close(timeout=0)  # loading cannot be interrupted
-            raise
-        try:
-            settings = settings.with_model(ready.sampling)
-            request = question.request(settings, messages)
-            if not ready.conversations:
-                request = as_text(request, ready.target)
-            if writer:
-                writer.write(ready)
-                writer.write(request)
-            printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=question.show_thinking)
-            if options.get("thinking") is not None and not ready.thinking_switch:
-                printer.note(NO_SWITCH.format(ready.target))
-            if not attach and (notice := settings.context_notice(ready)):
-                printer.note(notice)
-            if turn is not None:
-                turn.begin(ready.target if attach else settings.target)
-            return _stream(engine, request, printer, writer, turn)
-        finally:
-            engine.close()
+    with TraceWriter(trace) if trace else nullcontext() as writer, engine:
+        ready = load(engine)
+        settings = settings.with_model(ready.sampling)
+        request = question.request(settings, messages)
+        if not ready.conversations:
+            request = as_text(request, ready.target)
+        if writer:
+            writer.write(ready)
+            writer.write(request)
+        printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=question.show_thinking)
+        if options.get("thinking") is not None and not ready.thinking_switch:
+            printer.note(NO_SWITCH.format(ready.target))
+        if not attach and (notice := settings.context_notice(ready)):
+            printer.note(notice)
+        if turn is not None:
+            turn.begin(ready.target if attach else settings.target)
+        return _stream(engine, request, printer, writer, turn)
 
 
 def as_text(request: Request, target: str) -> Request:
@@ -131,8 +124,7 @@ def make_engine(settings: Settings) -> Engine:
 
 
 def load(engine: Engine | AttachedEngine) -> Ready:
-    """Start the engine and wait until it is loaded; a terminal shows the progress."""
-    engine.start()
+    """Wait until an engine that has been started is loaded; a terminal shows the progress."""
     with StatusLine() as line:
         while True:
             match engine.outbox.get(_POLL_S):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -86,24 +87,21 @@ def _run(
 
     here = LaneEngine([lane_config(settings, exact=exact) for settings in (pair[:1] if attach else pair)])
     engine = AttachedLanes(here, attached(attach), live=False) if attach else here
-    with StatusLine() as line:
+    with StatusLine() as line, closing(engine):
         line.say("loading")
-        try:
-            engine.start()
-            ready = engine.wait_ready()
-            if repeat is None:
-                line.clear()
-                print("running until you press ctrl+c, then the report is printed", file=sys.stderr, flush=True)
+        engine.start()
+        ready = engine.wait_ready()
+        if repeat is None:
+            line.clear()
+            print("running until you press ctrl+c, then the report is printed", file=sys.stderr, flush=True)
 
-            def tell(trials: Sequence[Trial]) -> None:
-                line.clear()
-                print(spread_line(trials), file=sys.stderr, flush=True)
+        def tell(trials: Sequence[Trial]) -> None:
+            line.clear()
+            print(spread_line(trials), file=sys.stderr, flush=True)
 
-            watched = {"tell": tell} if repeat is None else {}
-            trials = run_trials(engine, ask, prompts, orders, repeat, line.say, **watched)
-            notes = [notice.text for notice in here.outbox.drain() if isinstance(notice, Notice)]
-        finally:
-            engine.close()
+        watched = {"tell": tell} if repeat is None else {}
+        trials = run_trials(engine, ask, prompts, orders, repeat, line.say, **watched)
+        notes = [notice.text for notice in here.outbox.drain() if isinstance(notice, Notice)]
     sampling = pair[0].sampling()
     targets = list(dict.fromkeys(lane.ready.target for lane in engine.lanes))
     return make_report(

@@ -50,8 +50,7 @@ def serve(
     settings, notice = load_settings(settings_file(), given)
     warn(notice)
     bound = bind(host, port)
-    engine = make_engine(settings)
-    try:
+    with make_engine(settings) as engine:
         ready = load(engine)
 
         def say() -> None:
@@ -60,10 +59,6 @@ def serve(
 
         limits = Limits(queue, timeout, stop_repeats)
         death = run(engine, settings, bound, limits, key=key, origins=cors or [], drain=drain, on_start=say)
-    except BaseException:
-        engine.close(timeout=0)
-        raise
-    engine.close()
     if death is not None:
         raise EngineError(death)
 

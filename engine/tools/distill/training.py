@@ -297,11 +297,12 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     context = min(options.context, draft.model.context)
     config = EngineConfig(options.target, options.models, slots=options.slots, context=context, seed=0)
     variant, reached = Variant(draft.drafter, DEFAULT_GAMMA), {}
-    with running(config, lambda config, _: draft.assemble(config), close_s=None) as (engine, _, _):
+    with running(config, lambda config, _: draft.assemble(config)) as (engine, _, _):
         for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
             progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
             passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), _MAX_TOKENS)
             metrics = metrics_of(chain.from_iterable(passed))
             rate, tau = metrics.acceptance or 0.0, metrics.mean_emitted_length or 1.0
             reached[name] = HeadAcceptance(rate, tuple(metrics.per_position), tau)
+        engine.close(None)  # training needs its memory
     return reached

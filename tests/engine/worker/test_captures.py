@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
+from specchat.engine.errors import ClosingError
 from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, replies, replies_of
@@ -60,11 +63,13 @@ class Served(Outbox):
         self.events: list[Event] = []
         self.at_start = 0  # graphs, once it is ready
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._closing = threading.Event()
         target, draft = parts(drafter)
         on_gpu, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
         config = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32, exact=exact, seed=5)
-        worker = Worker(config, self._commands, self, Clock(), self._on_ready, lambda _: None)
-        worker.run(lambda config, _: put_together(config, on_gpu, **draft))
+        worker = Worker(config, self._commands, self, Clock(), self._on_ready, lambda _: None, self._closing)
+        with suppress(ClosingError):
+            worker.run(lambda config, _: put_together(config, on_gpu, **draft))
 
     def _on_ready(self, ready: Ready, _: Assembly) -> None:
         assert ready.graphs == self.gpu.graphs
@@ -76,6 +81,7 @@ class Served(Outbox):
         """Take an event."""
         self.events.append(event)
         if self._until(event, self):
+            self._closing.set()
             self._commands.put(Close())
 
     @property
