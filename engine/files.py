@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -38,8 +38,8 @@ def replacing(path: Path) -> Iterator[Path]:
         OSError: the folder does not exist or cannot be written, or the disk is full.
     """
     path = path.resolve()
-    for leftover in path.parent.glob(f".{path.name}.*.part"):
-        if leftover.stat().st_mtime < time.time() - _ABANDONED_S:
+    for leftover, status in existing(path.parent.glob(f".{path.name}.*.part")):
+        if status.st_mtime < time.time() - _ABANDONED_S:
             leftover.unlink(missing_ok=True)
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
@@ -52,6 +52,16 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+
+
+def existing(files: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    """Files that exist, each with its status; another program may have deleted some since they were listed."""
+    for file in files:
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            continue
+        yield file, status
 
 
 def make_folder(path: Path) -> None:

@@ -30,7 +30,7 @@ PROGRAMS = {
     engine.start()
 """,
     "loading": """
-    engine = Engine(EngineConfig("smollm2-135m"))
+    engine = Engine(EngineConfig(sys.argv[1], quantize="none"))
     engine.start()
     wait_for(engine.outbox, lambda event: isinstance(event, Loading) and event.stage == "target")
 """,
@@ -40,7 +40,7 @@ PROGRAMS = {
     wait_for(engine.outbox, lambda event: isinstance(event, Loading) and event.text.startswith("Packing"))
 """,
     "failed": """
-    engine = Engine(EngineConfig("no-such-model"))
+    engine = Engine(EngineConfig("smollm2-135m", context=100_000_000, device="cpu"))
     engine.start()
     try:
         engine.wait_ready(60)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.files import FILE_MODE, make_folder, replacing
+from specchat.engine.files import FILE_MODE, existing, make_folder, replacing
 
 MOST_BYTES = 1_000_000_000
 """Of all files; the oldest ones go."""
@@ -67,8 +67,8 @@ class KeptTexts:
                     output.write(zlib.crc32(content).to_bytes(_CHECKED))
                     output.write(content)
         left = MOST_BYTES
-        for file in _newest_first(self._all.glob(f"*/*{SUFFIX}")):
-            left -= file.stat().st_size
+        for file, size in _newest_first(self._all.glob(f"*/*{SUFFIX}")):
+            left -= size
             if left < 0:
                 file.unlink(missing_ok=True)
 
@@ -87,13 +87,15 @@ class KeptTexts:
             slot: an empty one.
         """
         sound = True
-        for file in _newest_first(self._folder.glob(f"*{SUFFIX}")):
+        for file, _ in _newest_first(self._folder.glob(f"*{SUFFIX}")):
             try:
                 data = file.read_bytes()
                 if zlib.crc32(memoryview(data)[_CHECKED:]).to_bytes(_CHECKED) != data[:_CHECKED]:
                     raise ValueError(file)
                 content = load(data[_CHECKED:])
                 tokens = content.pop(_TOKENS).tolist()
+            except FileNotFoundError:  # another program has deleted it
+                continue
             except (OSError, ValueError, KeyError, SafetensorError):
                 sound = False
                 file.unlink(missing_ok=True)
@@ -122,5 +124,7 @@ def _contents(pool: BlockPool) -> Iterator[Tensor]:
         yield from store.memory
 
 
-def _newest_first(files: Iterator[Path]) -> list[Path]:
-    return sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
+def _newest_first(files: Iterator[Path]) -> list[tuple[Path, int]]:
+    """Files and their sizes in bytes."""
+    found = sorted(existing(files), key=lambda each: each[1].st_mtime, reverse=True)
+    return [(file, status.st_size) for file, status in found]

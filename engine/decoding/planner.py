@@ -130,15 +130,23 @@ class Planner:
     def release(self, row: SequenceState) -> None:
         """A row has ended."""
         self._study()
-        with suppress(Exception):  # a drafter that has failed may not know the row
+        try:
             self.drafters.of(row).release(row)
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
+            self._on_fault(row, error)
+        self._forget(row)
+
+    def _forget(self, row: SequenceState) -> None:
         row.undrafted = 0
         self._profiles.pop(row.request.request_id, None)
         self._acceptances.pop(row.request.request_id, None)
 
     def give_up(self, row: SequenceState) -> None:
-        """A row continues without drafts."""
-        self.release(row)
+        """A row continues without drafts, as its drafter has failed."""
+        self._study()
+        with suppress(Exception):  # it may not know the row
+            self.drafters.of(row).release(row)
+        self._forget(row)
         row.drafter = NO_DRAFTER
         self.admit(row)
 

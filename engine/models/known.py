@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat.engine.errors import EngineError
-from specchat.engine.files import local_path
+from specchat.engine.files import existing, local_path
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import folder_bytes
@@ -163,7 +163,7 @@ def _used(spec: str, store: ModelStore) -> KnownModel:
 
 
 def _weights(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return sum(status.st_size for _, status in existing(folder.glob("*.safetensors")))
 
 
 def _eos_ids(folder: Path) -> set[int]:

@@ -307,12 +307,13 @@ class Worker:
     def _make_room(self) -> None:
         """The device is out of memory: end the youngest request and continue with the others."""
         torch.cuda.empty_cache()
-        row = max(self._scheduler.rows, key=lambda row: row.admitted_at)
-        message = "the device is out of memory: run fewer replies at once, or lower --context"
-        self._requests.finish(row, FinishReason.ERROR, message, keep=False)
+        row = max(self._scheduler.rows, key=lambda row: row.admitted_at, default=None)
+        if row is not None:  # else the memory was short when the last one ended
+            message = "the device is out of memory: run fewer replies at once, or lower --context"
+            self._requests.finish(row, FinishReason.ERROR, message, keep=False)
 
     def _drop_drafter(self, row: SequenceState, error: Exception) -> None:
-        text = f"the {row.drafter} drafter failed ({error}): this reply continues without drafts"
+        text = f"the {row.drafter} drafter failed ({error}): it drafts no more for this reply"
         row.outbox.put(Notice(row.request.request_id, text, self.clock()))
         self._planner.give_up(row)
 

@@ -1,13 +1,29 @@
 """The engine thread on tiny models: replies, limits, prefixes, sampling."""
 
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from specchat.engine import Engine, Fate, Message, Request, Round, Sampling
-from specchat.engine.events import Admitted, Counted, Finished, FinishReason, Prefilled
+from specchat.engine import (
+    Engine,
+    EngineConfig,
+    Fate,
+    LaneEngine,
+    Message,
+    Outbox,
+    Progress,
+    Request,
+    Round,
+    Sampling,
+)
+from specchat.engine.events import Admitted, Counted, Died, Finished, FinishReason, Prefilled, Ready
 from specchat.engine.request import DEFAULT_GAMMA
-from tests.engine.tiny import EOS, ask, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from specchat.engine.worker.assembly import Assembly, put_together
+from tests.engine.tiny import EOS, ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
 from tests.stress import TRIES
 from tests.stress.requests import Stress
 
@@ -143,6 +159,29 @@ def test_the_count_is_that_of_the_prompt_when_it_is_read() -> None:
             counted = [event for event in engine.drain() if isinstance(event, Counted)]
         events = list(engine.stream(Request("r", messages, max_tokens=2)))
     assert counted[0].tokens == next(e.prompt_tokens for e in events if isinstance(e, Admitted))
+
+
+@pytest.mark.parametrize("make", [Engine, lambda config, load: LaneEngine([config, config], assemble=load)])
+def test_an_engine_that_is_closed_while_it_loads_ends_at_the_next_report(make: Callable[..., Engine]) -> None:
+    reported, closed = threading.Event(), threading.Event()
+
+    def load(config: EngineConfig, progress: Progress) -> Assembly:
+        progress("target", "loading", 0.0)
+        reported.set()
+        assert closed.wait(60)
+        with suppress(Exception):  # no attempt to load otherwise may catch it
+            progress("target", "loading", 0.5)
+        return put_together(config, tiny_model())
+
+    engine, box = make(EngineConfig("tiny", Path(), context=64), load), Outbox()
+    with engine:
+        engine.submit(ask("hello"), box)
+        assert reported.wait(60)
+        assert not engine.close(0)
+        closed.set()
+        assert engine.close(60)
+    assert [type(event) for event in ended(box)] == [Finished]
+    assert not any(isinstance(event, Ready | Died) for event in engine.drain())
 
 
 @pytest.mark.slow

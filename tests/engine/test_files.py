@@ -62,6 +62,14 @@ def test_two_writers_do_not_share_a_partial_file(tmp_path: Path) -> None:
     assert path.read_text() == "one"
 
 
+def test_a_partial_file_that_another_program_deletes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    (tmp_path / ".file.other.part").symlink_to(tmp_path / "deleted")
+    with replacing(path) as part:
+        part.write_text("new")
+    assert path.read_text() == "new"
+
+
 def test_what_a_killed_writer_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
     old, young = tmp_path / ".file.0.part", tmp_path / ".file.1.part"
     for left in (old, young):

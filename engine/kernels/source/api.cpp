@@ -37,6 +37,17 @@ int32_t guarded(Body body) {
     }
 }
 
+// What `make` returns; null after an error.
+template <typename Make>
+auto made(Make make) -> decltype(make()) {
+    decltype(make()) result = nullptr;
+    guarded([&]() -> std::string {
+        result = make();
+        return "";
+    });
+    return result;
+}
+
 std::string cannot_pack(int32_t format, int64_t rows, int64_t columns) {
     if (!sk::is_known(format)) return "weights of format " + std::to_string(format) + " are not known";
     if (rows < 1 || columns < 1) return "a matrix without values cannot be packed";
@@ -47,10 +58,10 @@ std::string cannot_pack(int32_t format, int64_t rows, int64_t columns) {
     return "";
 }
 
-bool has_rows(const sk_matrix& matrix, const int64_t* rows, int64_t count) {
+std::string missing_row(const sk_matrix& matrix, const int64_t* rows, int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        if (rows[i] < 0 || rows[i] >= matrix.rows) return refuse("there is no row " + std::to_string(rows[i]));
-    return true;
+        if (rows[i] < 0 || rows[i] >= matrix.rows) return "there is no row " + std::to_string(rows[i]);
+    return "";
 }
 
 }  // namespace
@@ -85,10 +96,13 @@ int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns) {
 
 int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const void* scale,
                 const uint16_t* minimum, const void* sub_scale, const uint8_t* sub_minimum, void* packed) {
-    const std::string fault = cannot_pack(format, rows, columns);
-    if (!fault.empty()) return refuse(fault);
-    sk::pack(format, rows, columns, {codes, scale, minimum, sub_scale, sub_minimum}, static_cast<uint8_t*>(packed));
-    return 1;
+    return guarded([&] {
+        const std::string fault = cannot_pack(format, rows, columns);
+        if (fault.empty())
+            sk::pack(format, rows, columns, {codes, scale, minimum, sub_scale, sub_minimum},
+                     static_cast<uint8_t*>(packed));
+        return fault;
+    });
 }
 
 void sk_quantize(int32_t format, const void* values, int64_t groups, void* codes, uint16_t* scale,
@@ -100,15 +114,20 @@ void sk_quantize(int32_t format, const void* values, int64_t groups, void* codes
 }
 
 int32_t sk_unpack(const sk_matrix* matrix, const int64_t* rows, int64_t count, float* out) {
-    if (!has_rows(*matrix, rows, count)) return 0;
-    for (int64_t i = 0; i < count; i++) sk::unpack_row(*matrix, rows[i], out + i * matrix->columns);
-    return 1;
+    return guarded([&] {
+        const std::string fault = missing_row(*matrix, rows, count);
+        for (int64_t i = 0; fault.empty() && i < count; i++)
+            sk::unpack_row(*matrix, rows[i], out + i * matrix->columns);
+        return fault;
+    });
 }
 
 int32_t sk_pick(const sk_matrix* matrix, const int64_t* rows, int64_t count, void* packed) {
-    if (!has_rows(*matrix, rows, count)) return 0;
-    sk::pick_rows(*matrix, rows, count, static_cast<uint8_t*>(packed));
-    return 1;
+    return guarded([&] {
+        const std::string fault = missing_row(*matrix, rows, count);
+        if (fault.empty()) sk::pick_rows(*matrix, rows, count, static_cast<uint8_t*>(packed));
+        return fault;
+    });
 }
 
 int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, int64_t tokens, float* y,
@@ -140,12 +159,7 @@ int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, in
 }
 
 sk_decoder* sk_decoder_new(const sk_model* model) {
-    try {
-        return new sk_decoder{sk::Decoder(*model), {}};
-    } catch (const std::bad_alloc&) {
-        refuse(SK_NO_MEMORY);
-        return nullptr;
-    }
+    return made([&] { return new sk_decoder{sk::Decoder(*model), {}}; });
 }
 
 void sk_decoder_free(sk_decoder* decoder) { delete decoder; }
@@ -191,12 +205,7 @@ int32_t sk_rounds_run(sk_decoder* decoder, sk_head* head, sk_round* rounds, int6
 }
 
 sk_head* sk_head_new(const sk_head_model* model) {
-    try {
-        return new sk_head{sk::Head(*model)};
-    } catch (const std::bad_alloc&) {
-        refuse(SK_NO_MEMORY);
-        return nullptr;
-    }
+    return made([&] { return new sk_head{sk::Head(*model)}; });
 }
 
 void sk_head_free(sk_head* head) { delete head; }

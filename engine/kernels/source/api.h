@@ -8,11 +8,7 @@
 
 #define SK_ABI 21
 #define SK_NO_MEMORY "there is not enough memory"
-#if defined(_WIN32)
-#define SK_EXPORT extern "C" __declspec(dllexport)
-#else
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
-#endif
 
 // How a matrix is stored; layout.h describes the bytes.
 enum sk_format : int32_t {

@@ -169,7 +169,7 @@ def test_trees_that_cannot_grow_cost_the_drafts(drafter: str, tmp_path: Path, mo
         plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))
         events = list(made.engine.stream(made.ask(1, drafter, 4, Sampling())))
     told = [event.text for event in events if isinstance(event, Notice)]
-    assert told == [f"the {drafter} drafter failed (it has no leaves): this reply continues without drafts"]
+    assert told == [f"the {drafter} drafter failed (it has no leaves): it drafts no more for this reply"]
     assert ids_of(events) == plain
     assert rounds_of(events)[-1].drafter == "none"
 

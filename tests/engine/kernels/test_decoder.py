@@ -14,6 +14,7 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError, Library
 from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.kernels.structures import CHeadModel, CModel
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
@@ -53,6 +54,13 @@ def bits(logits: torch.Tensor, tapped: torch.Tensor | None) -> np.ndarray:
     assert tapped is not None
     assert torch.isfinite(logits).all()
     return torch.cat([logits, tapped], 1).numpy().view(np.int32)
+
+
+@pytest.mark.parametrize(("function", "model"), [("sk_decoder_new", CModel()), ("sk_head_new", CHeadModel())])
+def test_a_description_that_cannot_be_is_refused(kernels: Library, function: str, model: Any) -> None:
+    getattr(model, "layer", model).layer_count = -1
+    with pytest.raises(KernelError):
+        getattr(kernels.c, function)(model)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from huggingface_hub import errors
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import ClosingError, EngineError
 from specchat.engine.models import ModelStore, downloads, is_installed, known_models, pull
 from specchat.engine.models.catalog import PRESETS, HubFile, Preset
 from specchat.engine.models.hub import needed_files
@@ -94,6 +94,16 @@ def test_a_download_that_is_cut_off_is_resumed(hub: Hub, tmp_path: Path, spec: s
     ((_, asked),) = [each for each in hub.asked if each[0] == large]
     assert int(asked.removeprefix("bytes=").partition("-")[0]) > 0
     assert any(text.endswith(" kB") for text in said)
+
+
+def test_a_download_stops_at_the_report_that_raises(hub: Hub, tmp_path: Path) -> None:
+    def stop(_stage: str, text: str, _done: float | None) -> None:
+        if " of " in text:
+            raise ClosingError
+
+    with pytest.raises(ClosingError):
+        resolve(NAME, ModelStore(tmp_path / "models"), stop)
+    assert len(fetched(hub)) == 1
 
 
 def test_no_file_of_an_earlier_revision_is_kept(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

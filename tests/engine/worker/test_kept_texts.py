@@ -75,6 +75,14 @@ def test_a_damaged_file_is_deleted_and_its_chat_read_again(damage: str, tmp_path
     assert [file.name for file in files(tmp_path)] == ["chat-2.cache"]
 
 
+def test_a_file_that_another_program_deletes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    (text, *_) = chatted(tmp_path, "none")
+    (files(tmp_path)[0].parent / "gone.cache").symlink_to(tmp_path / "deleted")
+    with tiny_engine(kept=tmp_path) as engine:
+        assert turn(engine, "again", (*text, 101))[1] >= len(text) - 1
+        assert not any("damaged" in said for said in said_while_loading(engine))
+
+
 def test_another_model_after_a_full_cache_begins_with_an_empty_one(tmp_path: Path) -> None:
     with tiny_engine(kept=tmp_path, cache_memory=1e-9) as engine:  # which has room for two of the chats
         texts = [turn(engine, f"{n} 0", chat)[0] for n, chat in enumerate(CHATS)]
