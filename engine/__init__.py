@@ -9,7 +9,7 @@ from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, h
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.errors import EngineError, check_system, unknown_drafter
 from specchat.engine.events import (
     MOST_DRAFTED,
     Admitted,

@@ -20,7 +20,7 @@ from specchat.engine import commands
 from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
-from specchat.engine.errors import ClosingError, EngineError, check, unknown_drafter
+from specchat.engine.errors import ClosingError, EngineError, check, check_system, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
@@ -90,7 +90,12 @@ class Engine:
         """Tokenizer of the first lane's model, once it is loaded."""
 
     def start(self) -> None:
-        """Start the engine's thread, which loads the models."""
+        """Start the engine's thread, which loads the models.
+
+        Raises:
+            EngineError: specchat does not support this operating system.
+        """
+        check_system()
         self._thread.start()
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +28,15 @@ def check(condition: object, sentence: str) -> None:
     """
     if not condition:
         raise EngineError(sentence)
+
+
+def check_system() -> None:
+    """Check that specchat supports this operating system.
+
+    Raises:
+        EngineError: it does not.
+    """
+    check(sys.platform != "win32", "specchat runs on Linux and macOS: on Windows, install it inside WSL")
 
 
 @contextmanager

@@ -90,10 +90,10 @@ class Learning:
                 self._take,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
                 # Its own group, in this session: the system ends a suspended process whose app was killed.
-                process_group=None if sys.platform == "win32" else 0,
+                process_group=0,
             )
         with suppress(psutil.Error):
-            psutil.Process(child.process.pid).nice(19 if sys.platform != "win32" else psutil.IDLE_PRIORITY_CLASS)
+            psutil.Process(child.process.pid).nice(19)
 
     def update(self, busy: bool) -> str | None:
         """Suspend or resume the process; once it has ended, keep what it made and return a sentence about it."""

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 from specchat.app.errors import AppError
 from specchat.app.sanitize import escape_controls
-from specchat.engine import EngineError, JoinedThread, preload_torch
+from specchat.engine import EngineError, JoinedThread, check_system, preload_torch
 
 FAILED = 2
 INTERRUPTED = 130
@@ -38,6 +38,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; a failure becomes one line on stderr."""
     try:
+        check_system()
         if not arguments or arguments[0] in _NEED_MODELS:
             preload_torch()
         # The usual case: importing typer would delay the first frame by a fifth of a second.

@@ -59,10 +59,7 @@ class Pull:
         if self.state is PullState.RUNNING and self._child is not None:
             self.state = PullState.PAUSED
             with suppress(ProcessLookupError):
-                if sys.platform == "win32":
-                    self._child.process.terminate()
-                else:
-                    os.killpg(self._child.process.pid, signal.SIGTERM)
+                os.killpg(self._child.process.pid, signal.SIGTERM)
 
     def _take(self, progress: Any) -> None:
         self.text, self.fraction = str(progress["text"]), progress["fraction"]

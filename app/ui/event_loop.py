@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-import sys
 from typing import Any
 
 from textual.app import App
@@ -43,9 +42,9 @@ def release_core() -> None:
 
 
 def run_app(app: App[Any]) -> None:
-    """Run an app until it exits; on the default event loop where there is no spare core, or no selector (Windows)."""
+    """Run an app until it exits; on the default event loop where there is no spare core."""
     core = spare_core()
-    if core is None or sys.platform == "win32":
+    if core is None:
         app.run()
         return
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector(core))) as runner:

@@ -129,7 +129,6 @@ def test_text_of_a_killed_app_is_deleted_by_the_next() -> None:
     assert [folder.exists() for folder in folders] == [False, True]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="psutil does not say it of Windows")
 def test_the_process_is_suspended_at_once_and_goes_on_when_idle_and_on_mains() -> None:
     clock, mains = [0.0], [True]
     learning = started(2.1, seconds=60, mains=lambda: mains[0], now=lambda: clock[0])

@@ -222,7 +222,7 @@ def editor_command() -> list[str]:
         raise UsageError(NO_EDITOR)
     line = os.environ[name]
     try:
-        command = shlex.split(line, posix=os.name == "posix")
+        command = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"{name} is {line!r}, which is not a command line ({error})") from None
     if not command:

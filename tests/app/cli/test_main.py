@@ -23,6 +23,16 @@ def test_the_chat_needs_a_terminal(arguments: str) -> None:
         assert "specchat ask" in done.sentence
 
 
+@pytest.mark.parametrize("arguments", ["", "ask hello", "theory"])
+def test_another_system_is_refused(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "win32")
+        assert (
+            command(*arguments.split()).sentence
+            == "specchat runs on Linux and macOS: on Windows, install it inside WSL"
+        )
+
+
 def test_sentences_are_one_line_and_harmless_whatever_was_typed() -> None:
     sentence = command("replay", "no\x1b[31m\nsuch\x07 file").sentence
     assert "no␛[31m such␇ file cannot be read as a trace" in sentence

@@ -51,7 +51,7 @@ def test_the_core_is_released_when_the_loop_ends() -> None:
     assert limits[-1] == WAITING
 
 
-@pytest.mark.skipif(sys.platform == "win32" or spare_core() is None, reason="there is no spare core")
+@pytest.mark.skipif(spare_core() is None, reason="there is no spare core")
 def test_the_app_runs_on_it() -> None:
     script = """
 import asyncio
