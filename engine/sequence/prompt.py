@@ -106,16 +106,20 @@ def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPro
     return FittedPrompt(encoded[kept], tuple(gone))
 
 
-def check_length(prompt: int, context: int) -> None:
+def check_length(prompt: int, context: int, *, of_chat: bool = False) -> None:
     """Check that a prompt of `prompt` tokens leaves room for a reply.
+
+    Args:
+        of_chat: whether earlier turns of a chat could be left out.
 
     Raises:
         EngineError: it does not.
     """
     if prompt >= context:
+        turns = "let the engine leave out earlier turns (alt+c: drop-oldest or keep-ends), " if of_chat else ""
         raise EngineError(
             f"the prompt has {prompt} tokens and the context holds {context}: "
-            "shorten it, start a new chat or raise --context"
+            f"shorten it, {turns}start a new chat or raise --context"
         )
 
 
@@ -123,20 +127,26 @@ def left_out(request: Request, length: Length, given: int, context: int) -> rang
     """Indices in `Request.messages` of the turns to leave out; empty if all fit or none may be left out.
 
     A turn is a user message and the messages up to the next one. Messages before the first turn, and the last turn,
-    always stay. With n turns, `length` is called about log n times.
+    always stay. The tokens left out are rounded up to a multiple of half the room, if there are so many: the prompts of
+    the next messages then begin as this one does, and what it has in the cache is reused. With n turns, `length` is
+    called about log n times.
     """
     turns = _earlier_turns(request.messages)[request.when_full == KEEP_ENDS :]
     room = context - given - min(request.max_tokens, context // REPLY_SHARE)
-    if request.when_full == STOP or not turns or length(request.messages) <= room:
+    if request.when_full == STOP or not turns or (whole := length(request.messages)) <= room:
         return range(0)
 
     def first(count: int) -> range:
         return range(turns[0].start, turns[count - 1].stop)  # turns follow each other without a gap
 
-    def fits(count: int) -> bool:
-        return length(without(request.messages, first(count))) <= room
+    def left(count: int) -> int:
+        return length(without(request.messages, first(count)))
 
-    return first(1 + bisect_left(range(1, len(turns)), True, key=fits))
+    step = max(room // 2, 1)
+    most = whole - -(-(whole - room) // step) * step
+    if left(len(turns)) > most:
+        most = room
+    return first(1 + bisect_left(range(1, len(turns)), True, key=lambda count: left(count) <= most))
 
 
 def without(messages: tuple[Message, ...], gone: range) -> tuple[Message, ...]:

@@ -15,7 +15,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import is_device_error, is_shortage
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
-from specchat.engine.request import AUTO, Request
+from specchat.engine.request import AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import FittedPrompt, check_conversation, check_length, encode_reply, fit, stops_of
@@ -129,7 +129,8 @@ class OpenRequests:
         )
         try:
             target.admit(row)
-            check_length(len(prompt), target.limit(row))
+            of_chat = request.when_full == STOP and len(request.messages) > 1
+            check_length(len(prompt), target.limit(row), of_chat=of_chat)
             pieces = row.text.begin(given)
             around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
         except Exception:

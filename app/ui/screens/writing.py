@@ -216,7 +216,8 @@ class Gauge:
             return ""
         return (
             f"not sent: with the conversation it has {usage.total:,} tokens, and the context holds "
-            f"{usage.context:,}: shorten it, begin a new chat, or let turns go with /context drop-oldest"
+            f"{usage.context:,}: shorten it, begin a new chat, or leave out earlier turns (alt+c: drop-oldest or "
+            "keep-ends)"
         )
 
     @property

@@ -6,7 +6,19 @@ from itertools import pairwise
 
 import pytest
 
-from specchat.engine import Admitted, Engine, EngineError, Finished, FinishReason, Message, Request, from_json, to_json
+from specchat.engine import (
+    Admitted,
+    Engine,
+    EngineError,
+    Finished,
+    FinishReason,
+    Message,
+    Request,
+    from_json,
+    left_out,
+    to_json,
+    without,
+)
 from tests.engine.tiny import tiny_engine, tiny_model
 
 CONTEXT = 256
@@ -39,19 +51,56 @@ def ask(engine: Engine, request: Request) -> tuple[Admitted | None, Finished]:
 
 
 @pytest.mark.parametrize(("when_full", "first"), [("drop-oldest", 1), ("keep-ends", 3)])
-def test_as_few_turns_as_possible_are_left_out_and_said(engine: Engine, when_full: str, first: int) -> None:
+def test_turns_are_left_out_until_half_the_room_is_free_and_said(engine: Engine, when_full: str, first: int) -> None:
     admitted, finished = ask(engine, Request("r", MESSAGES, max_tokens=8, when_full=when_full))
     assert finished.reason is not FinishReason.ERROR
     gone = admitted.left_out
     assert gone == tuple(range(first, first + len(gone)))
     assert 2 <= len(gone) == len(gone) // 2 * 2 < len(MESSAGES) - 3
-    lengths = [_length(engine, range(first, first + count)) for count in (len(gone), len(gone) - 2)]
-    assert lengths[0] == admitted.prompt_tokens <= CONTEXT - 8 < lengths[1]
+    whole, few, fewer = (_length(engine, range(first, first + count)) for count in (0, len(gone), len(gone) - 2))
+    step = (CONTEXT - 8) // 2
+    least = -(-(whole - CONTEXT + 8) // step) * step
+    assert few == admitted.prompt_tokens <= whole - least < fewer
     assert from_json(to_json(admitted)) == admitted
 
 
-def _length(engine: Engine, gone: range) -> int:
-    kept = tuple(message for place, message in enumerate(MESSAGES) if place not in gone)
+@pytest.mark.parametrize("when_full", ["drop-oldest", "keep-ends"])
+def test_the_next_messages_of_a_full_chat_leave_out_the_same_turns(when_full: str) -> None:
+    def length(messages: tuple[Message, ...]) -> int:
+        return sum(len(message.content) for message in messages)
+
+    chat = tuple(replace(message, content=f"{message.content} {n}") for n in range(20) for message in MESSAGES[1:-1])
+    total, room, seen = length(chat), 2000 - 100, list[range]()
+    for end in range(1, len(chat), 2):
+        request = Request("r", chat[:end], max_tokens=100, when_full=when_full)
+        gone = left_out(request, length, 0, 2000)
+        kept = length(without(request.messages, gone))
+        assert kept <= room
+        assert not gone or kept > room // 2 - 100
+        seen.append(gone)
+    assert total > 3 * room
+    assert len(set(seen)) <= 1 + total / (room / 2)
+
+
+@pytest.mark.parametrize("when_full", ["drop-oldest", "keep-ends"])
+def test_of_a_full_chat_only_what_is_new_is_read(engine: Engine, when_full: str) -> None:
+    request = Request("r", MESSAGES, max_tokens=8, when_full=when_full)
+    before, _ = ask(engine, request)
+    longer = (*MESSAGES, Message("assistant", "so"), Message("user", "and?"))
+    after, _ = ask(engine, replace(request, messages=longer))
+    assert after.left_out == before.left_out != ()
+    assert after.reused_tokens >= before.prompt_tokens - 1
+
+
+def test_fewer_turns_than_half_the_room_are_left_out_if_that_is_all(engine: Engine) -> None:
+    short = tuple(Message(role, "ab") for _ in range(2) for role in ("user", "assistant"))
+    messages = (*short, Message("user", "z" * 200))
+    admitted, _ = ask(engine, Request("r", messages, max_tokens=8, when_full="drop-oldest"))
+    assert admitted.left_out == (0, 1)
+
+
+def _length(engine: Engine, gone: range, messages: tuple[Message, ...] = MESSAGES) -> int:
+    kept = tuple(message for place, message in enumerate(messages) if place not in gone)
     return len(engine.prompt_ids(Request("count", kept)))
 
 
@@ -59,6 +108,7 @@ def test_stop_refuses_and_says_so(engine: Engine) -> None:
     admitted, finished = ask(engine, Request("r", MESSAGES))
     assert admitted is None
     assert f"the context holds {CONTEXT}" in finished.message
+    assert "alt+c: drop-oldest or keep-ends" in finished.message
 
 
 @pytest.mark.parametrize(("when_full", "kept"), [("drop-oldest", 0), ("keep-ends", 2)])
