@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
@@ -26,6 +26,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # each worker is one of several on the 
 # A shell that starts the tests in the background lets them and their programs ignore ctrl+c, which some of them press.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LIMIT_S, SLOW_LIMIT_S = 300, 1200
+"""Seconds of a test, of its fixtures' setup, and of their teardown."""
 _MODELS = models_folder()  # before any test redirects it
 
 
@@ -54,6 +56,25 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+
+
+@pytest.hookimpl(wrapper=True)
+def _limit(item: pytest.Item) -> Iterator[None]:
+    """No part of a test waits for ever: what is still running after the limit is interrupted where it waits."""
+    limit = SLOW_LIMIT_S if item.get_closest_marker("slow") else LIMIT_S
+
+    def interrupt(*_: object) -> None:
+        pytest.fail(f"not done after {limit} seconds")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.alarm(limit)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _limit
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
