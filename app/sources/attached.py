@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from specchat import engine
 from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
@@ -49,6 +49,13 @@ class AttachedEngine(Source):
     def start(self) -> None:
         """Connect to the server."""
         threading.Thread(target=self._connect, name="attach", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def submit(self, request: engine.Request, outbox: engine.Outbox | None = None) -> None:
         """Request a reply.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Protocol, Self
+from typing import Protocol
 
 from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round
 
@@ -92,16 +92,7 @@ class Source(Protocol):
 
     def close(self) -> object:
         """End everything."""
-        return None
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End everything."""
-        self.close()
+        return
 
 
 class NoSource(Source):
