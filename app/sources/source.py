@@ -92,7 +92,7 @@ class Source(Protocol):
 
     def close(self) -> object:
         """End everything."""
-        return
+        return None
 
 
 class NoSource(Source):
