@@ -21,6 +21,7 @@ from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_files import NamedTexts
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
+from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -39,7 +40,7 @@ def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
     return frame
 
 
-class Dialog(ModalScreen[ScreenResultType]):
+class Dialog(SubScreen[ScreenResultType], ModalScreen[ScreenResultType]):
     """A modal screen; its keys cover those of the screen below."""
 
     def on_mount(self) -> None:
