@@ -148,11 +148,11 @@ class ChatActions(ActionGroup):
 
     # Search
 
-    def search(self) -> None:
-        """Ask what to search for, and open the hit that was chosen."""
+    def search(self, words: str = "") -> None:
+        """Ask what to search for, beginning with these words, and open the hit that was chosen."""
         if isinstance(self._scope.archive, NoArchive):
             raise UnavailableError("nothing is stored here: there is nothing to search")
-        self._search()
+        self._search(words)
 
     @in_background("history")
     async def index(self) -> None:
@@ -162,8 +162,8 @@ class ChatActions(ActionGroup):
         self._scope.screen.writing.remember_asked(prompts or [])
 
     @in_background("asking")
-    async def _search(self) -> None:
-        hit: Hit | None = await self._scope.ask(SearchScreen(self._scope.archive.find))
+    async def _search(self, words: str) -> None:
+        hit: Hit | None = await self._scope.ask(SearchScreen(self._scope.archive.find, words))
         if hit is None:
             return
         shown = self._scope.conversation
