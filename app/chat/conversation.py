@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from uuid import uuid4
 
 from specchat.app.chat.attachments import content_of
@@ -20,6 +21,9 @@ _FIRST = re.compile(r"(?<=\w{3}[.?!])\s+(?=[^\W\d_])|\n\s*\n|:\s*\n")
 _GREETING = re.compile(
     r"(?i)^(?:(?:(?:hi|hello|hey)\s*[,.!]|please|(?:can|could|would|will) you|help me)(?!\w)[\s,.!]*)+(?=\w)"
 )
+
+_DISTINCTION = re.compile(r"(?: \(fork(?: \d+)?\)| · [^·]+)$")
+"""What tells the title of a fork, or of a lane of another drafter, from the title of the chat with the same prompt."""
 
 
 @dataclass(eq=False)
@@ -80,6 +84,19 @@ def title_of(prompt: str) -> str:
     if asked != prompt.strip():
         words = words[:1].upper() + words[1:]
     return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def split_title(title: str) -> tuple[str, str]:
+    """A title without and with what tells a fork or a lane from the chat with the same prompt."""
+    stem = _DISTINCTION.sub("", title)
+    return stem, title[len(stem) :]
+
+
+def fork_title(title: str, taken: Collection[str]) -> str:
+    """The first free title for a fork of a chat."""
+    stem = re.sub(r" \(fork(?: \d+)?\)$", "", title)
+    names = (f"{stem} (fork{f' {number}' if number > 1 else ''})" for number in count(1))
+    return next(name for name in names if name not in taken)
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
-from specchat.app.ui.rendering.figures import cut
+from specchat.app.ui.rendering.figures import cut_title
 
 PIN = "▴"
 """Before the title of a pinned chat without another sign."""
@@ -145,7 +145,7 @@ class ChatList(KeyList):
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(sign, self._style(part))
-        line.append(set_cell_size(cut(title, width), width), self._style("open") if chat.id == self._open else "")
+        line.append(set_cell_size(cut_title(title, width), width), self._style("open") if chat.id == self._open else "")
         line.append(" " + age, self._style("age"))
         return line
 

@@ -35,3 +35,11 @@ async def test_titles_of_pinned_chats_begin_in_the_same_column(tmp_path: Path) -
         await stage.press(pilot, "enter")
         await stage.answer(pilot, 5)
         assert lines(stage)[0].startswith(" ● Second")
+
+
+async def test_titles_of_forks_differ_and_their_ends_are_visible(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    async with stage.started(WIDE, events=None) as pilot:
+        for _ in range(2):
+            await stage.send(pilot, "/fork")
+        assert [line.split("…")[1].split()[:2] for line in lines(stage)[:2]] == [["(fork", "2)"], ["(fork)", "now"]]
