@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
 from uuid import uuid4
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.titles import title_of
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message, Request
-
-TITLE_LENGTH = 48
-_FIRST = re.compile(r"(?<=\w{3}[.?!])\s+(?=[^\W\d_])|\n\s*\n|:\s*\n")
-"""Ends of a sentence that another one follows, of a paragraph, and of a line that announces others."""
-_GREETING = re.compile(
-    r"(?i)^(?:(?:(?:hi|hello|hey)\s*[,.!]|please|(?:can|could|would|will) you|help me)(?!\w)[\s,.!]*)+(?=\w)"
-)
-
-_DISTINCTION = re.compile(r"(?: \(fork(?: \d+)?\)| · [^·]+)$")
-"""What tells the title of a fork, or of a lane of another drafter, from the title of the chat with the same prompt."""
 
 
 @dataclass(eq=False)
@@ -77,28 +66,6 @@ class Turn:
         return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
 
 
-def title_of(prompt: str) -> str:
-    """A title for a chat that starts with this prompt: its first sentence without a greeting, cut to some words."""
-    asked = _GREETING.sub("", prompt.strip())
-    words = " ".join(_FIRST.split(asked, maxsplit=1)[0].split())
-    if asked != prompt.strip():
-        words = words[:1].upper() + words[1:]
-    return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
-
-
-def split_title(title: str) -> tuple[str, str]:
-    """A title without and with what tells a fork or a lane from the chat with the same prompt."""
-    stem = _DISTINCTION.sub("", title)
-    return stem, title[len(stem) :]
-
-
-def fork_title(title: str, taken: Collection[str]) -> str:
-    """The first free title for a fork of a chat."""
-    stem = re.sub(r" \(fork(?: \d+)?\)$", "", title)
-    names = (f"{stem} (fork{f' {number}' if number > 1 else ''})" for number in count(1))
-    return next(name for name in names if name not in taken)
-
-
 @dataclass(eq=False)
 class Conversation:
     """A chat: the turns of one path through its tree. Other branches are in `Turn.versions` and `Turn.replies`."""
@@ -141,12 +108,17 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's title, or the start of its first prompt (its attachments' names) and the set-up of a lane."""
+        """The chat's title, or its first words and the set-up of a lane."""
         if self.chat and self.chat.title:
             return self.chat.title
-        first = self.turns[0] if self.turns else Turn("")
-        title = title_of(first.prompt or ", ".join(each.name for each in first.attachments))
+        title = self.first_words
         return f"{title} · {self.set_up}" if self.set_up and title else title
+
+    @property
+    def first_words(self) -> str:
+        """A title from the start of the first prompt, or from its attachments' names."""
+        first = self.turns[0] if self.turns else Turn("")
+        return title_of(first.prompt or ", ".join(each.name for each in first.attachments))
 
     def set_tokens(self, one: Attachment, tokens: int) -> list[Turn]:
         """Set the counted length of an attachment; return the turns of the path that have it."""
@@ -179,9 +151,9 @@ class Conversation:
         """The messages for a reply to this prompt of the path."""
         return self._messages(self.turns[: self.turns.index(upto)], upto.content)
 
-    def messages_with(self, prompt: str) -> tuple[Message, ...]:
-        """The messages for a reply to a new prompt at the end of the path."""
-        return self._messages(self.turns, prompt)
+    def messages_with(self, prompt: str, turns: int | None = None) -> tuple[Message, ...]:
+        """The messages for a reply to a new prompt at the end of the path, or after so many of its turns."""
+        return self._messages(self.turns[:turns], prompt)
 
     def messages_of(self, turn: Turn, reply: Reply) -> tuple[Message, ...]:
         """The messages that the model got for this reply to a prompt of the path."""

@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from specchat.app.chat import branches
-from specchat.app.chat.conversation import Turn, fork_title
+from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Alternative, TokenFork
+from specchat.app.chat.titles import fork_title
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.settings import Settings

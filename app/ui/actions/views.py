@@ -231,6 +231,7 @@ class ComparisonActions(ActionGroup):
         settings = self._scope.effective
         if self._scope.requests.replies:
             raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
+        self._scope.requests.make_way()
         try:
             self._duet = self._scope.make_duet(settings)
         except (AppError, EngineError) as error:

@@ -12,9 +12,9 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from specchat.app.chat.context_meter import Usage
-from specchat.app.chat.conversation import split_title
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import ReplyFigures
+from specchat.app.chat.titles import split_title
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
 from specchat.engine import CLOCKS, WINDOW_S, Captured, Fate, Metrics, Ready, Round, Speedup, size_text

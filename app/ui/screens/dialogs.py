@@ -138,7 +138,7 @@ class ThemeScreen(ChoiceScreen):
 
 
 class RenameScreen(Dialog[str | None]):
-    """Returns the new title of a chat, or None."""
+    """Returns the new title of a chat, empty for its first words, or None."""
 
     BINDINGS = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
@@ -148,12 +148,12 @@ class RenameScreen(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         """One line of input in a frame."""
-        with framed(Vertical(id="rename"), "rename chat", "enter saves · esc cancels"):
+        with framed(Vertical(id="rename"), "rename chat", "enter saves · empty: its first words · esc cancels"):
             yield Input(escape_controls(self._title), placeholder="title", compact=True, select_on_focus=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """An empty title changes nothing."""
-        self.dismiss(" ".join(clean_prompt(event.value).split()) or None)
+        """Return the title, which may be empty."""
+        self.dismiss(" ".join(clean_prompt(event.value).split()))
 
 
 class SystemScreen(Dialog[str | None]):
