@@ -74,8 +74,8 @@ class Conversation:
     """Its row in the store, once stored."""
     turns: list[Turn] = field(default_factory=list)
     """The path, from the first prompt on; waiting turns are at its end."""
-    set_up: str = ""
-    """How a lane drafts that is compared with another one, in words; empty in a chat."""
+    other_lane: Conversation | None = None
+    """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
     system: str | None = None
     """System prompt; None for that of the settings."""
     thinking: bool | str | None = None
@@ -108,11 +108,8 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's title, or its first words and the set-up of a lane."""
-        if self.chat and self.chat.title:
-            return self.chat.title
-        title = self.first_words
-        return f"{title} · {self.set_up}" if self.set_up and title else title
+        """The chat's title, or its first words."""
+        return (self.chat.title if self.chat else "") or self.first_words
 
     @property
     def first_words(self) -> str:
@@ -229,6 +226,15 @@ class Conversation:
         turn.reply = reply
         if (later := turn.following.pop(None, None)) is not None:
             turn.following[reply] = later
+
+    def join(self, other: Conversation) -> None:
+        """Take in the replies of the other lane, which follow the same first prompt, and what follows them."""
+        for first, theirs in zip(self.turns[:1], other.turns, strict=False):
+            first.replies = sorted(first.replies + theirs.replies, key=lambda reply: reply.message_id or 0)
+            first.following |= theirs.following
+            self.every += other.every[1:]
+        self.other_lane = None
+        self.name_models()
 
     def name_models(self) -> None:
         """Let each reply show its model if the replies come from several ones."""

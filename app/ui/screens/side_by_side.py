@@ -135,7 +135,7 @@ class SideScreen(SubScreen[Conversation | None]):
         if self.check_action("stop", ()):
             yield SystemCommand("Stop", "Stop both replies and keep their texts", self.action_stop)
         else:
-            yield SystemCommand("Leave", "Back to the chat; both conversations are stored", self.action_leave)
+            yield SystemCommand("Leave", "Back to the chat; both replies are stored, in one chat", self.action_leave)
         yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", self.action_rejected)
         yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", self.action_markdown)
         yield SystemCommand("Help", "Keys, and how the clocks count", self.action_how)
