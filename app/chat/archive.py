@@ -125,10 +125,14 @@ class Archive(StoreWriter):
         return self.do(lambda: stored_conversation(chat, self._store.messages(chat.id, events=False), read))
 
     def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
-        """Store a prompt; the first one of a conversation creates its chat."""
-        parent = conversation.parent_row(turn)
+        """Store a prompt; the first one of a conversation creates its chat, or is that of the other lane."""
+        parent, lane = conversation.parent_row(turn), conversation.other_lane
+        shared = lane.turns[0] if lane is not None and conversation.turns[0] is turn else None
 
         def write() -> None:
+            if lane is not None and shared is not None:
+                conversation.chat, turn.prompt_id = lane.chat, shared.prompt_id
+                return
             with self._store.one_transaction():
                 chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
                 if conversation.chat is None and conversation.thinking is not None:

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from specchat.app.chat.conversation import TITLE_LENGTH, Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.questions import Examination, Look, Saying
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
+from specchat.app.chat.titles import TITLE_BEGIN, TITLE_ENDS, TITLE_PROMPT, written_title
 from specchat.app.settings.settings import Settings
 from specchat.engine import Round, Sampling
 
-TITLE_PROMPT = "Write a title of two to six words for this conversation, in its language. Write only the title."
-TITLE_TOKENS = 20
+TITLE_TOKENS = 24
 
 
 def regenerate(requests: RequestManager, conversation: Conversation, turn: Turn, settings: Settings) -> bool:
@@ -89,22 +89,22 @@ def look(
 
 
 def entitle(requests: RequestManager, conversation: Conversation, then: Callable[[str], None]) -> None:
-    """Request a title for a conversation of one turn, if nothing else is requested; `then` gets a usable one.
+    """Request a title for a conversation from its first exchange, whose tokens are in the cache.
 
-    The prompt continues the conversation, whose tokens are in the cache.
+    `then` gets the title, or an empty text if it is unusable; it is not called if the request failed or was cancelled.
     """
-    source, settings, (turn, *more) = requests.source, requests.effective, conversation.turns
-    if source is None or settings is None or more or requests.replies or turn.reply is None:
+    source, settings, first = requests.source, requests.effective, conversation.turns[0]
+    if source is None or settings is None or first.reply is None:
         return
+    prompt, answer = first.prompt, first.reply.answer
 
-    def take(text: str) -> None:
-        title = " ".join(text.split()).strip("\"'“”*#. ").removeprefix("Title: ")
-        if 0 < len(title) <= TITLE_LENGTH:
-            then(title)
+    def take(text: str, complete: bool) -> None:
+        then(written_title(text, prompt, answer, complete=complete))
 
-    request = settings.with_thinking(False).request(uuid4().hex, conversation.messages_with(TITLE_PROMPT), ("\n",))
+    messages = conversation.messages_with(TITLE_PROMPT, turns=1)
+    request = settings.with_thinking(False).request(uuid4().hex, messages, TITLE_ENDS)
     request = replace(request, max_tokens=TITLE_TOKENS, sampling=Sampling(), drafter="none", gamma=0)
-    requests.questions.ask(source, Saying(take), request, ())
+    requests.questions.ask(source, Saying(take), replace(request, reply_text=TITLE_BEGIN), ())
 
 
 def examine(requests: RequestManager, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
+from specchat.app.chat.titles import title_of
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message, Request
-
-TITLE_LENGTH = 48
-_FIRST = re.compile(r"(?<=\w{3}[.?!])\s+(?=[^\W\d_])|\n\s*\n|:\s*\n")
-"""Ends of a sentence that another one follows, of a paragraph, and of a line that announces others."""
-_GREETING = re.compile(
-    r"(?i)^(?:(?:(?:hi|hello|hey)\s*[,.!]|please|(?:can|could|would|will) you|help me)(?!\w)[\s,.!]*)+(?=\w)"
-)
 
 
 @dataclass(eq=False)
@@ -73,15 +66,6 @@ class Turn:
         return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
 
 
-def title_of(prompt: str) -> str:
-    """A title for a chat that starts with this prompt: its first sentence without a greeting, cut to some words."""
-    asked = _GREETING.sub("", prompt.strip())
-    words = " ".join(_FIRST.split(asked, maxsplit=1)[0].split())
-    if asked != prompt.strip():
-        words = words[:1].upper() + words[1:]
-    return words if len(words) <= TITLE_LENGTH else words[: TITLE_LENGTH - 1].rstrip() + "…"
-
-
 @dataclass(eq=False)
 class Conversation:
     """A chat: the turns of one path through its tree. Other branches are in `Turn.versions` and `Turn.replies`."""
@@ -90,8 +74,8 @@ class Conversation:
     """Its row in the store, once stored."""
     turns: list[Turn] = field(default_factory=list)
     """The path, from the first prompt on; waiting turns are at its end."""
-    set_up: str = ""
-    """How a lane drafts that is compared with another one, in words; empty in a chat."""
+    other_lane: Conversation | None = None
+    """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
     system: str | None = None
     """System prompt; None for that of the settings."""
     thinking: bool | str | None = None
@@ -124,12 +108,14 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        """The chat's title, or the start of its first prompt (its attachments' names) and the set-up of a lane."""
-        if self.chat and self.chat.title:
-            return self.chat.title
+        """The chat's title, or its first words."""
+        return (self.chat.title if self.chat else "") or self.first_words
+
+    @property
+    def first_words(self) -> str:
+        """A title from the start of the first prompt, or from its attachments' names."""
         first = self.turns[0] if self.turns else Turn("")
-        title = title_of(first.prompt or ", ".join(each.name for each in first.attachments))
-        return f"{title} · {self.set_up}" if self.set_up and title else title
+        return title_of(first.prompt or ", ".join(each.name for each in first.attachments))
 
     def set_tokens(self, one: Attachment, tokens: int) -> list[Turn]:
         """Set the counted length of an attachment; return the turns of the path that have it."""
@@ -162,9 +148,9 @@ class Conversation:
         """The messages for a reply to this prompt of the path."""
         return self._messages(self.turns[: self.turns.index(upto)], upto.content)
 
-    def messages_with(self, prompt: str) -> tuple[Message, ...]:
-        """The messages for a reply to a new prompt at the end of the path."""
-        return self._messages(self.turns, prompt)
+    def messages_with(self, prompt: str, turns: int | None = None) -> tuple[Message, ...]:
+        """The messages for a reply to a new prompt at the end of the path, or after so many of its turns."""
+        return self._messages(self.turns[:turns], prompt)
 
     def messages_of(self, turn: Turn, reply: Reply) -> tuple[Message, ...]:
         """The messages that the model got for this reply to a prompt of the path."""
@@ -240,6 +226,15 @@ class Conversation:
         turn.reply = reply
         if (later := turn.following.pop(None, None)) is not None:
             turn.following[reply] = later
+
+    def join(self, other: Conversation) -> None:
+        """Take in the replies of the other lane, which follow the same first prompt, and what follows them."""
+        for first, theirs in zip(self.turns[:1], other.turns, strict=False):
+            first.replies = sorted(first.replies + theirs.replies, key=lambda reply: reply.message_id or 0)
+            first.following |= theirs.following
+            self.every += other.every[1:]
+        self.other_lane = None
+        self.name_models()
 
     def name_models(self) -> None:
         """Let each reply show its model if the replies come from several ones."""

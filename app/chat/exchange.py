@@ -12,8 +12,9 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from specchat.app.chat.attachments import as_block
-from specchat.app.chat.conversation import Conversation, Turn, title_of
+from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.chat.titles import title_of
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment

@@ -55,9 +55,12 @@ class Look:
 
 
 class Saying:
-    """Collects the text of an answer: `then` gets it at the end, unless the request failed or was cancelled."""
+    """Collects the text of an answer.
 
-    def __init__(self, then: Callable[[str], None]) -> None:
+    `then` gets it at the end, and whether it is complete; not if the request failed or was cancelled.
+    """
+
+    def __init__(self, then: Callable[[str, bool], None]) -> None:
         self._then, self._text = then, ""
 
     def add(self, record: Record) -> None:
@@ -65,7 +68,7 @@ class Saying:
         if isinstance(record, Round):
             self._text += record.text
         elif isinstance(record, Finished) and record.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
-            self._then(self._text + record.tail)
+            self._then(self._text + record.tail, record.reason is not FinishReason.LENGTH)
 
 
 class Questions:
@@ -82,8 +85,13 @@ class Questions:
         examined = (each for each in self._waiting.values() if isinstance(each, Examination))
         return any(each.reply is reply and each.number == token for each in examined)
 
+    @property
+    def saying(self) -> bool:
+        """Whether a title is being written."""
+        return any(isinstance(question, Saying) for question in self._waiting.values())
+
     def cancel_titles(self, source: Source) -> None:
-        """Cancel the requests for titles: a prompt is sent."""
+        """Cancel the requests for titles."""
         for request_id, question in self._waiting.items():
             if isinstance(question, Saying):
                 source.cancel(request_id)

@@ -224,12 +224,21 @@ class RequestManager:
     def send_turn(self, conversation: Conversation, turn: Turn) -> None:
         """Store a new prompt of the path and request its replies when possible."""
         self.active.watch(conversation)
-        if self.source is not None:
-            self.questions.cancel_titles(self.source)
+        self.make_way()
         conversation.system = conversation.system_in(self.settings)
         wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
         self._changed()
         self._next(conversation)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the engine has nothing to do, not even to write a title."""
+        return not self.replies and not self.waiting and not self.questions.saying
+
+    def make_way(self) -> None:
+        """Cancel what is computed only while the engine is idle."""
+        if self.source is not None:
+            self.questions.cancel_titles(self.source)
 
     def choose(self, conversation: Conversation, one: Reply | Turn) -> None:
         """Continue with a reply or a version of a prompt that the conversation shows now."""
@@ -242,6 +251,7 @@ class RequestManager:
     ) -> bool:
         if self.source is None:
             return False
+        self.make_way()
         reply = self.running.make(request)
         reply.carry(rounds)
         turn.replies.append(reply)

@@ -1,6 +1,7 @@
 """Settings: command line options over `SPECCHAT_*` variables over the settings file over defaults.
 
-Ranges are the engine's own (`engine.Request`, `engine.EngineConfig`), so a value accepted here is accepted there.
+Ranges are the engine's own (`engine.Request`, `engine.EngineConfig`) or narrower, so a value accepted here is accepted
+there.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ _WORDS = {
     "thinking": THINKING,
 }  # fmt: skip
 """Settings that are one of a few words."""
+_LARGEST = {
+    "temperature": 5, "repetition_penalty": 10, "dry_multiplier": 10, "dry_base": 10, "dry_allowed_length": 1000,
+    "slots": 1024,
+}  # fmt: skip
+"""Largest useful values: larger ones are typing mistakes, as 9.5 for 0.95."""
 NO_CHAT = (
     "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"
 )
@@ -137,6 +143,9 @@ class Settings:
         for name, words in _WORDS.items():
             if (value := getattr(self, name)) not in words:
                 raise SettingsError(f"{name} {value!r} is not known: choose one of {', '.join(filter(None, words))}")
+        for name, largest in _LARGEST.items():
+            if (number := getattr(self, name)) is not None and number > largest:
+                raise SettingsError(f"{name.replace('_', '-')} is {number:g}: it must be at most {largest}")
         if self.drafter == "model" and not self.draft:
             raise SettingsError("drafter model needs a draft model: name one with --draft")
         if self.drafter == "merged" and "," not in self.draft:
@@ -153,8 +162,10 @@ class Settings:
 
     def with_model(self, own: Sampling) -> Settings:
         """The settings with a model's own sampling settings where they have none."""
-        shared = self._shared_with(Sampling).items()
-        return replace(self, **{name: getattr(own, name) for name, value in shared if value is None})
+        values = {name: getattr(own, name) for name, value in self._shared_with(Sampling).items() if value is None}
+        return replace(
+            self, **{name: min(value, _LARGEST[name]) if name in _LARGEST else value for name, value in values.items()}
+        )
 
     def sampling(self) -> Sampling:
         """Sampling options of requests; the engine's defaults where a value is the model's own."""

@@ -31,14 +31,13 @@ class Lane:
     Args:
         settings: Its settings.
         source: Its source.
-        set_up: How it drafts, in words.
         new_tally: Makes the figures of a reply.
     """
 
-    def __init__(self, settings: Settings, source: LaneSource, set_up: str, new_tally: Callable[[], LaneTally]) -> None:
+    def __init__(self, settings: Settings, source: LaneSource, new_tally: Callable[[], LaneTally]) -> None:
         self.settings = settings
         self.source = source
-        self.conversation = Conversation(set_up=set_up)
+        self.conversation = Conversation()
         self.requests = RequestManager(self._count)
         self.requests.running.side_by_side = True
         self._new_tally = new_tally
@@ -99,9 +98,10 @@ class Duet:
         """Prompts to send when both lanes have answered."""
         self._pair = pair
         self.lanes = [
-            Lane(settings, source, text, partial(self._new_tally, side))
-            for side, (settings, source, text) in enumerate(zip(pair, sources, self.labels, strict=True))
+            Lane(settings, source, partial(self._new_tally, side))
+            for side, (settings, source) in enumerate(zip(pair, sources, strict=True))
         ]
+        self.lanes[1].conversation.other_lane = self.lanes[0].conversation
         self.conversations = tuple(lane.conversation for lane in self.lanes)
         self._asked_gap = False
         self._counted = False
@@ -110,7 +110,7 @@ class Duet:
         """Measured speedup of each run of the last prompt."""
 
     def connect(self, archive: Archive) -> None:
-        """Start the engine; both conversations are stored in `archive`."""
+        """Start the engine; both conversations are stored in `archive`, as branches of one chat."""
         for side, lane in enumerate(self.lanes):
             lane.requests.connect(Session(lane.source, lane.settings, attached=self.observes(side)), archive)
 
@@ -173,9 +173,8 @@ class Duet:
         """Start sending: the models are loaded. Both lanes sample alike, by default as the left model recommends."""
         own = self.readies()[0].ready.sampling
         seed = with_seed(self._pair[0].with_model(own)).seed
-        for lane, text, target in zip(self.lanes, self.labels, self.targets, strict=True):
+        for lane, target in zip(self.lanes, self.targets, strict=True):
             lane.settings = lane.requests.settings = replace(lane.settings.with_model(own), seed=seed)
-            lane.conversation.set_up = text
             lane.requests.ready(target)
 
     def fail(self, sentence: str) -> None:

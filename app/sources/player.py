@@ -91,10 +91,11 @@ class Player(Source):
 
     def to_rejection(self) -> bool:
         """Go to the end of the next round with a rejection. Returns whether there is one."""
+        self._advance()
         for index in range(self._given, len(self._records)):
             record = self._records[index]
             if isinstance(record, Round) and record.accepted < record.tested:
-                self.seek(self._end_of_batch(index))
+                self.position = self._end_of_batch(index)  # may be back, but only before records not returned yet
                 return True
         return False
 

@@ -106,7 +106,7 @@ _SETTINGS = (
     Action(name="greedy", run="controls.toggle_greedy", about="temperature 0, or back to what it was", place=CHAT,
            priority="alt+g", keys="g", title="Greedy"),
     Action(name="preset", run="controls.use_preset", about="set all controls as saved", place=CHAT,
-           title="Preset", each=True, slash="preset", takes="NAME", needs=True),
+           title="Preset", each=True, slash="preset", takes="NAME"),
     Action(name="save-preset", run="controls.save_preset", about="save all controls as a preset",
            slash="save", takes="NAME", needs=True),
 )  # fmt: skip
@@ -137,7 +137,7 @@ _MESSAGES = (
         )
     ),
     Action(name="search", run="chats.search", about="search all chats", place=CHAT, priority="ctrl+k", footer=11,
-           title="Search", slash="search"),
+           title="Search", slash="search", takes="WORDS"),
     Action(name="attach", run="prompt.attach", about="send a text file with the prompt, like @PATH in it",
            slash="attach", takes="PATH", needs=True),
     Action(name="attach-a-file", run="prompt.begin_mention", about="send a text file with the prompt", place=CHAT,
@@ -153,7 +153,7 @@ _MESSAGES = (
     Action(name="system-default", run="prompt.make_default", about="use this chat's system prompt for new chats",
            slash="system-default"),
     Action(name="template", run="prompt.template", about="a saved prompt; a form asks for its {{variables}}",
-           place=CHAT, title="Template", each=True, slash="template", takes="NAME", needs=True),
+           place=CHAT, title="Template", each=True, slash="template", takes="NAME"),
     Action(name="template-save", run="prompt.save_template", about="save the last prompt as a template",
            slash="template-save", takes="NAME", needs=True),
     Action(name="chats", run="screen.panes.toggle_chats", place=CHAT, keys="ctrl+b,f2", title="Chats",

@@ -18,7 +18,8 @@ from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.driver import Driver
-from textual.events import TextSelected
+from textual.events import Event as TextualEvent
+from textual.events import Key, Paste, TextSelected
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
@@ -109,6 +110,8 @@ class SpecChat(App[None]):
         self.pump = Pump(self, self.requests.drain, lambda: self.requests.running.stage, self._handle, self._draw)
         self.chat_screen.pace = self.chat_screen.transcript.pace = self.pump.pace
         self._theme_choice = ThemeChoice(self, theme)
+        self._typed_early: list[Key | Paste] | None = []
+        """Input before the composer has the focus; None from then on."""
 
     @cached_property
     def actions(self) -> Actions:
@@ -141,11 +144,25 @@ class SpecChat(App[None]):
         self._theme_choice.follow()
         self.call_after_refresh(self._load)
 
+    async def on_event(self, event: TextualEvent) -> None:
+        """Hold keys and pastes until the composer has the focus."""
+        if self._typed_early is not None and isinstance(event, Key | Paste):
+            self._typed_early.append(event)
+        else:
+            await super().on_event(event)
+
+    async def _take_early(self) -> None:
+        """Process the input that was held."""
+        typed, self._typed_early = self._typed_early or [], None
+        for event in typed:
+            await self.on_event(event)
+
     # Start and end
 
     @work(exclusive=True, group="prepare")
     async def _load(self) -> None:
         """Connect the session and start to process records; or show why not."""
+        self.call_later(self._take_early)
         try:
             session = await asyncio.to_thread(self._prepare)
         except (EngineError, AppError) as error:

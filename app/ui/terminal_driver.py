@@ -56,9 +56,12 @@ class TerminalDriver(LinuxDriver):
         decoder, parser = InputDecoder(), XTermParser()
         with selectors.SelectSelector() as selector:  # the others know no terminals on macOS
             selector.register(self.fileno, selectors.EVENT_READ)
+            typed_before = bool(selector.select(0))
             while not self.exit_event.is_set():
                 if selector.select(_POLL_S):
                     data = self._read()
+                    if typed_before:  # while the terminal still edited lines, and made line feeds of enter
+                        data, typed_before = re.sub(rb"\n\Z", b"\r", data), False
                     if not data:
                         self._loop.call_soon_threadsafe(self._leave, signal.SIGHUP)
                         return

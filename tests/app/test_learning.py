@@ -174,8 +174,13 @@ async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> No
     async with stage.started() as pilot:
         learn = stage.app.actions.learn
         learn.learning = Learning(stand_in(2.4, seconds=60))
+        await stage.send(pilot, "/learn")
+        await stage.press(pilot, "2")  # cancel
+        assert not learn.learning.running
+        await stage.send(pilot, "/learn")
+        await stage.press(pilot, "1")
+        assert "learning from your chats" in stage.said[-1]
         for line, words in (
-            ("/learn", "learning from your chats"),
             ("/learn", "learning: "),
             ("/learn stop", "learning stopped"),
             ("/learn stop", "nothing is learning"),
@@ -188,6 +193,7 @@ async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> No
         learn.learning = Learning(stand_in(2.4))
         stage.composer.load_text("")
         await stage.send(pilot, "/learn")
+        await stage.press(pilot, "1")
         for _ in range(300):
             if "τ 2.00 → 2.40" in stage.said[-1]:
                 break

@@ -110,10 +110,9 @@ class Actions(ActionScope):
 
     def palette(self, screen: Screen[object]) -> Iterator[SystemCommand]:
         """Entries of the command palette on this screen."""
-        listed: list[Action] = []
+        listed = [ACTIONS[name] for name in ("save-the-screen", "theme", "quit")]
         if isinstance(screen, SideScreen):
             yield from screen.commands()
-            listed = [ACTIONS[name] for name in ("save-the-screen", "theme", "quit")]
         elif isinstance(screen, ChatScreen):
             listed = [action for action in ACTIONS.values() if action.title and self.available(action.name)]
         for action in listed:

@@ -8,11 +8,10 @@ from functools import partial
 
 from specchat.app.chat import branches
 from specchat.app.chat.archive import NoArchive
-from specchat.app.chat.conversation import Conversation, title_of
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
-from specchat.app.settings.settings import DEMONSTRATION
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.learning import LearnActions
@@ -21,9 +20,10 @@ from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_back
 from specchat.app.ui.rendering.block_stack import found_word
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.lists import SearchScreen
+from specchat.app.ui.screens.side_by_side import SideScreen
 
 IDLE_S = 1.0
-"""Time after a reply until its title is requested."""
+"""Time after a reply until titles are requested."""
 
 
 @dataclass(eq=False)
@@ -34,6 +34,8 @@ class ChatActions(ActionGroup):
     _learn: LearnActions
     deleted: list[Chat] = field(default_factory=list)
     """Chats that can be restored, the last one first."""
+    _untitled: dict[int, Conversation] = field(default_factory=dict)
+    """Chats of this run, by id, whose titles are to be written by the model."""
     _listed = 0
     """`RequestManager.changes` when the list of chats was last shown."""
 
@@ -78,23 +80,39 @@ class ChatActions(ActionGroup):
         """Ask for another title of a chat, by default of the open one."""
         chat = chat or self._shown
         title = await self._scope.ask(RenameScreen(chat.title))
+        if title == "" and (conversation := await self._conversation(chat)) is not None:
+            title = conversation.first_words
         if title:
+            self._untitled.pop(chat.id, None)
             self._change(chat, title=title)
 
     def entitle(self, conversation: Conversation) -> None:
-        """Let the model write a title in an idle moment, unless the chat has one or the model is too small for it."""
-        session, settings, chat = self._scope.requests.session, self._scope.requests.settings, conversation.chat
-        able = not session.attached and settings and settings.target != DEMONSTRATION
-        if able and chat is not None and chat.title == title_of(conversation.turns[0].prompt):
-            take = partial(self._take_title, chat)
-            self._scope.app.set_timer(IDLE_S, partial(branches.entitle, self._scope.requests, conversation, take))
+        """Let the model write titles of chats after their first reply, in an idle moment."""
+        chat, first = conversation.chat, conversation.turns[0]
+        if chat is not None and conversation.every == [first] and len(first.replies) == first.wanted:
+            self._untitled[chat.id] = conversation
+        if self._untitled and not self._scope.requests.session.attached:
+            self._scope.app.set_timer(IDLE_S, self._entitle_next)
+
+    def _entitle_next(self) -> None:
+        """Request the next title, unless the engine works, or side by side, where it would slow the lanes."""
+        if not self._scope.requests.idle or any(isinstance(each, SideScreen) for each in self._scope.app.screen_stack):
+            return
+        for chat_id, conversation in list(self._untitled.items()):
+            chat = conversation.chat
+            if chat is not None and chat.title == conversation.first_words and conversation.turns[0].counts:
+                branches.entitle(self._scope.requests, conversation, partial(self._take_title, chat))
+                return
+            del self._untitled[chat_id]
 
     @in_background("title")
     async def _take_title(self, chat: Chat, title: str) -> None:
-        """Use the model's title, unless the chat was renamed by then."""
+        """Use the model's title if there is one, unless the chat was renamed by then; request the next one."""
+        self._untitled.pop(chat.id, None)
         stored = await self._chats() or ()
-        if any(one.id == chat.id and one.title == chat.title for one in stored):
+        if title and any(one.id == chat.id and one.title == chat.title for one in stored):
             self._change(chat, title=title)
+        self._entitle_next()
 
     def tag(self, name: str) -> None:
         """`/tag NAME`: add a tag to the open chat, or remove it: a word with # at the beginning of its title."""
@@ -148,11 +166,11 @@ class ChatActions(ActionGroup):
 
     # Search
 
-    def search(self) -> None:
-        """Ask what to search for, and open the hit that was chosen."""
+    def search(self, words: str = "") -> None:
+        """Ask what to search for, beginning with these words, and open the hit that was chosen."""
         if isinstance(self._scope.archive, NoArchive):
             raise UnavailableError("nothing is stored here: there is nothing to search")
-        self._search()
+        self._search(words)
 
     @in_background("history")
     async def index(self) -> None:
@@ -162,8 +180,8 @@ class ChatActions(ActionGroup):
         self._scope.screen.writing.remember_asked(prompts or [])
 
     @in_background("asking")
-    async def _search(self) -> None:
-        hit: Hit | None = await self._scope.ask(SearchScreen(self._scope.archive.find))
+    async def _search(self, words: str) -> None:
+        hit: Hit | None = await self._scope.ask(SearchScreen(self._scope.archive.find, words))
         if hit is None:
             return
         shown = self._scope.conversation
@@ -204,10 +222,12 @@ class ChatActions(ActionGroup):
     async def _chats(self) -> list[Chat] | None:
         return await asyncio.wrap_future(self._scope.archive.chats())
 
-    async def _open(self, chat: Chat) -> Conversation | None:
+    async def _conversation(self, chat: Chat) -> Conversation | None:
         conversation = self._scope.requests.active.of_chat(chat.id)
-        if conversation is None:
-            conversation = await asyncio.wrap_future(self._scope.archive.open(chat))
+        return conversation or await asyncio.wrap_future(self._scope.archive.open(chat))
+
+    async def _open(self, chat: Chat) -> Conversation | None:
+        conversation = await self._conversation(chat)
         if conversation is not None:
             self._scope.screen.show(conversation)
             self._models.compare_with(conversation)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.learning import MINUTES, Learning
 from specchat.app.errors import UsageError
-from specchat.app.ui.actions.scope import ActionGroup, UnavailableError
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 
 WORDS = ("stop", "undo")
 _LOOK_S = 0.2
@@ -24,7 +24,7 @@ class LearnActions(ActionGroup):
     _watched = False
 
     def command(self, argument: str = "") -> None:
-        """`/learn` starts, or says how far it is; `/learn stop`; `/learn undo`."""
+        """`/learn` asks and starts, or says how far it is; `/learn stop`; `/learn undo`."""
         if argument not in ("", *WORDS):
             raise UsageError(f"/learn takes {' or '.join(WORDS)}, and got {argument!r}")
         requests = self._scope.requests
@@ -44,11 +44,18 @@ class LearnActions(ActionGroup):
         elif self.learning.running:
             self._scope.say(self.learning.state)
         else:
-            self.learning.start(target)
-            self._scope.say(f"learning from your chats for {MINUTES:g} minutes, while nothing else runs · /learn stop")
-            if not self._watched:
-                self._watched = True
-                self._scope.app.set_interval(_LOOK_S, self.update)
+            self._start(target)
+
+    @in_background("asking")
+    async def _start(self, target: str) -> None:
+        options = [("learn", f"{MINUTES:g} minutes, while nothing else runs; /learn undo returns"), ("cancel", "")]
+        if await self._scope.choose("train the draft head on your chats?", options) != 0 or self.learning.running:
+            return
+        self.learning.start(target)
+        self._scope.say(f"learning from your chats for {MINUTES:g} minutes, while nothing else runs · /learn stop")
+        if not self._watched:
+            self._watched = True
+            self._scope.app.set_interval(_LOOK_S, self.update)
 
     def update(self) -> None:
         """Pause while a reply is written, and say what was learnt."""

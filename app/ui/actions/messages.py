@@ -11,6 +11,7 @@ from specchat.app.chat import branches
 from specchat.app.chat.conversation import Turn
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import Alternative, TokenFork
+from specchat.app.chat.titles import fork_title
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
 from specchat.app.settings.settings import Settings
@@ -191,7 +192,7 @@ class MessageActions(ActionGroup):
         if conversation.chat is None or turn not in conversation.turns:
             raise UnavailableError("this chat is not stored: it cannot be forked")
         turns = conversation.turns[: conversation.turns.index(turn) + 1]
-        title = f"{conversation.title} (fork)"
+        title = fork_title(conversation.title, [chat.title for chat in self._scope.screen.widgets.chats.chats])
         chat = await asyncio.wrap_future(
             self._scope.archive.fork(turns, title, conversation.system or "", conversation.thinking)
         )

@@ -21,6 +21,8 @@ from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, dow
 FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
 NOT_HERE = "{} is not on this machine: /model {} downloads it, ctrl+\\ lists others"
+TYPED_S = 0.2
+"""Between two looks whether a prompt is still being typed."""
 OF_ANY_MODEL = (AUTO, "none", "ngram", "suffix")
 """Drafters that every target has."""
 
@@ -121,13 +123,13 @@ class ModelActions(ActionGroup):
     def begin(self) -> None:
         """Load the models of a session that began without any, because they must be downloaded."""
         self._unloaded = self._switching = True
-        self._load(self._scope.settings)
+        self._load(self._scope.settings, unasked=True)
 
     @in_background("loading")
-    async def _load(self, settings: Settings) -> None:
+    async def _load(self, settings: Settings, *, unasked: bool = False) -> None:
         failure = NOT_HERE.format(settings.target, settings.target)
         try:
-            wanted = await self._confirmed(settings.engine_config(engine.models_folder()))
+            wanted = await self._confirmed(settings.engine_config(engine.models_folder()), unasked=unasked)
         except engine.EngineError as error:
             wanted, failure = False, str(error)
             if not self._unloaded:
@@ -163,8 +165,10 @@ class ModelActions(ActionGroup):
             pull = self.pulls.setdefault(name, Pull(name))
             pull.start()
 
-    async def _confirmed(self, config: engine.EngineConfig) -> bool:
+    async def _confirmed(self, config: engine.EngineConfig, *, unasked: bool = False) -> bool:
         """Whether nothing must be downloaded, or the download is wanted.
+
+        A question that nobody expects (`unasked`) waits while a prompt is typed, whose keys it would take.
 
         Raises:
             EngineError: a size cannot be found, or memory or disk is too small.
@@ -184,6 +188,8 @@ class ModelActions(ActionGroup):
             f"{engine.size_text(machine.disk)} of disk free",
         ]
         options = [("download", engine.size_text(size)), ("cancel", "")]
+        while unasked and self._scope.screen.typed:
+            await asyncio.sleep(TYPED_S)
         return await self._scope.choose(f"download {names}?", options, " · ".join(about)) == 0
 
     def close(self) -> None:

@@ -164,12 +164,21 @@ class PromptActions(ActionGroup):
         self._scope.say("new chats begin with this system prompt" if text else "new chats have no system prompt")
 
     def template(self, name: str) -> None:
-        """`/template`: put a template into the composer, after asking for its variables."""
+        """`/template NAME`: put a template into the composer after asking for its variables; else choose."""
+        if not name:
+            self._choose_template()
+            return
         text = self._scope.stored.templates.read(name)
         if variables(text):
             self._fill(name, text)
         else:
             self._insert(text)
+
+    @in_background("asking")
+    async def _choose_template(self) -> None:
+        missing = "/template-save NAME saves the last prompt as one"
+        if name := await self._scope.choose_name("template", self.templates(), missing):
+            self.template(name)
 
     @in_background("asking")
     async def _fill(self, name: str, text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -124,6 +124,17 @@ class ActionScope:
     async def choose(self, title: str, options: list[tuple[str, str]], sentence: str = "") -> int | None:
         """Ask for one of several options, each with a name and a description; its index, or None."""
         return await self.app.push_screen_wait(ChoiceScreen(title, options, sentence))
+
+    async def choose_name(self, kind: str, names: Sequence[str], missing: str) -> str | None:
+        """Ask for one of several names of a kind.
+
+        Raises:
+            UnavailableError: there are none; `missing` says how to make one.
+        """
+        if not names:
+            raise UnavailableError(f"no {kind} is saved yet: {missing}")
+        place = await self.choose(kind, [(name, "") for name in names])
+        return None if place is None else names[place]
 
 
 @dataclass(eq=False)

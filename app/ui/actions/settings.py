@@ -8,7 +8,7 @@ from dataclasses import replace
 from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, BY_NAME, CONTROLS, Control
 from specchat.app.settings.settings import AUTO, Settings, thinking_word
-from specchat.app.ui.actions.scope import ActionGroup
+from specchat.app.ui.actions.scope import ActionGroup, in_background
 from specchat.engine import EngineError, Sampling
 
 _DRAWN = ("top_k", "top_p", "min_p", "xtc_probability", "seed")
@@ -79,9 +79,17 @@ class SettingsActions(ActionGroup):
         return self._apply(lambda _: settings, controls)
 
     def use_preset(self, name: str) -> bool:
-        """Set all controls as saved in a preset."""
+        """Set all controls as saved in a preset; without a name, choose."""
+        if not name:
+            self._choose_preset()
+            return True
         preferences = self._scope.stored
         return self._apply(lambda settings: preferences.presets.apply(name, settings), CONTROLS, f"preset {name}")
+
+    @in_background("asking")
+    async def _choose_preset(self) -> None:
+        if name := await self._scope.choose_name("preset", self.presets, "/save NAME saves all controls as one"):
+            self.use_preset(name)
 
     def save_preset(self, name: str) -> bool:
         """Save all controls as a preset."""

@@ -231,6 +231,7 @@ class ComparisonActions(ActionGroup):
         settings = self._scope.effective
         if self._scope.requests.replies:
             raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
+        self._scope.requests.make_way()
         try:
             self._duet = self._scope.make_duet(settings)
         except (AppError, EngineError) as error:
@@ -250,6 +251,10 @@ class ComparisonActions(ActionGroup):
         prompt, attachments = side.composer.unsent
         await self.close()
         if conversation is not None:
+            left, right = side.duet.conversations
+            conversation.join(right if conversation is left else left)
+            for reply in [turn.reply for turn in conversation.turns[:1] if turn.reply is not None]:
+                self._scope.archive.choose(reply)
             self._scope.screen.show(conversation)
         if prompt:
             self._scope.screen.writing.take_back([Turn(slash.unescaped(prompt), attachments=attachments)])

@@ -14,6 +14,7 @@ from textual.content import Content
 from specchat.app.chat.context_meter import Usage
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.rounds import ReplyFigures
+from specchat.app.chat.titles import split_title
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP
 from specchat.engine import CLOCKS, WINDOW_S, Captured, Fate, Metrics, Ready, Round, Speedup, size_text
@@ -186,6 +187,15 @@ def one_line(text: str) -> str:
 def cut(text: str, width: int) -> str:
     """The text cut to `width` cells, with an ellipsis."""
     return text if cell_len(text) <= width else set_cell_size(text, max(width - 1, 0)) + "…"
+
+
+def cut_title(title: str, width: int) -> str:
+    """A chat's title cut to `width` cells, before what tells it from others with the same prompt."""
+    stem, distinction = split_title(title)
+    if cell_len(title) <= width or not distinction:
+        return cut(title, width)
+    end = distinction[-(width * 2 // 3) :]
+    return cut(stem, width - cell_len(end)) + end
 
 
 def what_became_of_drafts(metrics: Metrics) -> str:

@@ -11,13 +11,13 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical
-from textual.screen import Screen
 
 from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import gamma_limit
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import ChoiceScreen, framed
+from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.widgets.alignment import LETTERS, AlignedTokens, AlignmentCard, AlignmentLegend
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _READING = "the target reads the reply again while both drafters draft …"
 
 
-class AlignmentScreen(Screen[None]):
+class AlignmentScreen(SubScreen[None]):
     """Lets the engine read the reply again with the two chosen drafters, and shows who proposed each token.
 
     Args:
@@ -48,7 +48,6 @@ class AlignmentScreen(Screen[None]):
         Binding("x", "swap", "swap"),
         Binding("d", "app.run('figures')", "figures", show=False),
         Binding("question_mark", "app.run('keys')", "keys"),
-        Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     def __init__(

@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Static
 
 from specchat.app.chat.conversation import Conversation, Turn
@@ -21,6 +20,7 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -92,7 +92,7 @@ class CandidateFrame(Vertical):
         return f" [b]{number}[/b] {accepted}", link
 
 
-class CandidatesScreen(Screen[int | None]):
+class CandidatesScreen(SubScreen[int | None]):
     """Returns the index of the picked reply, or None: then the conversation continues with the first one.
 
     Args:
@@ -111,7 +111,6 @@ class CandidatesScreen(Screen[int | None]):
         Binding("right", "app.focus_next", "Next", show=False),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+x", "stop", "stop all", key_display="^x"),
-        Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     @property

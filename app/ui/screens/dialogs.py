@@ -21,6 +21,7 @@ from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_files import NamedTexts
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
+from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -39,7 +40,7 @@ def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
     return frame
 
 
-class Dialog(ModalScreen[ScreenResultType]):
+class Dialog(SubScreen[ScreenResultType], ModalScreen[ScreenResultType]):
     """A modal screen; its keys cover those of the screen below."""
 
     def on_mount(self) -> None:
@@ -137,7 +138,7 @@ class ThemeScreen(ChoiceScreen):
 
 
 class RenameScreen(Dialog[str | None]):
-    """Returns the new title of a chat, or None."""
+    """Returns the new title of a chat, empty for its first words, or None."""
 
     BINDINGS = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
@@ -147,12 +148,12 @@ class RenameScreen(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         """One line of input in a frame."""
-        with framed(Vertical(id="rename"), "rename chat", "enter saves · esc cancels"):
+        with framed(Vertical(id="rename"), "rename chat", "enter saves · empty: its first words · esc cancels"):
             yield Input(escape_controls(self._title), placeholder="title", compact=True, select_on_focus=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """An empty title changes nothing."""
-        self.dismiss(" ".join(clean_prompt(event.value).split()) or None)
+        """Return the title, which may be empty."""
+        self.dismiss(" ".join(clean_prompt(event.value).split()))
 
 
 class SystemScreen(Dialog[str | None]):

@@ -81,8 +81,8 @@ class Inspection:
             self.look_at(Spot(reply, first))
 
     def toggle(self) -> None:
-        """Open the inspector on the selected or the last tested token; or close it."""
-        if self.open:
+        """Open the inspector on the selected or the last tested token; or close it if it is visible."""
+        if self.open and not self._covered:
             self.close()
             self._screen.panes.go_home()
             return
@@ -164,10 +164,16 @@ class Inspection:
         if token.fate is not Fate.DISCARDED and detail_of(record, token) is None:
             branches.examine(self._requests, self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
 
+    @property
+    def _covered(self) -> bool:
+        """Whether a tab without room for the inspector is selected."""
+        panes = "-pane-chat", "-pane-rounds"
+        return self._screen.has_class("-narrow") and not any(map(self._screen.has_class, panes))
+
     def _open(self) -> None:
         self._screen.add_class("-inspect")
         self._transcript.markdown = False
-        if self._screen.has_class("-narrow") and not self._screen.has_class("-pane-rounds"):
+        if self._covered:
             self._screen.panes.show("chat")
         self._transcript.focus()
         self._screen.refresh_bindings()

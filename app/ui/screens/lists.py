@@ -206,9 +206,11 @@ class SearchScreen(Dialog[Hit | None]):
         Binding("pageup", "move(-10)", "back", show=False),
     )
 
-    def __init__(self, find: Callable[[str], Future[list[Hit] | None]]) -> None:
+    def __init__(self, find: Callable[[str], Future[list[Hit] | None]], words: str = "") -> None:
         super().__init__()
         self._find = find
+        self._words = words
+        """The text at first."""
         self._hits: list[Hit] = []
         self._searching = self._entered = False
         """Whether the hits of the present text are not known yet; whether enter was pressed then."""
@@ -216,7 +218,8 @@ class SearchScreen(Dialog[Hit | None]):
     def compose(self) -> ComposeResult:
         """A line of input above the hits."""
         with framed(Vertical(id="search"), "search all chats", "enter opens the chat there · esc closes"):
-            yield Input(placeholder="words of a title, a prompt, a reply or a file", compact=True)
+            placeholder = "words of a title, a prompt, a reply or a file"
+            yield Input(escape_controls(self._words), placeholder=placeholder, compact=True, select_on_focus=False)
             yield OptionList(id="search-list", compact=True)
 
     def on_mount(self) -> None:

@@ -9,7 +9,6 @@ from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.markup import escape
-from textual.screen import Screen
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of
@@ -22,6 +21,7 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.help import side_help
+from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
@@ -36,7 +36,7 @@ PANES = ("left", "right", "summary")
 NO_COMMANDS = "commands work in the chat (esc leaves): begin with // to send a text that starts with a slash"
 
 
-class SideScreen(Screen[Conversation | None]):
+class SideScreen(SubScreen[Conversation | None]):
     """Both lanes of a duet. Returns the conversation to continue, or None."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
@@ -52,7 +52,6 @@ class SideScreen(Screen[Conversation | None]):
         Binding("f1,question_mark", "how", "clocks", key_display="f1"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
         Binding("ctrl+t,f5", "markdown", "markdown", key_display="^t"),
-        Binding("alt+p", "app.run('save-the-screen')", "Save the screen", show=False),
     )
 
     def __init__(self, duet: Duet, archive: Archive) -> None:
@@ -136,7 +135,7 @@ class SideScreen(Screen[Conversation | None]):
         if self.check_action("stop", ()):
             yield SystemCommand("Stop", "Stop both replies and keep their texts", self.action_stop)
         else:
-            yield SystemCommand("Leave", "Back to the chat; both conversations are stored", self.action_leave)
+            yield SystemCommand("Leave", "Back to the chat; both replies are stored, in one chat", self.action_leave)
         yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", self.action_rejected)
         yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", self.action_markdown)
         yield SystemCommand("Help", "Keys, and how the clocks count", self.action_how)

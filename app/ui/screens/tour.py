@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widgets import Static
 
 from specchat.app.chat.lessons import Lesson
@@ -17,6 +16,7 @@ from specchat.app.settings.settings import SHOW
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.screens.dialogs import framed
+from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.widgets.bars import TooSmall
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -24,7 +24,7 @@ from specchat.app.ui.widgets.masthead import Legend
 from specchat.app.ui.widgets.transcript import Transcript
 
 
-class TourScreen(Screen[None]):
+class TourScreen(SubScreen[None]):
     """Shows the lessons one after another; the last one leads back to the chat."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-wide")]  # noqa: RUF012

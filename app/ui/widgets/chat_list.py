@@ -16,10 +16,10 @@ from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
 from specchat.app.ui.keys import named
-from specchat.app.ui.rendering.figures import cut
+from specchat.app.ui.rendering.figures import cut_title
 
-PIN = "▴ "
-"""Before the title of a pinned chat."""
+PIN = "▴"
+"""Before the title of a pinned chat without another sign."""
 PAGE, MARGIN = 200, 20
 """Number of lines that are added when the highlight is this close to the end; thousands would take a second."""
 PADDING = 2
@@ -44,7 +44,7 @@ class KeyList(OptionList):
 
 
 class ChatList(KeyList):
-    """The chats, newest first. ● answering, ◌ waiting, ◆ unread answer, ▴ pinned; the open one is bold."""
+    """The chats, newest first. ● answering, ◌ waiting, ◆ unread answer, else ▴ pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
     BINDINGS: ClassVar[list[BindingType]] = named(
@@ -102,6 +102,10 @@ class ChatList(KeyList):
         self._fill()
         self.highlighted = highlighted
 
+    def watch_show_vertical_scrollbar(self) -> None:
+        """Also where a scrollbar takes a column."""
+        self.call_after_refresh(self.on_resize)
+
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter, or a click."""
         event.stop()
@@ -136,11 +140,12 @@ class ChatList(KeyList):
         age = age_of(self._now - chat.updated_at)
         title = " ".join(escape_controls(chat.title).split()) or "untitled"
         sign, part = self._marks.sign(chat.id)
-        sign = f"{PIN}{sign}" if chat.pinned else sign
+        if chat.pinned and not sign.strip():
+            sign = sign.replace(" ", PIN, 1)
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(sign, self._style(part))
-        line.append(set_cell_size(cut(title, width), width), self._style("open") if chat.id == self._open else "")
+        line.append(set_cell_size(cut_title(title, width), width), self._style("open") if chat.id == self._open else "")
         line.append(" " + age, self._style("age"))
         return line
 

@@ -111,6 +111,7 @@ def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, conte
         ("gamma = 4.0", "gamma is 4.0"),
         ("rejected = 1", "rejected is 1: it must be a text"),
         ("temperature = 1" + "0" * 400, "temperature is 1000"),
+        ("temperature = 9.5", "temperature is 9.5: it must be at most 5"),
         ("drafter = 'oracle'", "drafter 'oracle' is not known"),
         ("theme = ['a']", "theme is ['a']"),
         ("models = 3", "models must be a table, as in [models]"),
@@ -260,7 +261,7 @@ def test_a_folder_without_permission_has_no_names(tmp_path: Path, monkeypatch: p
 
 valid = st.builds(
     Settings, target=st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip),
-    gamma=st.none() | st.integers(0, 16), temperature=st.floats(0, 10), top_k=st.integers(0, 1 << 40),
+    gamma=st.none() | st.integers(0, 16), temperature=st.floats(0, 5), top_k=st.integers(0, 1 << 40),
     top_p=st.floats(0, 1, exclude_min=True), min_p=st.floats(0, 1, exclude_max=True),
     seed=st.none() | st.integers(-(1 << 62), 1 << 62), max_tokens=st.integers(1, 1 << 20),
     theme=st.text(st.characters(codec="utf-8")), rejected=st.sampled_from(REJECTED),

@@ -75,6 +75,19 @@ def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
     assert player.speed == 0.1
 
 
+def test_going_to_a_rejection_that_is_overdue_gives_no_record_twice(clock: Clock) -> None:
+    player = Player(trace("tour"), clock=clock)
+    player.start()
+    given = drained(player, clock, 0.1)
+    clock.now += player.duration  # no record was asked for meanwhile
+    player.pause()
+    assert player.to_rejection()
+    given += player.drain()
+    assert given == trace("tour")[: len(given)]
+    assert isinstance(given[-1], Round)
+    assert given[-1].accepted < given[-1].tested
+
+
 def stepper_of(name: str) -> tuple[Stepper, Player, Clock]:
     """A stepper of a trace, which is paused."""
     clock = Clock()

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.conversation import title_of
 from specchat.app.chat.reply import Stage as ReplyStage
 from specchat.app.chat.request_manager import Session
+from specchat.app.chat.titles import title_of, written_title
 from specchat.app.storage.store import Store
 from specchat.app.ui.actions import chats
 from specchat.app.ui.widgets.chat_list import ChatList
-from specchat.engine import Finished, FinishReason
+from specchat.engine import Finished, FinishReason, Request, Sampling
 from tests.app.quiet import all_done
 from tests.app.stage import FOLLOW_UP, QUESTION, WIDE, Stage, what_a_kill_leaves
 
@@ -151,29 +151,84 @@ def test_a_title_is_the_first_sentence_without_its_greeting(prompt: str, title: 
     assert title_of(prompt) == title
 
 
-async def test_an_idle_model_writes_titles_until_a_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+SAID = "Lisbon in two days: see the Alfama first."
+
+
+@pytest.mark.parametrize(
+    ("written", "title"),
+    [
+        ("Two Days in Lisbon", "Two Days in Lisbon"),
+        (" **The \x1b Alfama**. ", "The Alfama"),
+        ("Two Days in Lisbon: Discover Its Culture, History, and Culture", "Two Days in Lisbon"),
+        ("The Greatest Gift", ""),
+        ("What is this conversation about?", ""),
+        ("What should I see in Lisbon", ""),
+        ("I am here to help you see Lisbon in only two short days", ""),
+        ("<think> Lisbon", ""),
+        ("", ""),
+    ],
+)
+def test_a_written_title_names_something_and_is_short(written: str, title: str) -> None:
+    assert written_title(written, QUESTION, SAID, complete=True) == title
+
+
+def test_of_a_title_that_was_cut_off_the_part_before_a_colon_counts() -> None:
+    assert written_title("Request for Lisbon: Request for Lis", QUESTION, SAID, complete=False) == "Request for Lisbon"
+    assert not written_title("Request for Lisbon and", QUESTION, SAID, complete=False)
+
+
+@pytest.fixture
+def titled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """The app with an engine that has idle moments."""
     monkeypatch.setattr(chats, "IDLE_S", 0.001)
-    stage = Stage(tmp_path, target="qwen3-0.6b")
-    async with stage.started(WIDE) as pilot:
-        for given in ("cancelled", "renamed", '"Two days in Lisbon"\n', "X" * 99):
-            before = len(stage.engine.examined)
-            await stage.press(pilot, "ctrl+n")
-            await stage.answer(pilot)
-            while len(stage.engine.examined) == before:
-                await pilot.pause()
-            request, _ = stage.engine.examined[-1]
-            assert [message.role for message in request.messages] == ["user", "assistant", "user"]
-            if given == "cancelled":
-                await stage.send(pilot, FOLLOW_UP)
-                assert stage.engine.cancelled == [request.request_id]
-                await stage.give(pilot)
-            else:
-                if given == "renamed":
-                    await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"My own", "enter")
-                stage.engine.tell(Finished(request.request_id, FinishReason.STOP, given, "", 0.0))
-                await stage.settle(pilot)
-        titles = [chat.title for chat in stage.store.chats()]
-    assert sorted(titles) == ["My own", "Two days in Lisbon", *["What should I see in Lisbon in two days?"] * 2]
+    return Stage(tmp_path)
+
+
+async def title_request(stage: Stage, pilot: Pilot[None], number: int) -> Request:
+    """The request for a title of this number."""
+    for _ in range(200):
+        if len(stage.engine.examined) >= number:
+            break
+        await pilot.pause(0.01)
+    request, continuation = stage.engine.examined[number - 1]
+    assert not continuation
+    return request
+
+
+async def write_title(stage: Stage, pilot: Pilot[None], number: int, title: str) -> None:
+    request = await title_request(stage, pilot, number)
+    stage.engine.tell(Finished(request.request_id, FinishReason.STOP, title, "", 0.0))
+    await stage.settle(pilot)
+
+
+async def test_an_idle_model_writes_a_title_and_makes_way_for_a_prompt(titled: Stage) -> None:
+    async with titled.started(WIDE, events=None) as pilot:
+        request = await title_request(titled, pilot, 1)
+        assert [message.role for message in request.messages] == ["user", "assistant", "user"]
+        assert (request.drafter, request.sampling, request.max_tokens < 30) == ("none", Sampling(), True)
+        await titled.send(pilot, FOLLOW_UP)
+        assert titled.engine.cancelled == [request.request_id]
+        titled.engine.tell(Finished(request.request_id, FinishReason.CANCELLED, "Lisbon", "", 0.0))
+        await titled.give(pilot)
+        assert titled.store.chats()[0].title == "What should I see in Lisbon in two days?"
+        assert (await title_request(titled, pilot, 2)).messages == request.messages
+        await write_title(titled, pilot, 2, "Two days in Lisbon")
+        assert titled.store.chats()[0].title == "Two days in Lisbon"
+        assert [len(reply.rounds) > 0 for reply in titled.app.chat_screen.conversation.turns[0].replies] == [True]
+
+
+async def test_titles_of_the_user_stay_and_an_empty_one_takes_the_first_words(titled: Stage) -> None:
+    async with titled.started(WIDE, events=None) as pilot:
+        await title_request(titled, pilot, 1)
+        await titled.press(pilot, "ctrl+b", "r", *"My own", "enter")
+        await write_title(titled, pilot, 1, "Two days in Lisbon")
+        assert titled.store.chats()[0].title == "My own"
+        await titled.press(pilot, "r", "delete", "enter")
+        assert titled.store.chats()[0].title == "What should I see in Lisbon in two days?"
+        await titled.send(pilot, "/regenerate")
+        await titled.give(pilot)
+        await pilot.pause(0.05)
+        assert len(titled.engine.examined) == 1
 
 
 async def test_what_is_on_screen_is_no_news(stage: Stage) -> None:

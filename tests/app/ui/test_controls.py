@@ -96,7 +96,7 @@ async def test_values_are_typed(stage: Stage) -> None:
         assert field.has_focus
         field.value = "warm"
         await stage.press(pilot, "enter")
-        assert stage.said[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) on, or auto"
+        assert stage.said[-1] == "temp 'warm' is not understood: it takes a number from 0 (greedy) to 5, or auto"
         assert field.has_focus
         field.value = "0.65"
         await stage.press(pilot, "enter")

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.widgets import Static
 
 from specchat.app.chat.request_manager import Session
@@ -68,6 +69,28 @@ async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: py
         await stage.ready(pilot)
         await stage.send(pilot, FOLLOW_UP)
         assert len(engine.submitted) == 1
+
+
+async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(
+    stage: Choosing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(stage.settings, target="qwen3.5-4b")
+    stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
+    monkeypatch.setattr(model_actions, "downloads", to_download)
+    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    async with stage.app.run_test(size=NARROW) as pilot:
+        for key in "12":
+            stage.app.post_message(Key(key, key))
+        await stage.settle(pilot)
+        assert stage.composer.text == "12"
+        await stage.press(pilot, "enter")
+        for _ in range(200):
+            if isinstance(stage.app.screen, ChoiceScreen):
+                break
+            await pilot.pause(0.02)
+        assert isinstance(stage.app.screen, ChoiceScreen)
+        assert not stage.made
+        await stage.press(pilot, "2")
 
 
 async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:

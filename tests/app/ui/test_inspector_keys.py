@@ -12,7 +12,7 @@ from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishReason
 from tests.app.stage import Stage, lines_of
-from tests.app.views import WIDE, answering, reply_of, screen_of, spot_of, text_of
+from tests.app.views import NARROW, WIDE, answering, reply_of, screen_of, spot_of, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +32,16 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> Non
         assert not stage.engine.cancelled
         await stage.press(pilot, "escape")
         assert stage.engine.cancelled
+
+
+async def test_details_behind_the_tab_of_the_panel_come_forward(stage: Stage) -> None:
+    async with answering(stage, None, NARROW) as (pilot, screen):
+        for details in ("none are open", "open already"):
+            screen.panes.show("panel")
+            await stage.press(pilot, "ctrl+l")
+            assert screen.query_one(Inspector).size.height, details
+        await stage.press(pilot, "ctrl+l")
+        assert not screen.query_one(Inspector).size.height
 
 
 async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> None:

@@ -287,3 +287,29 @@ async def test_after_a_dialog_over_the_panel_no_key_reaches_the_hidden_chats(sta
         assert not isinstance(stage.app.focused, ChatList)
         await stage.press(pilot, "ctrl+g", "h", "i")
         assert stage.composer.text == "hi"
+
+
+async def test_question_mark_and_the_key_for_a_picture_work_on_the_screens_over_the_chat(
+    stage: Stage, tmp_path: Path
+) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        for number, opens in enumerate(("ctrl+e", "f1", "ctrl+o", "f8", "alt+c"), start=1):
+            await stage.press(pilot, opens)
+            dialog = stage.app.screen
+            await stage.press(pilot, "alt+p")
+            assert len(list(tmp_path.glob("*.svg"))) == number
+            if opens != "f1":  # which closes with it
+                await stage.press(pilot, "question_mark")
+                assert isinstance(stage.app.screen, KeysScreen)
+                await stage.press(pilot, "escape")
+            assert stage.app.screen is dialog
+            await stage.press(pilot, "escape")
+
+
+async def test_a_second_key_for_a_dialog_that_closes_does_nothing(stage: Stage) -> None:
+    async with stage.started(WIDE, events=None) as pilot:
+        await stage.press(pilot, "f8")
+        for _ in range(2):
+            stage.app.post_message(Key("1", "1"))
+        await stage.settle(pilot)
+        assert isinstance(stage.app.screen, ChatScreen)

@@ -145,3 +145,13 @@ async def test_a_list_of_hundreds_of_chats_grows_as_one_goes_down(stage: Stage) 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
     assert snap_compare(stage.app, terminal_size=size, run_before=partial(searched, stage, text="where i"))
+
+
+async def test_the_command_searches_for_its_words(stage: Stage) -> None:
+    fill(stage)
+    async with stage.started(WIDE) as pilot:
+        await stage.send(pilot, "/search alfama")
+        await shown(stage, pilot, lambda: bool(options(stage)))
+        assert stage.app.screen.query_one(Input).value == "alfama"
+        await stage.press(pilot, "enter")
+        await shown(stage, pilot, lambda: bool(screen_of(stage).conversation.turns))

@@ -64,7 +64,7 @@ async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
         assert "median" not in summary(stage)
 
 
-async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> None:
+async def test_summary_and_one_chat_with_both_replies_in_the_store(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
         assert "A lane's clock runs" in summary(stage)
         await stage.answer(pilot)
@@ -72,8 +72,13 @@ async def test_summary_and_both_conversations_in_the_store(stage: SideStage) -> 
         assert "identical, token for token (72 tokens)" in shown
         for words in ("measured", "Theorem 3.8", "Theorem 3.11", "target passes"):
             assert words in shown
-    titles = {chat.title: chat for chat in Store(stage.store.path).chats()}
-    assert set(titles) == {f"{QUESTION[:47].rstrip()}… · {name}" for name in ("no drafts", "combined γ auto")}
+        await stage.answer(pilot, text=FOLLOW_UP)
+    store = Store(stage.store.path)
+    (chat,) = store.chats()
+    assert chat.title == f"{QUESTION[:47].rstrip()}…"
+    first, left, right, *later = store.messages(chat.id)
+    assert (first.content, left.parent, right.parent) == (QUESTION, first.id, first.id)
+    assert [(m.content, m.parent) for m in later if m.role == "user"] == [(FOLLOW_UP, left.id), (FOLLOW_UP, right.id)]
 
 
 async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
@@ -101,6 +106,8 @@ async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> No
         await stage.send(pilot, FOLLOW_UP)
         (request,) = stage.chat_engine.submitted
         assert request.messages[1].content == conversation.turns[0].reply.text  # type: ignore[union-attr]
+        assert conversation.turns[0].place == side + 1
+        assert [m.chosen for m in stage.store.messages(1)[1:3]] == [side == 0, side == 1]
 
 
 async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:

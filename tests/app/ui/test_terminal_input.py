@@ -13,10 +13,12 @@ from tests.terminal import Terminal
 ENTER, QUIT, NEW_CHAT, CHATS, RENAME = "\r", "\x11", "\x0e", "\x02", "r"
 
 
+PROGRAM = (sys.executable, "-m", "tests.stress.numbered", "--rounds", 3)
+
+
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    program = (sys.executable, "-m", "tests.stress.numbered", "--rounds", 3)
-    with Terminal(*program, SPECCHAT_HOME=str(tmp_path)) as terminal:
+    with Terminal(*PROGRAM, SPECCHAT_HOME=str(tmp_path)) as terminal:
         terminal.wait_for("ready: ask anything")
         yield terminal
 
@@ -25,6 +27,14 @@ def stored(home: Path) -> list[tuple[str, list[str]]]:
     """Title and prompts of every chat."""
     with Store(home / "data" / "specchat.db") as store:
         return [(c.title, [m.content for m in store.messages(c.id) if m.role == "user"]) for c in store.chats()]
+
+
+def test_text_and_enter_typed_while_the_program_starts_are_sent(tmp_path: Path) -> None:
+    with Terminal(*PROGRAM, SPECCHAT_HOME=str(tmp_path)) as terminal:
+        terminal.type("typed early\r")
+        terminal.wait_for("w00002")
+        assert terminal.leave(QUIT) == 0
+    assert stored(tmp_path) == [("typed early", ["typed early"])]
 
 
 def test_bytes_that_are_no_text_and_control_characters_of_a_paste(terminal: Terminal, tmp_path: Path) -> None:

@@ -125,6 +125,19 @@ async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
         assert stage.composer.text == line
 
 
+async def test_without_a_name_a_template_or_preset_is_chosen_or_it_is_said_how_to_save_one(stage: Stage) -> None:
+    async with stage.started(NARROW) as pilot:
+        await stage.send(pilot, "/preset")
+        assert stage.said[-1] == "no preset is saved yet: /save NAME saves all controls as one"
+        await stage.send(pilot, "/template")
+        await stage.press(pilot, "1")
+        assert isinstance(stage.app.screen, TemplateScreen)
+        await stage.press(pilot, "escape")
+        (stage.file.parent / "templates" / "translate.md").unlink()  # type: ignore[union-attr]
+        await stage.send(pilot, "/template")
+        assert stage.said[-1] == "no template is saved yet: /template-save NAME saves the last prompt as one"
+
+
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("step", [writing, filling])
 def test_looks(snap_compare: Any, stage: Stage, step: Any, size: tuple[int, int]) -> None:
