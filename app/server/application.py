@@ -27,7 +27,7 @@ from specchat.app.errors import AppError
 from specchat.app.server.answer import GONE, Answer
 from specchat.app.server.calls import Calls
 from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
-from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, TokenizeBody, parse
+from specchat.app.server.protocol import AnyBody, ApiError, ChatBody, CompletionBody, TokenizeBody, parse
 from specchat.app.server.requests import Defaults, conversation, read_prompt, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine, Ready, to_json
@@ -37,6 +37,8 @@ BODY_S = 30.0
 LEAST_BODY = 1 << 20
 BODY_BYTES_PER_TOKEN = 64
 """Longest body per token of the context, if longer than `LEAST_BODY`: prompts of longer bodies cannot fit."""
+_QUICK = 1 << 14
+"""Bodies that are shorter than this are parsed on the loop: they take less than a millisecond."""
 _NO_KEY = "/health"
 """Path that needs no key."""
 
@@ -77,17 +79,17 @@ class Service:
 
     async def chat(self, request: Request) -> ASGIApp:
         """POST /v1/chat/completions."""
-        body = parse(ChatBody, await self._body(request))
+        body = await self._parsed(ChatBody, request)
         return await self._answer(body, "chatcmpl", ChatFormat, body.top_logprobs or 0 if body.logprobs else None)
 
     async def completions(self, request: Request) -> ASGIApp:
         """POST /v1/completions."""
-        body = parse(CompletionBody, await self._body(request))
+        body = await self._parsed(CompletionBody, request)
         return await self._answer(body, "cmpl", CompletionFormat, body.logprobs)
 
     async def tokenize(self, request: Request) -> ASGIApp:
         """POST /tokenize."""
-        body = parse(TokenizeBody, await self._body(request))
+        body = await self._parsed(TokenizeBody, request)
         self._check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "the request needs either a prompt or messages: give it one of them", param="prompt")
@@ -125,6 +127,10 @@ class Service:
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
         written = form(call_id, self.ready.target, int(time.time()), speculation=bool(body.speculation))
         return Answer(self.calls, requests, written, body, top)
+
+    async def _parsed(self, kind: type[AnyBody], request: Request) -> AnyBody:
+        data = await self._body(request)
+        return parse(kind, data) if len(data) < _QUICK else await self._off_the_loop(parse, kind, data)
 
     async def _off_the_loop(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._reader, work, *arguments)

@@ -159,7 +159,7 @@ class Calls:
                 self.figures.submitted(request.request_id)
         except EngineError as error:
             self.end(call)
-            raise ApiError(400, str(error)) from None
+            raise ApiError(400, str(error), param=error.field) from None
         message = f"the reply took longer than {self._seconds:g} seconds: ask for fewer tokens, or raise --timeout"
         late = ApiError(504, message, code="timeout")
         self._timers[call] = self._loop.call_later(self._seconds, self._give_up, call, late)

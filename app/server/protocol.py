@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse, Response
+
+from specchat.app.server.json_body import BodyError, read_body
 
 KINDS = {
     401: "authentication_error",
@@ -51,7 +52,10 @@ MOST_TOP_LOGPROBS = 20
 MOST_PROMPTS = 128
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
-Id = Annotated[int, Field(ge=0, le=1 << 31)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(fail_fast=True, min_length=1)]
+_LONGEST_PLACE = 120
+"""Characters of a field's place in an error; a place may contain what the client sent."""
+_TOKEN_DIGITS = 10
 
 IGNORED = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -90,13 +94,16 @@ class MessageBody(_Model):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
     def text(self) -> str:
         """The content as one text."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+
+Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
 
 
 class Body(_Model):
@@ -108,7 +115,7 @@ class Body(_Model):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -126,7 +133,7 @@ class Body(_Model):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: Annotated[list[Stop], Field(max_length=64)] | None = None
+    dry_sequence_breakers: Annotated[list[Stop], Field(fail_fast=True, max_length=64)] | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     stop_repeats: bool | None = None
@@ -144,17 +151,17 @@ class Body(_Model):
         Raises:
             ApiError: a key is not a token id.
         """
-        try:
-            return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items())
-        except ValueError:
+        biases = self.logit_bias or {}
+        if not all(token.isdecimal() and len(token) <= _TOKEN_DIGITS for token in biases):
             message = "logit_bias maps token ids to numbers: give whole numbers"
-            raise ApiError(400, message, param="logit_bias") from None
+            raise ApiError(400, message, param="logit_bias")
+        return tuple((int(token), bias) for token, bias in biases.items())
 
 
 class ChatBody(Body):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
@@ -169,9 +176,9 @@ class CompletionBody(Body):
 
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[Id], Field(min_length=1)]
-        | Annotated[list[Annotated[list[Id], Field(min_length=1)]], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+        | Ids
+        | Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
     )
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
 
@@ -189,7 +196,7 @@ class TokenizeBody(_Model):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[MessageBody], Field(min_length=1)] | None = None
+    messages: Messages | None = None
 
 
 AnyBody = TypeVar("AnyBody", bound=_Model)
@@ -202,11 +209,9 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
         ApiError: it is not JSON, or a field is missing, unknown, not supported, or invalid.
     """
     try:
-        values = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not valid JSON: send one JSON object", code="invalid_json") from None
-    if not isinstance(values, dict):
-        raise ApiError(400, "the body is not a JSON object: send one", code="invalid_json")
+        values = read_body(data)
+    except BodyError as error:
+        raise ApiError(400, str(error), param=error.place, code="invalid_json") from None
     try:
         body = kind.model_validate(values)
     except ValidationError as error:
@@ -219,16 +224,12 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
     return body
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
-
-
 def _refusal(error: ValidationError) -> ApiError:
     """The first error, as a sentence; of a union, that of the member that the value matches best."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     same_field = [each for each in found if each["loc"][:1] == found[0]["loc"][:1]]
     best = max(same_field, key=lambda each: (not _mismatch(each), len(each["loc"])))
-    place = ".".join(str(part) for part in best["loc"] if not _names_a_type(part))
+    place = ".".join(str(part) for part in best["loc"] if not _names_a_type(part))[:_LONGEST_PLACE]
     text = str(best["msg"])
     return ApiError(
         400,
@@ -240,7 +241,7 @@ def _refusal(error: ValidationError) -> ApiError:
 
 def _mismatch(error: ErrorDetails) -> bool:
     """Whether a value has another type, or is not the literal of a union."""
-    return error["type"].endswith("_type") or str(error["loc"][-1]).startswith("literal[")
+    return error["type"].endswith("_type") or any(str(part).startswith("literal[") for part in error["loc"][-1:])
 
 
 def _names_a_type(part: int | str) -> bool:

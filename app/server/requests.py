@@ -60,7 +60,7 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
             for number in range(len(prompts) * choices)
         ]
     except EngineError as error:
-        raise ApiError(400, str(error)) from None
+        raise ApiError(400, str(error), param=error.field) from None
 
 
 def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
@@ -79,7 +79,7 @@ def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: boo
             return engine.prompt_ids(Request("read", prompt=prompt))
         return engine.prompt_ids(Request("read", prompt, thinking=thinking))
     except EngineError as error:
-        raise ApiError(400, str(error)) from None
+        raise ApiError(400, str(error), param=error.field) from None
 
 
 def _read(

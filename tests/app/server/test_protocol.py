@@ -212,8 +212,17 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (b"{", 400, "the body is not valid JSON"),
         (b"\xff\xfe", 400, "the body is not valid JSON"),
         (b"[" * 100_000, 400, "the body is not valid JSON"),
-        (b'{"messages": NaN}', 400, "the body is not valid JSON"),
-        (b'{"n": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON"),
+        (b'{"messages": NaN}', 400, "the body is not valid JSON: messages is NaN"),
+        (b'{"n": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON: n has more than 100 digits"),
+        (b'{"temperature": 0.' + b"1" * 1_000_000 + b"}", 400, "temperature has more than 100 digits"),
+        (b'{"temperature": 1, "temperature": 2}', 400, "the body gives temperature more than once"),
+        ({"\ud800": 1}, 400, "the name \\ud800 has half of a surrogate pair"),
+        (chat(metadata={"a": {"b\udfff": 1}}), 400, "the name metadata.a.b\\udfff has half"),
+        (chat(metadata={"a": json.loads("[" * 100 + "]" * 100)}), 400, "metadata is nested more than 64 levels deep"),
+        (chat([{"type": "text", "text": ""}] * 20_000), 400, "messages has more than 10000 parts"),
+        (chat(metadata=dict.fromkeys(map(str, range(3000)))), 400, "has more than 2048 keys"),
+        (chat(logit_bias={"x" * 10_000: None}), 400, "logit_bias.xxx"),
+        (chat(repetition_penalty=1e-300), 400, "repetition-penalty is 1e-300: it must be from 1e-6 to 1e6"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(served: Served, body: Any, status: int, words: str) -> None:
@@ -224,6 +233,39 @@ def test_what_cannot_be_served_is_refused_by_name(served: Served, body: Any, sta
     error = reply.json()["error"]
     assert words in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("repetition_penalty", (1e-300, 1e-38, 1e300)), ("temperature", (1e300, 10**99)), ("dry_base", (0.5,)),
+        ("dry_allowed_length", (0, 1 << 40)), ("dry_penalty_last_n", (-2, 1 << 40)), ("xtc_probability", (2,)),
+        ("top_p", (0, 1e300)), ("min_p", (1,)), ("top_k", (-1, 1 << 40)), ("seed", (1 << 64,)),
+        ("presence_penalty", (1e300,)), ("frequency_penalty", (-3,)), ("logit_bias", ({"1": 1e300}, {"9" * 30: 1})),
+        ("gamma", (99,)), ("n", (1 << 40,)), ("max_tokens", (1 << 40,)),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(served: Served, name: str, values: Any) -> None:
+    with served.http() as http:
+        for value in values:
+            reply = http.post("/v1/completions", json={"prompt": "x", "temperature": 1, name: value})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, name), reply.text
+
+
+def test_extreme_numbers_in_range_are_served(served: Served) -> None:
+    extremes = {
+        "temperature": (5e-324, 1e6), "repetition_penalty": (1e-6, 1e6), "top_p": (5e-324,), "min_p": (5e-324,),
+        "dry_base": (1e300,), "dry_multiplier": (5e-324, 1e300), "xtc_threshold": (5e-324,), "top_k": (1 << 31,),
+        "dry_allowed_length": (1 << 31,), "dry_penalty_last_n": (1 << 31,), "seed": (-(1 << 63), (1 << 63) - 1),
+    }  # fmt: skip
+    always = {"prompt": "a b a b a b", "temperature": 1e-20, "dry_multiplier": 1, "xtc_probability": 1, "max_tokens": 4}
+    with served.http() as http:
+        for name, values in extremes.items():
+            for value in values:
+                for drafter in ("none", "auto"):
+                    asked = {**always, "repetition_penalty": 1e-6, "drafter": drafter, "n": 2, name: value}
+                    reply = http.post("/v1/completions", json=asked)
+                    assert reply.status_code == 200, (name, value, reply.text)
 
 
 def test_only_health_needs_no_key(served: Served) -> None:
