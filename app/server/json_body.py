@@ -10,12 +10,13 @@ from typing import Any
 
 MOST_DEPTH = 64
 MOST_DIGITS = 100
-MOST_PARTS = 10_000
-"""Most lists and objects of one level, such as messages or parts of their content."""
+MOST_PARTS = 4_096
+"""Most lists and objects, such as messages and parts of their content."""
 MOST_KEYS = 2_048
 _HALF = re.compile("[\ud800-\udfff]")
 _ESCAPED_HALF = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """What a body with half of a surrogate pair contains; a body with a whole pair may contain it too."""
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
 _INVALID = "the body is not valid JSON"
 
 
@@ -79,6 +80,9 @@ def read_body(data: bytes) -> dict[str, Any]:
     Raises:
         BodyError: it is something else, or is refused.
     """
+    brackets = _brackets(data)
+    if brackets > MOST_PARTS and _brackets(_STRING.sub(b"", data)) > MOST_PARTS:
+        raise BodyError(f"the body has more than {MOST_PARTS} lists and objects: join short messages or parts")
     builder = _Builder()
     try:
         values = json.loads(
@@ -94,14 +98,17 @@ def read_body(data: bytes) -> dict[str, Any]:
         raise BodyError(f"{_INVALID}: send one JSON object") from None
     if not isinstance(values, dict):
         raise BodyError("the body is not a JSON object: send one")
-    brackets = data.count(b"[") + data.count(b"{")
     if builder.refused or brackets > MOST_DEPTH or b"\0" in data[:4] or _ESCAPED_HALF.search(data):
         _check(values)
     return values
 
 
+def _brackets(data: bytes) -> int:
+    return data.count(b"[") + data.count(b"{")
+
+
 def _check(values: dict[str, Any]) -> None:
-    """Check that an object has no refused number, no half of a surrogate pair, and not too many parts or levels.
+    """Check that an object has no refused number, no half of a surrogate pair, and not too many levels.
 
     Raises:
         BodyError: it has, or is.
@@ -123,9 +130,6 @@ def _check(values: dict[str, Any]) -> None:
                     raise BodyError(half, _path(at))
                 if isinstance(child, dict | list):
                     below.append((at, child))
-                    if len(below) > MOST_PARTS:
-                        name = _printable(str(at[0]))
-                        raise BodyError(f"{name} has more than {MOST_PARTS} parts: join short ones", name)
         level = below
     if level:
         name = _printable(str(level[0][0][0]))
