@@ -291,16 +291,55 @@ def test_only_health_needs_no_key(served: Served) -> None:
         b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 20_000,
         b"GET /" + b"x" * 100_000,
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, gzip\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_in_the_same_shape(served: Served, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+    reply = _exchange(served.port, sent)
+    assert reply.startswith(b"HTTP/1.1 400 "), reply
+    assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_sends_nothing_more_gets_its_answer(served: Served, stream: bool) -> None:
+    body = json.dumps(chat(max_tokens=150, stream=stream, drafter="none")).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.key}\r\n"
+    reply = _exchange(served.port, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body, ends=True)
+    assert reply.startswith(b"HTTP/1.1 200 ")
+    assert b'"finish_reason":"length"' in reply
+    served.wait_until_idle()
+    assert _exchange(served.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", ends=True).endswith(b'ok"}')
+
+
+def test_an_answer_is_not_lost_where_the_body_was_not_wanted(served: Served) -> None:
+    for line, status in ((b"POST /health", b"405"), (b"PUT /v1/models", b"405"), (b"POST /nowhere", b"404")):
+        head = line + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1100000\r\n"
+        reply = _exchange(served.port, head + b"Authorization: Bearer secret\r\n\r\n" + b"x" * 1_100_000)
+        assert reply.startswith(b"HTTP/1.1 " + status), (line, reply)
+
+
+def _exchange(port: int, sent: bytes, *, ends: bool = False) -> bytes:
+    """All that comes back until the server closes; `ends` says that nothing more will be sent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(sent)
+        if ends:
+            connection.shutdown(socket.SHUT_WR)
         reply = b""
         while more := connection.recv(4096):
             reply += more
-    assert reply.startswith(b"HTTP/1.1 400 "), reply
-    assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+    return reply
+
+
+def test_other_names_of_the_internet_are_refused(served: Served) -> None:
+    with served.http() as http:
+        for path in ("/v1/models", "/metrics", "/health"):
+            for host in ("rebound.example", "rebound.example.:80", "127.0.0.1.evil.example", "localhost.evil.example"):
+                reply = http.get(path, headers={"Host": host})
+                assert (reply.status_code, reply.json()["error"]["code"]) == (403, "host_not_allowed")
+            for host in ("localhost:1", "127.0.0.1", "[::1]:80", "192.168.0.7:8000", "mypc", "nas.local", "a.example"):
+                assert http.get(path, headers={"Host": host}).status_code == 200
 
 
 def test_what_follows_a_request_waits_for_its_answer(served: Served) -> None:
