@@ -24,6 +24,8 @@ from specchat.engine.errors import EngineError, check, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
+from specchat.engine.round import TokenScore
+from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import check_conversation, encode
 
 if TYPE_CHECKING:
@@ -253,6 +255,30 @@ class Engine:
         request.check_prompt()
         check_conversation(request, self.ready.target, conversations=self.ready.conversations)
         return encode(request, self._tokenizer)
+
+    def prompt_texts(self, ids: Sequence[int]) -> list[str]:
+        """Text that each of these tokens adds to a text, of special tokens too; the models must be loaded."""
+        decode = self._tokenizer.backend_tokenizer.decode
+        special = {token: decode([token], skip_special_tokens=False) for token in set(ids) if not decode([token])}
+        text = Detokenizer(self._tokenizer, (), special)
+        pieces = text.begin(ids)
+        return [*pieces[:-1], pieces[-1] + text.tail()]
+
+    def score_prompt(self, ids: Sequence[int], top: int) -> Future[list[TokenScore]]:
+        """Scores of all tokens of a text but the first, each with its `top` most likely tokens.
+
+        The text is read between the rounds of requests, one text after the other.
+
+        Returns:
+            The scores, or an `EngineError` as for `borrow`.
+
+        Raises:
+            EngineError: a token is not in the vocabulary.
+        """
+        from specchat.engine.worker.scoring import score
+
+        Request("score", prompt_ids=tuple(ids)).check_vocabulary(self._vocabularies[0])
+        return self.borrow(partial(score, ids=ids, top=top))
 
     def stream(self, request: Request) -> Iterator[Event]:
         """Submit a request and yield its events as they arrive, `Finished` last.

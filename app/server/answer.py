@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import zip_longest
 
 from starlette.types import Receive, Scope, Send
 
-from specchat.app.server.calls import Call, Calls
-from specchat.app.server.formats import DONE, Choice, Delta, Format
-from specchat.app.server.protocol import ApiError, Body
+from specchat.app.server.calls import Call, Calls, disconnected, unwritten
+from specchat.app.server.formats import DONE, Choice, Delta, Echo, Format
+from specchat.app.server.protocol import GONE, ApiError, Body
 from specchat.engine import Event, Finished, FinishReason, Request, Round
 
-GONE = 499
-"""Status of a call whose client has disconnected; it is not sent."""
 HALF_CLOSED = "half_closed"
 """Key of the state of a request: an event that is set once its client sends nothing more."""
 _PROBE_S = 0.2
@@ -35,16 +34,26 @@ class Answer:
         form: writes the objects.
         body: the body of the call.
         top: length of the lists of likely tokens; None for no log-probabilities.
+        echoes: the prompt of each request, if replies begin with it.
     """
 
-    def __init__(self, calls: Calls, requests: Sequence[Request], form: Format, body: Body, top: int | None) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        requests: Sequence[Request],
+        form: Format,
+        body: Body,
+        top: int | None,
+        echoes: Sequence[Echo] = (),
+    ) -> None:
         self._calls = calls
         self._requests = requests
         self._form = form
         self._body = body
         self._each = body.n or 1
         """Number of choices of a prompt."""
-        self._choices = {request.request_id: Choice(number, top) for number, request in enumerate(requests)}
+        choices = (Choice(number, top, echo) for number, (_, echo) in enumerate(zip_longest(requests, echoes)))
+        self._choices = {request.request_id: choice for request, choice in zip(requests, choices, strict=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; a failure after the first byte is the end of the answer.
@@ -52,7 +61,7 @@ class Answer:
         Raises:
             ApiError: nothing has been sent yet.
         """
-        call = self._calls.begin(self._requests)
+        call = unwritten(self._requests) if self._body.max_tokens == 0 else self._calls.begin(self._requests)
         sending = _Sending(send, self._body.stream or False)
         async with _watched(call, receive, self._calls), sending.probing(scope):
             if self._body.stream:
@@ -190,8 +199,7 @@ async def _watched(call: Call, receive: Receive, calls: Calls) -> AsyncIterator[
     """Fail the call if the client disconnects; at the end, cancel its open requests."""
 
     async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(receive)
         call.fail(ApiError(GONE, "the client has disconnected"))
 
     watcher = asyncio.create_task(watch())

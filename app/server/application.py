@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from json import loads
@@ -22,14 +22,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from specchat.app.errors import AppError
-from specchat.app.server.answer import GONE, Answer
+from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Calls
-from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
+from specchat.app.server.formats import ChatFormat, CompletionFormat, Echo, Format
 from specchat.app.server.guards import Guard, ReadToTheEnd
-from specchat.app.server.protocol import AnyBody, ApiError, ChatBody, CompletionBody, TokenizeBody, parse
-from specchat.app.server.requests import Defaults, conversation, read_prompt, requests_of
+from specchat.app.server.protocol import GONE, AnyBody, ApiError, ChatBody, CompletionBody, TokenizeBody, parse
+from specchat.app.server.requests import Defaults, conversation, echoed, read_prompt, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Engine, Ready, to_json
+from specchat.engine import Engine, Ready, TokenScore, to_json
 
 BODY_S = 30.0
 """Seconds that a client may take to send its body."""
@@ -82,7 +82,7 @@ class Service:
     async def completions(self, request: Request) -> ASGIApp:
         """POST /v1/completions."""
         body = await self._parsed(CompletionBody, request)
-        return await self._answer(body, "cmpl", CompletionFormat, body.logprobs)
+        return await self._answer(body, "cmpl", CompletionFormat, body.logprobs, request if body.echo else None)
 
     async def tokenize(self, request: Request) -> ASGIApp:
         """POST /tokenize."""
@@ -117,13 +117,30 @@ class Service:
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     async def _answer(
-        self, body: ChatBody | CompletionBody, prefix: str, form: type[Format], top: int | None
+        self,
+        body: ChatBody | CompletionBody,
+        prefix: str,
+        form: type[Format],
+        top: int | None,
+        echo: Request | None = None,
     ) -> ASGIApp:
         self._check_model(body.model)
         call_id = f"{prefix}-{uuid.uuid4().hex}"
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
+        echoes = await self._echoes(body, requests, echo) if echo and isinstance(body, CompletionBody) else ()
         written = form(call_id, self.ready.target, int(time.time()), speculation=bool(body.speculation))
-        return Answer(self.calls, requests, written, body, top)
+        return Answer(self.calls, requests, written, body, top, echoes)
+
+    async def _echoes(self, body: CompletionBody, requests: Sequence[Any], request: Request) -> list[Echo]:
+        """The prompt of each of these requests of the engine, with its log-probabilities if they are wanted."""
+        choices = body.n or 1
+        texts = await self._off_the_loop(echoed, body, requests, self._engine)
+        scores: Sequence[list[TokenScore] | None] = [None] * len(texts)
+        if body.logprobs is not None:
+            prompts = [each.prompt_ids for each in requests[::choices]]
+            scores = await self.calls.scores(prompts, body.logprobs, request.receive)
+        made = [Echo.of(*text, own) for text, own in zip(texts, scores, strict=True)]
+        return [each for each in made for _ in range(choices)]
 
     async def _parsed(self, kind: type[AnyBody], request: Request) -> AnyBody:
         data = await self._body(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -10,6 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from specchat.app.server.json_body import BodyError, read_body
 
+GONE = 499
+"""Status of a call whose client has disconnected; it is not sent."""
 KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -63,7 +66,7 @@ IGNORED = frozenset((
 ))  # fmt: skip
 """Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "echo": (None, False), "suffix": (None, ""), "best_of": (None, 1),
+    "echo": (None, False), "suffix": (None, ""), "best_of": (None,),
     "tools": (None, []), "tool_choice": (None, "none", "auto"),
     "functions": (None, []), "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
@@ -181,6 +184,9 @@ class CompletionBody(Body):
         | Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
     )
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    echo: bool | None = None
+    """Whether the text begins with the prompt."""
 
     def prompts(self) -> list[str | list[int]]:
         """Each prompt, as text or as token ids."""
@@ -216,12 +222,21 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
         body = kind.model_validate(values)
     except ValidationError as error:
         raise _refusal(error) from None
-    for name, value in (body.model_extra or {}).items():
-        if name in NEUTRAL and value not in NEUTRAL[name]:
+    extra = body.model_extra or {}
+    for name, value in extra.items():
+        if name in NEUTRAL and value not in NEUTRAL[name] and not _is_neutral(name, value, extra, values):
             raise ApiError(400, f"{name} is not served here: leave it out", param=name, code="unsupported_parameter")
         if name not in NEUTRAL and name not in IGNORED:
             raise ApiError(400, f"{name!a:.80} is not a parameter: leave it out", param=None, code="unknown_parameter")
     return body
+
+
+def _is_neutral(name: str, value: Any, extra: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether a field has no effect because of another one: tools that may not be called, the best n of n choices."""
+    uncalled = {"tools": "tool_choice", "functions": "function_call"}
+    if name == "best_of":
+        return bool(value == (values.get("n") or 1))
+    return isinstance(value, list) and name in uncalled and extra.get(uncalled[name]) == "none"
 
 
 def _refusal(error: ValidationError) -> ApiError:
