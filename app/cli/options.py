@@ -257,11 +257,10 @@ def check(given: Given, attach: str | None = None) -> None:
             value = given.get(name)
             if value and value != AUTO:
                 raise UsageError(f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one out")
+    address = without_password(attach or "")
     for name in (*MODELS[1:], "slots", "cache_memory", "cache_type", "lenience") if attach else ():
         if name in given:
-            raise UsageError(
-                f"--{name} contradicts --attach: the server at {without_password(attach)} was started with its own"
-            )
+            raise UsageError(f"--{name} contradicts --attach: the server at {address} was started with its own")
 
 
 def check_lanes(attach: str | None, right: str | None, order: str | None) -> None:

@@ -134,12 +134,12 @@ class Service:
     async def _echoes(self, body: CompletionBody, requests: Sequence[Any], request: Request) -> list[Echo]:
         """The prompt of each of these requests of the engine, with its log-probabilities if they are wanted."""
         choices = body.n or 1
-        texts = await self._off_the_loop(echoed, body, requests, self._engine)
+        texts: list[tuple[str, list[str]]] = await self._off_the_loop(echoed, body, requests, self._engine)
         scores: Sequence[list[TokenScore] | None] = [None] * len(texts)
         if body.logprobs is not None:
             prompts = [each.prompt_ids for each in requests[::choices]]
             scores = await self.calls.scores(prompts, body.logprobs, request.receive)
-        made = [Echo.of(*text, own) for text, own in zip(texts, scores, strict=True)]
+        made = [Echo.of(text, pieces, own) for (text, pieces), own in zip(texts, scores, strict=True)]
         return [each for each in made for _ in range(choices)]
 
     async def _parsed(self, kind: type[AnyBody], request: Request) -> AnyBody:

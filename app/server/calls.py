@@ -219,8 +219,9 @@ class Calls:
             raise ApiError(503, CLOSING) from None
         finally:
             self._scoring -= len(prompts)
-            for task in (gone, *asked):
-                task.cancel()
+            gone.cancel()
+            for each in asked:
+                each.cancel()
 
     def end(self, call: Call) -> None:
         """End a call: open requests are cancelled, which frees their slots within a round."""

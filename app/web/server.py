@@ -90,11 +90,15 @@ class WebServer(Server):
         """Run the app of one page."""
         page = web.WebSocketResponse(heartbeat=15)
         await page.prepare(request)
+
+        async def close() -> None:
+            await page.close()
+
         app = PageApp(
             self.command,
             write_bytes=page.send_bytes,
             write_str=page.send_str,
-            close=page.close,
+            close=close,
             download_manager=self.download_manager,
         )
         try:
