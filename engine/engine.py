@@ -25,7 +25,7 @@ from specchat.engine.events import Died, Event, Finished, FinishReason, Loading,
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.round import TokenScore
-from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.detokenizer import texts_of
 from specchat.engine.sequence.prompt import check_conversation, encode
 
 if TYPE_CHECKING:
@@ -258,11 +258,7 @@ class Engine:
 
     def prompt_texts(self, ids: Sequence[int]) -> list[str]:
         """Text that each of these tokens adds to a text, of special tokens too; the models must be loaded."""
-        decode = self._tokenizer.backend_tokenizer.decode
-        special = {token: decode([token], skip_special_tokens=False) for token in set(ids) if not decode([token])}
-        text = Detokenizer(self._tokenizer, (), special)
-        pieces = text.begin(ids)
-        return [*pieces[:-1], pieces[-1] + text.tail()]
+        return texts_of(ids, self._tokenizer)
 
     def score_prompt(self, ids: Sequence[int], top: int) -> Future[list[TokenScore]]:
         """Scores of all tokens of a text but the first, each with its `top` most likely tokens.
