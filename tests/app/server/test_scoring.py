@@ -96,6 +96,7 @@ def test_what_would_change_something_is_refused(served: Served, more: dict[str, 
         assert http.post("/v1/chat/completions", json={**asked, **tools, "tool_choice": "auto"}).status_code == 400
 
 
+@pytest.mark.slow
 def test_the_packed_default_model_scores_its_own_reply_as_it_drew_it(default_model: Path, tmp_path: Path) -> None:
     with Served("--target", default_model, "--context", 512, home=tmp_path) as server, server.http() as http:
         ids = http.post("/tokenize", json={"prompt": "The three primary colours are"}).json()["tokens"]
