@@ -29,6 +29,8 @@ _HALVES = re.compile(f"[{_SURROGATES}]")
 _OPENED = re.compile(r"(https?://[^/]|mailto:.)", re.IGNORECASE)
 """The schemes of addresses that may be opened."""
 
+_LOGIN = re.compile(r"^(\w+://)?.*@", re.DOTALL)
+
 _PICTURES = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {
     "\x7f": "\u2421",
     "\u2028": "\u2424",
@@ -73,3 +75,8 @@ def is_this_machine(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def without_password(address: str) -> str:
+    """An address without the name and password in it."""
+    return _LOGIN.sub(r"\1", address)

@@ -47,7 +47,7 @@ from specchat.engine.request import (
     gamma_text,
     parse_gamma,
 )
-from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token
+from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker

@@ -24,6 +24,8 @@ from specchat.engine.errors import ClosingError, EngineError, check, check_syste
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
+from specchat.engine.round import TokenScore
+from specchat.engine.sequence.detokenizer import texts_of
 from specchat.engine.sequence.prompt import check_conversation, encode
 from specchat.engine.threads import JoinedThread
 
@@ -280,6 +282,26 @@ class Engine:
         request.check_prompt()
         check_conversation(request, self.ready.target, conversations=self.ready.conversations)
         return encode(request, self._tokenizer)
+
+    def prompt_texts(self, ids: Sequence[int]) -> list[str]:
+        """Text that each of these tokens adds to a text, of special tokens too; the models must be loaded."""
+        return texts_of(ids, self._tokenizer)
+
+    def score_prompt(self, ids: Sequence[int], top: int) -> Future[list[TokenScore]]:
+        """Scores of all tokens of a text but the first, each with its `top` most likely tokens.
+
+        The text is read between the rounds of requests, one text after the other.
+
+        Returns:
+            The scores, or an `EngineError` as for `borrow`.
+
+        Raises:
+            EngineError: a token is not in the vocabulary.
+        """
+        from specchat.engine.worker.scoring import score
+
+        Request("score", prompt_ids=tuple(ids)).check_vocabulary(self._vocabularies[0])
+        return self.borrow(partial(score, ids=ids, top=top))
 
     def stream(self, request: Request) -> Iterator[Event]:
         """Submit a request and yield its events as they arrive, `Finished` last.

@@ -13,21 +13,28 @@ class EngineError(Exception):
 
     The message is one sentence that names the thing (file, option, model) and says what to do. The command line prints
     it on one line and exits with code 2; the interface shows it as a notice.
+
+    Args:
+        message: the sentence.
+        field: the field of a request that is wrong; None if it is not about one.
     """
 
+    def __init__(self, message: str = "", field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 class ClosingError(BaseException):
     """The engine is to end before it has been loaded. It is no `Exception`, so that no attempt to load catches it."""
 
 
-def check(condition: object, sentence: str) -> None:
+def check(condition: object, sentence: str, field: str | None = None) -> None:
     """Check a condition.
 
     Raises:
-        EngineError: it does not hold; `sentence` is the message.
+        EngineError: it does not hold; `sentence` is the message, and `field` the field of the request.
     """
     if not condition:
-        raise EngineError(sentence)
+        raise EngineError(sentence, field)
 
 
 def check_system() -> None:

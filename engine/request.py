@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -32,8 +33,26 @@ SAMPLING_NUMBERS = (
 """Fields of `Sampling` that a model may recommend and a client may set."""
 _LARGEST_XTC = 0.5
 """Two tokens cannot both be likelier."""
-COLDEST = 1e-30
-"""Lowest temperature: float32 logits overflow below it, and only tied tokens share the probability at it."""
+COLDEST = 1e-20
+"""Lowest temperature: only tied tokens share the probability at it, and no penalised logit overflows float32."""
+_LARGEST_COUNT = 1 << 31
+_RULES: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "temperature": ("0 (greedy) or more, at most 1e6", lambda x: 0 <= x <= 1e6),
+    "top_k": ("0 (off) or more", lambda x: x >= 0),
+    "top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
+    "min_p": ("at least 0 and below 1", lambda x: 0 <= x < 1),
+    "repetition_penalty": ("from 1e-6 to 1e6 (1 is off)", lambda x: 1e-6 <= x <= 1e6),
+    "presence_penalty": ("from -2 to 2 (0 is off)", lambda x: -2 <= x <= 2),
+    "frequency_penalty": ("from -2 to 2 (0 is off)", lambda x: -2 <= x <= 2),
+    "lenience": ("above 0 and at most 1 (lossless)", lambda x: 0 < x <= 1),
+    "dry_multiplier": ("0 (off) or more", lambda x: 0 <= x < inf),
+    "dry_base": ("1 or more", lambda x: 1 <= x < inf),
+    "dry_allowed_length": (f"from 1 to {_LARGEST_COUNT}", lambda x: 1 <= x <= _LARGEST_COUNT),
+    "dry_penalty_last_n": (f"-1 (all), 0 (off) or up to {_LARGEST_COUNT}", lambda x: -1 <= x <= _LARGEST_COUNT),
+    "xtc_probability": ("from 0 (off) to 1", lambda x: 0 <= x <= 1),
+    "xtc_threshold": ("above 0 and at most 1", lambda x: 0 < x <= 1),
+}
+"""What a setting of `Sampling` must be, in words and as a test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +122,20 @@ class Sampling:
     """Above 0.5 it is off: at most one token reaches it."""
 
     def __post_init__(self) -> None:
-        check(0 <= self.temperature < inf, f"temperature is {self.temperature:g}: it must be 0 (greedy) or more")
-        check(self.top_k >= 0, f"top-k is {self.top_k}: it must be 0 (off) or more")
-        check(0 < self.top_p <= 1, f"top-p is {self.top_p:g}: it must be above 0 and at most 1")
-        check(0 <= self.min_p < 1, f"min-p is {self.min_p:g}: it must be at least 0 and below 1")
-        penalty, presence, lenience = self.repetition_penalty, self.presence_penalty, self.lenience
-        check(0 < penalty < inf, f"repetition-penalty is {penalty:g}: it must be above 0 (1 is off)")
-        check(-2 <= presence <= 2, f"presence-penalty is {presence:g}: it must be from -2 to 2 (0 is off)")
-        frequency = self.frequency_penalty
-        check(-2 <= frequency <= 2, f"frequency-penalty is {frequency:g}: it must be from -2 to 2 (0 is off)")
-        check(0 < lenience <= 1, f"lenience is {lenience:g}: it must be above 0 and at most 1 (lossless)")
+        for name, (rule, holds) in _RULES.items():
+            value = getattr(self, name)
+            shown = f"{value:g}" if isinstance(value, float) else value
+            check(holds(value), f"{name.replace('_', '-')} is {shown}: it must be {rule}", name)
         for token, bias in self.logit_bias:
-            check(token >= 0, f"logit-bias names token {token}: token ids start at 0")
-            check(-100 <= bias <= 100, f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100")
-        self._check_repetition()
+            check(token >= 0, f"logit-bias names token {token}: token ids start at 0", "logit_bias")
+            told = f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100"
+            check(-100 <= bias <= 100, told, "logit_bias")
         tokens = [token for token, _ in self.logit_bias]
         for token in tokens if len(set(tokens)) < len(tokens) else ():
-            check(tokens.count(token) == 1, f"logit-bias names token {token} more than once: give each token one bias")
-
-    def _check_repetition(self) -> None:
-        multiplier, base = self.dry_multiplier, self.dry_base
-        length, last = self.dry_allowed_length, self.dry_penalty_last_n
-        check(0 <= multiplier < inf, f"dry-multiplier is {multiplier:g}: it must be 0 (off) or more")
-        check(1 <= base < inf, f"dry-base is {base:g}: it must be 1 or more")
-        check(length >= 1, f"dry-allowed-length is {length}: it must be at least 1")
-        check(last >= -1, f"dry-penalty-last-n is {last}: it must be -1 (all), 0 (off) or more")
-        check(all(self.dry_sequence_breakers), "a dry-sequence-breaker is empty: it would break every repetition")
-        probability, threshold = self.xtc_probability, self.xtc_threshold
-        check(0 <= probability <= 1, f"xtc-probability is {probability:g}: it must be from 0 (off) to 1")
-        check(0 < threshold <= 1, f"xtc-threshold is {threshold:g}: it must be above 0 and at most 1")
+            told = f"logit-bias names token {token} more than once: give each token one bias"
+            check(tokens.count(token) == 1, told, "logit_bias")
+        told = "a dry-sequence-breaker is empty: it would break every repetition"
+        check(all(self.dry_sequence_breakers), told, "dry_sequence_breakers")
 
     @property
     def greedy(self) -> bool:
@@ -172,7 +176,9 @@ class Sampling:
         """
         for token, _ in self.logit_bias:
             check(
-                token < size, f"logit-bias names token {token} and the model has {size} tokens: choose one below that"
+                token < size,
+                f"logit-bias names token {token} and the model has {size} tokens: choose one below that",
+                "logit_bias",
             )
 
 
@@ -231,7 +237,7 @@ class Request:
         check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
         check_gamma(self.gamma)
         check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
-        check(all(self.stop), "a stop string is empty: it would end every reply before its first token")
+        check(all(self.stop), "a stop string is empty: it would end every reply before its first token", "stop")
         check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
         known = ", ".join(WHEN_FULL)
         check(self.when_full in WHEN_FULL, f"when-full {self.when_full!r} is not known: choose one of {known}")
@@ -290,4 +296,4 @@ def check_gamma(gamma: int | None) -> None:
     Raises:
         EngineError: it is out of range.
     """
-    check(0 <= (gamma or 0) <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}")
+    check(0 <= (gamma or 0) <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}", "gamma")

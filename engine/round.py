@@ -41,6 +41,15 @@ class Token(NamedTuple):
     place: int
 
 
+class TokenScore(NamedTuple):
+    """Score of a token of a text, under the target after the tokens before it (temperature 1, nothing filtered)."""
+
+    logprob: float
+    """Natural logarithm of its probability."""
+    top: tuple[tuple[str, float], ...]
+    """Text and log-probability of the most likely tokens."""
+
+
 class Candidate(NamedTuple):
     """One entry of a top-k list: a token, its text, and its probability."""
 

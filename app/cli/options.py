@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
+from specchat.app.sanitize import without_password
 from specchat.app.settings.settings import AUTO, DRAFTERS
 
 MODEL, SAMPLING, DRAFTING, MACHINE = PANELS = ("Model", "Sampling", "Drafting", "Machine")
@@ -256,9 +257,10 @@ def check(given: Given, attach: str | None = None) -> None:
             value = given.get(name)
             if value and value != AUTO:
                 raise UsageError(f"--{name} {value} contradicts --drafter none, which drafts nothing: leave one out")
+    address = without_password(attach or "")
     for name in (*MODELS[1:], "slots", "cache_memory", "cache_type", "lenience") if attach else ():
         if name in given:
-            raise UsageError(f"--{name} contradicts --attach: the server at {attach} was started with its own")
+            raise UsageError(f"--{name} contradicts --attach: the server at {address} was started with its own")
 
 
 def check_lanes(attach: str | None, right: str | None, order: str | None) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import zip_longest
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from specchat.app.server.calls import Call, Calls
-from specchat.app.server.formats import DONE, Choice, Delta, Format
-from specchat.app.server.protocol import ApiError, Body
+from specchat.app.server.calls import Call, Calls, disconnected, unwritten
+from specchat.app.server.formats import DONE, Choice, Delta, Echo, Format
+from specchat.app.server.protocol import GONE, ApiError, Body
 from specchat.engine import Event, Finished, FinishReason, Request, Round
 
-GONE = 499
-"""Status of a call whose client has disconnected; it is not sent."""
+HALF_CLOSED = "half_closed"
+"""Key of the state of a request: an event that is set once its client sends nothing more."""
+_PROBE_S = 0.2
+_WHOLE_HEADERS = [(b"content-type", b"application/json")]
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -32,56 +34,70 @@ class Answer:
         form: writes the objects.
         body: the body of the call.
         top: length of the lists of likely tokens; None for no log-probabilities.
+        echoes: the prompt of each request, if replies begin with it.
     """
 
-    def __init__(self, calls: Calls, requests: Sequence[Request], form: Format, body: Body, top: int | None) -> None:
+    def __init__(
+        self,
+        calls: Calls,
+        requests: Sequence[Request],
+        form: Format,
+        body: Body,
+        top: int | None,
+        echoes: Sequence[Echo] = (),
+    ) -> None:
         self._calls = calls
         self._requests = requests
         self._form = form
         self._body = body
         self._each = body.n or 1
         """Number of choices of a prompt."""
-        self._choices = {request.request_id: Choice(number, top) for number, request in enumerate(requests)}
+        choices = (Choice(number, top, echo) for number, (_, echo) in enumerate(zip_longest(requests, echoes)))
+        self._choices = {request.request_id: choice for request, choice in zip(requests, choices, strict=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; a failure after the first byte is the last chunk of the stream.
+        """Answer; a failure after the first byte is the end of the answer.
 
         Raises:
             ApiError: nothing has been sent yet.
         """
-        call = self._calls.begin(self._requests)
-        async with _watched(call, receive, self._calls):
+        call = unwritten(self._requests) if self._body.max_tokens == 0 else self._calls.begin(self._requests)
+        sending = _Sending(send, self._body.stream or False)
+        async with _watched(call, receive, self._calls), sending.probing(scope):
             if self._body.stream:
-                await self._send_stream(call, send)
+                await self._send_stream(call, sending)
             else:
-                await Response(await self._whole(call), media_type="application/json")(scope, receive, send)
+                await self._send_whole(call, sending)
 
-    async def _send_stream(self, call: Call, send: Send) -> None:
-        started = False
+    async def _send_whole(self, call: Call, sending: _Sending) -> None:
+        try:
+            await sending.send(await self._whole(call), last=True)
+        except ApiError as error:
+            await self._send_failure(error, sending)
+
+    async def _send_failure(self, error: ApiError, sending: _Sending, before: bytes = b"") -> None:
+        if not sending.started:
+            raise error
+        if error.status != GONE:
+            body = bytes(error.response().body)
+            await sending.send(before + b"data: " + body + b"\n\n" if self._body.stream else body, last=True)
+
+    async def _send_stream(self, call: Call, sending: _Sending) -> None:
         while not call.over:
             body = bytearray()
             try:
                 for choice, delta in self._merged(await call.events()):
                     body += self._form.chunk(choice, delta)
             except ApiError as error:
-                if not started:
-                    raise
-                if error.status == GONE:
-                    return
-                body += b"data: " + bytes(error.response().body) + b"\n\n"
-                await send({"type": "http.response.body", "body": bytes(body), "more_body": False})
+                await self._send_failure(error, sending, bytes(body))
                 return
             last = call.over  # more may come while this is sent
             if last:
                 if self._body.stream_options and self._body.stream_options.include_usage:
                     body += self._form.usage_chunk(list(self._choices.values()), self._each)
                 body += DONE
-            if not body:
-                continue
-            if not started:
-                await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-                started = True
-            await send({"type": "http.response.body", "body": bytes(body), "more_body": not last})
+            if body:
+                await sending.send(bytes(body), last=last)
 
     def _merged(self, events: Sequence[tuple[str, Event]]) -> Iterator[tuple[Choice, Delta]]:
         """The parts that events add. Rounds of a choice are joined, unless chunks carry records.
@@ -124,13 +140,66 @@ class Answer:
         return choice, choice.add(event)
 
 
+class _Sending:
+    """Sends the parts of an answer, the head with the first one.
+
+    A client that sends nothing more may wait for its answer, or be gone: only what is sent to it shows which. Until
+    something else is sent, it gets comments of a stream, or spaces, which may precede JSON.
+
+    Args:
+        send: of ASGI.
+        stream: whether the answer is a stream of events.
+    """
+
+    def __init__(self, send: Send, stream: bool) -> None:
+        self.started = False
+        self._send = send
+        self._headers = _STREAM_HEADERS if stream else _WHOLE_HEADERS
+        self._filler = b":\n\n" if stream else b" "
+        self._lock = asyncio.Lock()
+        self._sent = False
+        """Whether a part was sent."""
+
+    async def send(self, part: bytes, *, last: bool = False) -> None:
+        """Send a part."""
+        self._sent = True
+        async with self._lock:
+            await self._write(part, last=last)
+
+    async def _write(self, part: bytes, *, last: bool = False) -> None:
+        if not self.started:
+            self.started = True
+            length = [(b"content-length", b"%d" % len(part))] if last and self._headers is _WHOLE_HEADERS else []
+            await self._send({"type": "http.response.start", "status": 200, "headers": [*self._headers, *length]})
+        await self._send({"type": "http.response.body", "body": part, "more_body": not last})
+
+    async def _probe(self, half_closed: asyncio.Event) -> None:
+        await half_closed.wait()
+        while not self._sent:
+            async with self._lock:
+                if not self._sent:
+                    await self._write(self._filler)
+            await asyncio.sleep(_PROBE_S)
+
+    @asynccontextmanager
+    async def probing(self, scope: Scope) -> AsyncIterator[None]:
+        """Context manager: once the client sends nothing more, find out whether it is gone."""
+        half_closed = scope.get("state", {}).get(HALF_CLOSED)
+        known = half_closed is not None and scope["http_version"] == "1.1"  # earlier ones have no parts
+        prober = asyncio.create_task(self._probe(half_closed)) if known else None
+        try:
+            yield
+        finally:
+            if prober is not None:
+                prober.cancel()
+
+
 @asynccontextmanager
 async def _watched(call: Call, receive: Receive, calls: Calls) -> AsyncIterator[None]:
     """Fail the call if the client disconnects; at the end, cancel its open requests."""
 
     async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await disconnected(receive)
         call.fail(ApiError(GONE, "the client has disconnected"))
 
     watcher = asyncio.create_task(watch())

@@ -3,42 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import sys
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from json import loads
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from specchat.app.errors import AppError
-from specchat.app.server.answer import GONE, Answer
+from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Calls
-from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
-from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, TokenizeBody, parse
-from specchat.app.server.requests import Defaults, conversation, read_prompt, requests_of
+from specchat.app.server.formats import ChatFormat, CompletionFormat, Echo, Format
+from specchat.app.server.guards import Guard, ReadToTheEnd
+from specchat.app.server.protocol import GONE, AnyBody, ApiError, ChatBody, CompletionBody, TokenizeBody, parse
+from specchat.app.server.requests import Defaults, conversation, echoed, read_prompt, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Engine, Ready, to_json
+from specchat.engine import Engine, Ready, TokenScore, to_json
 
 BODY_S = 30.0
 """Seconds that a client may take to send its body."""
 LEAST_BODY = 1 << 20
 BODY_BYTES_PER_TOKEN = 64
 """Longest body per token of the context, if longer than `LEAST_BODY`: prompts of longer bodies cannot fit."""
-_NO_KEY = "/health"
-"""Path that needs no key."""
+_QUICK = 1 << 14
+"""Bodies that are shorter than this are parsed on the loop: they take less than a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +76,17 @@ class Service:
 
     async def chat(self, request: Request) -> ASGIApp:
         """POST /v1/chat/completions."""
-        body = parse(ChatBody, await self._body(request))
+        body = await self._parsed(ChatBody, request)
         return await self._answer(body, "chatcmpl", ChatFormat, body.top_logprobs or 0 if body.logprobs else None)
 
     async def completions(self, request: Request) -> ASGIApp:
         """POST /v1/completions."""
-        body = parse(CompletionBody, await self._body(request))
-        return await self._answer(body, "cmpl", CompletionFormat, body.logprobs)
+        body = await self._parsed(CompletionBody, request)
+        return await self._answer(body, "cmpl", CompletionFormat, body.logprobs, request if body.echo else None)
 
     async def tokenize(self, request: Request) -> ASGIApp:
         """POST /tokenize."""
-        body = parse(TokenizeBody, await self._body(request))
+        body = await self._parsed(TokenizeBody, request)
         self._check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "the request needs either a prompt or messages: give it one of them", param="prompt")
@@ -118,13 +117,34 @@ class Service:
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     async def _answer(
-        self, body: ChatBody | CompletionBody, prefix: str, form: type[Format], top: int | None
+        self,
+        body: ChatBody | CompletionBody,
+        prefix: str,
+        form: type[Format],
+        top: int | None,
+        echo: Request | None = None,
     ) -> ASGIApp:
         self._check_model(body.model)
         call_id = f"{prefix}-{uuid.uuid4().hex}"
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
+        echoes = await self._echoes(body, requests, echo) if echo and isinstance(body, CompletionBody) else ()
         written = form(call_id, self.ready.target, int(time.time()), speculation=bool(body.speculation))
-        return Answer(self.calls, requests, written, body, top)
+        return Answer(self.calls, requests, written, body, top, echoes)
+
+    async def _echoes(self, body: CompletionBody, requests: Sequence[Any], request: Request) -> list[Echo]:
+        """The prompt of each of these requests of the engine, with its log-probabilities if they are wanted."""
+        choices = body.n or 1
+        texts: list[tuple[str, list[str]]] = await self._off_the_loop(echoed, body, requests, self._engine)
+        scores: Sequence[list[TokenScore] | None] = [None] * len(texts)
+        if body.logprobs is not None:
+            prompts = [each.prompt_ids for each in requests[::choices]]
+            scores = await self.calls.scores(prompts, body.logprobs, request.receive)
+        made = [Echo.of(text, pieces, own) for (text, pieces), own in zip(texts, scores, strict=True)]
+        return [each for each in made for _ in range(choices)]
+
+    async def _parsed(self, kind: type[AnyBody], request: Request) -> AnyBody:
+        data = await self._body(request)
+        return parse(kind, data) if len(data) < _QUICK else await self._off_the_loop(parse, kind, data)
 
     async def _off_the_loop(self, work: Any, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._reader, work, *arguments)
@@ -159,8 +179,8 @@ class Service:
         return {**about, "max_model_len": self.ready.context, "speculation": loads(to_json(self.ready))}
 
 
-def make_application(service: Service, key: str | None, origins: list[str]) -> ASGIApp:
-    """The ASGI application."""
+def make_application(service: Service, key: str | None, origins: list[str], hosts: Collection[str]) -> ASGIApp:
+    """The ASGI application; `origins` and `hosts` as for `Guard`."""
     routes = [
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
         Route("/v1/completions", service.completions, methods=["POST"]),
@@ -172,7 +192,8 @@ def make_application(service: Service, key: str | None, origins: list[str]) -> A
     ]
     cors = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"])
     # CORS comes first: it answers preflight requests, which have no key, and lets pages read the guard's refusals.
-    middleware = [*([cors] if origins else []), Middleware(Guard, key=key, origins=origins)]
+    guard = Middleware(Guard, key=key, origins=origins, hosts=hosts)
+    middleware = [Middleware(ReadToTheEnd), *([cors] if origins else []), guard]
     handlers: dict[Any, Any] = {HTTPException: _no_route, ApiError: _refusal, AppError: _refusal, Exception: _fault}
     return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
 
@@ -192,38 +213,3 @@ async def _refusal(request: Request, error: ApiError | AppError) -> Response | N
 async def _fault(request: Request, error: Exception) -> Response:
     print(f"specchat: {request.url.path!a:.120} failed: {type(error).__name__}: {error!a:.200}", file=sys.stderr)
     return ApiError(500, f"this request failed on an internal error ({type(error).__name__})").response()
-
-
-class Guard:
-    """ASGI middleware that refuses other web pages, and clients without the key.
-
-    Browsers let any page send requests to 127.0.0.1, with the page's origin; other programs send no origin.
-
-    Args:
-        app: the application.
-        key: the key that clients must send, if any.
-        origins: web pages that may send requests; "*" for all.
-    """
-
-    def __init__(self, app: ASGIApp, key: str | None, origins: Collection[str]) -> None:
-        self._app = app
-        self._key = None if key is None else key.encode()
-        self._origins = frozenset(origins)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on or refuse it."""
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        answer = self._app if refusal is None else refusal.response()
-        await answer(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> ApiError | None:
-        headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        if origin is not None and not self._origins & {origin, "*"}:
-            return ApiError(403, f"pages of {origin!a:.80} may not ask: name it with --cors", code="origin_not_allowed")
-        if self._key is None or scope["path"] == _NO_KEY:
-            return None
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), self._key):
-            return None
-        return ApiError(401, "the key is missing or wrong: send Authorization: Bearer KEY", code="invalid_api_key")

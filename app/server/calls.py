@@ -6,10 +6,26 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from specchat.app.server.figures import Figures
-from specchat.app.server.protocol import ApiError
-from specchat.engine import Died, Engine, EngineError, Event, Finished, Notice, Outbox, Request, Round
+from starlette.types import Receive
 
+from specchat.app.server.figures import Figures
+from specchat.app.server.protocol import GONE, ApiError
+from specchat.engine import (
+    Admitted,
+    Died,
+    Engine,
+    EngineError,
+    Event,
+    Finished,
+    FinishReason,
+    Notice,
+    Outbox,
+    Request,
+    Round,
+    TokenScore,
+)
+
+CLOSING = "the reply was ended: the server is closing"
 GATHER_S = 0.002
 """From the first event of a round to its delivery: the events of the other rows arrive in this time."""
 PACE_S = 1 / 30
@@ -56,7 +72,7 @@ class Call:
             try:
                 await self._waiting
             except asyncio.CancelledError:  # by uvicorn, when `--drain` seconds have passed
-                raise ApiError(503, "the reply was ended: the server is closing") from None
+                raise ApiError(503, CLOSING) from None
         if self.failure:
             raise self.failure
         events, self._events = self._events, []
@@ -66,6 +82,21 @@ class Call:
         """Wake `events`."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+def unwritten(requests: Sequence[Request]) -> Call:
+    """A call whose replies have ended before their first token."""
+    call = Call(requests)
+    for each in requests:
+        call.add(each.request_id, Admitted(each.request_id, len(each.prompt_ids), 0, 0.0, 0.0))
+        call.add(each.request_id, Finished(each.request_id, FinishReason.LENGTH, "", "", 0.0))
+    return call
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return once the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class LoopOutbox(Outbox):
@@ -138,6 +169,8 @@ class Calls:
         """Request id to the call of each open request."""
         self._timers: dict[Call, asyncio.TimerHandle] = {}
         self.figures = Figures(slots)
+        self._scoring = 0
+        """Prompts that are being scored."""
         self.death: str | None = None
         """Why the engine has ended, once it has."""
 
@@ -148,9 +181,7 @@ class Calls:
             ApiError: too many requests wait already, a request is refused, or the engine has ended.
         """
         self.check_alive()
-        if self.figures.open + len(requests) > self._room:
-            message = f"{self._queue} requests may wait and there is no room for {len(requests)} more: try again soon"
-            raise ApiError(429, message, code="queue_full")
+        self._check_room(len(requests))
         call = Call(requests)
         try:
             for request in requests:
@@ -159,11 +190,38 @@ class Calls:
                 self.figures.submitted(request.request_id)
         except EngineError as error:
             self.end(call)
-            raise ApiError(400, str(error)) from None
-        message = f"the reply took longer than {self._seconds:g} seconds: ask for fewer tokens, or raise --timeout"
-        late = ApiError(504, message, code="timeout")
-        self._timers[call] = self._loop.call_later(self._seconds, self._give_up, call, late)
+            raise ApiError(400, str(error), param=error.field) from None
+        self._timers[call] = self._loop.call_later(self._seconds, self._give_up, call, self._late)
         return call
+
+    async def scores(self, prompts: Sequence[Sequence[int]], top: int, receive: Receive) -> list[list[TokenScore]]:
+        """Scores of prompts, each with its `top` most likely tokens.
+
+        Raises:
+            ApiError: as `begin`, or the client disconnects, or it takes too long.
+        """
+        self.check_alive()
+        self._check_room(len(prompts))
+        self._scoring += len(prompts)
+        asked: list[asyncio.Future[list[TokenScore]]] = []
+        gone = asyncio.create_task(disconnected(receive))
+        try:
+            asked += [asyncio.wrap_future(self._engine.score_prompt(each, top)) for each in prompts]
+            scored = asyncio.gather(*asked)
+            done, _ = await asyncio.wait((scored, gone), timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            if scored not in done:
+                raise ApiError(GONE, "the client has disconnected") if done else self._late
+            return scored.result()
+        except EngineError as error:
+            self.check_alive()
+            raise ApiError(400, str(error), param=error.field) from None
+        except asyncio.CancelledError:  # by uvicorn, when `--drain` seconds have passed
+            raise ApiError(503, CLOSING) from None
+        finally:
+            self._scoring -= len(prompts)
+            gone.cancel()
+            for each in asked:
+                each.cancel()
 
     def end(self, call: Call) -> None:
         """End a call: open requests are cancelled, which frees their slots within a round."""
@@ -182,6 +240,16 @@ class Calls:
         if self.death is not None:
             raise ApiError(503, f"nothing is served any more: {self.death}", code="engine_dead")
         return [event.text for event in said if isinstance(event, Notice)]
+
+    def _check_room(self, more: int) -> None:
+        if self.figures.open + self._scoring + more > self._room:
+            message = f"{self._queue} requests may wait and there is no room for {more} more: try again soon"
+            raise ApiError(429, message, code="queue_full")
+
+    @property
+    def _late(self) -> ApiError:
+        message = f"the reply took longer than {self._seconds:g} seconds: ask for fewer tokens, or raise --timeout"
+        return ApiError(504, message, code="timeout")
 
     def _give_up(self, call: Call, why: ApiError) -> None:
         """Fail a call and free its slots, even if its client has stopped reading."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
-from specchat.engine import Admitted, Detail, Event, Finished, FinishReason, Round, to_json
+from specchat.engine import Admitted, Detail, Event, Finished, FinishReason, Round, TokenScore, to_json
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
@@ -27,8 +27,9 @@ class TokenLogprob:
     """
 
     text: str
-    logprob: float
-    top: tuple[tuple[str, float], ...]
+    logprob: float | None
+    """None for the first token of a text."""
+    top: tuple[tuple[str, float], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,35 @@ class Delta:
         return Delta(later.event, self.text + later.text, self.logprobs + later.logprobs, later.ending)
 
 
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A prompt as the beginning of a reply's text."""
+
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, pieces: Sequence[str], scores: Sequence[TokenScore] | None) -> Echo:
+        """A prompt with the text and the scores of its tokens; without scores it has no log-probabilities."""
+        if scores is None:
+            return cls(text)
+        rest = zip(pieces[1:], scores, strict=True)
+        first = TokenLogprob(pieces[0], None, None)
+        return cls(text, (first, *(TokenLogprob(piece, *_finite(each)) for piece, each in rest)))
+
+
 class Choice:
     """Running state of one choice.
 
     Args:
         index: its number in the reply.
         top: length of the lists of likely tokens; None for no log-probabilities.
+        echo: the prompt, if the reply's text begins with it; then an end-of-sequence token is reported too.
     """
 
-    def __init__(self, index: int, top: int | None) -> None:
+    def __init__(self, index: int, top: int | None, echo: Echo | None = None) -> None:
         self.index = index
+        self.echo = echo
         self.prompt_tokens = 0
         self.reused_tokens = 0
         self.tokens = 0
@@ -70,12 +90,12 @@ class Choice:
             case Admitted():
                 self.admitted = True
                 self.prompt_tokens, self.reused_tokens = event.prompt_tokens, event.reused_tokens
-                return Delta(event)
+                return Delta(event, self.echo.text, self.echo.logprobs) if self.echo else Delta(event)
             case Round():
                 self.tokens += len(event.emitted)
                 return Delta(event, event.text, self._with_held(event))
             case Finished():
-                left = self._held[:-1] if event.reason is FinishReason.EOS else self._held
+                left = self._held[:-1] if event.reason is FinishReason.EOS and not self.echo else self._held
                 if left and event.tail:
                     left = (*left[:-1], replace(left[-1], text=left[-1].text + event.tail))
                 return Delta(event, event.tail, left, ENDINGS.get(event.reason, "stop"))
@@ -96,6 +116,12 @@ class Choice:
 def _logprob(text: str, detail: Detail, top: int) -> TokenLogprob:
     likeliest = tuple((each.text, _log(each.probability)) for each in detail.target[:top])
     return TokenLogprob(text, _log(detail.probability or 0.0), likeliest)
+
+
+def _finite(score: TokenScore) -> TokenScore:
+    """A score without infinities, which JSON does not have."""
+    top = tuple((text, max(logprob, LEAST_LOGPROB)) for text, logprob in score.top)
+    return TokenScore(max(score.logprob, LEAST_LOGPROB), top)
 
 
 def _log(probability: float) -> float:
@@ -191,7 +217,7 @@ class ChatFormat(Format):
         """One object for each token."""
         return {
             "content": [
-                {**_token(entry.text, entry.logprob), "top_logprobs": [_token(*other) for other in entry.top]}
+                {**_token(entry.text, entry.logprob), "top_logprobs": [_token(*other) for other in entry.top or ()]}
                 for entry in entries
             ],
             "refusal": None,
@@ -227,7 +253,7 @@ class CompletionFormat(Format):
         return {
             "tokens": [entry.text for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [dict(reversed(entry.top)) for entry in entries],
+            "top_logprobs": [None if entry.top is None else dict(reversed(entry.top)) for entry in entries],
             "text_offset": offsets,
         }
 
@@ -245,7 +271,7 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
     }
 
 
-def _token(text: str, logprob: float) -> dict[str, Any]:
+def _token(text: str, logprob: float | None) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse, Response
 
+from specchat.app.server.json_body import BodyError, read_body
+
+GONE = 499
+"""Status of a call whose client has disconnected; it is not sent."""
 KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -51,7 +55,10 @@ MOST_TOP_LOGPROBS = 20
 MOST_PROMPTS = 128
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
-Id = Annotated[int, Field(ge=0, le=1 << 31)]
+Ids = Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(fail_fast=True, min_length=1)]
+_LONGEST_PLACE = 120
+"""Characters of a field's place in an error; a place may contain what the client sent."""
+_TOKEN_DIGITS = 10
 
 IGNORED = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -59,7 +66,7 @@ IGNORED = frozenset((
 ))  # fmt: skip
 """Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "echo": (None, False), "suffix": (None, ""), "best_of": (None, 1),
+    "echo": (None, False), "suffix": (None, ""), "best_of": (None,),
     "tools": (None, []), "tool_choice": (None, "none", "auto"),
     "functions": (None, []), "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
@@ -90,13 +97,16 @@ class MessageBody(_Model):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
 
     def text(self) -> str:
         """The content as one text."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+
+Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
 
 
 class Body(_Model):
@@ -108,7 +118,7 @@ class Body(_Model):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -126,7 +136,7 @@ class Body(_Model):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: Annotated[list[Stop], Field(max_length=64)] | None = None
+    dry_sequence_breakers: Annotated[list[Stop], Field(fail_fast=True, max_length=64)] | None = None
     xtc_probability: float | None = None
     xtc_threshold: float | None = None
     stop_repeats: bool | None = None
@@ -144,17 +154,17 @@ class Body(_Model):
         Raises:
             ApiError: a key is not a token id.
         """
-        try:
-            return tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items())
-        except ValueError:
+        biases = self.logit_bias or {}
+        if not all(token.isdecimal() and len(token) <= _TOKEN_DIGITS for token in biases):
             message = "logit_bias maps token ids to numbers: give whole numbers"
-            raise ApiError(400, message, param="logit_bias") from None
+            raise ApiError(400, message, param="logit_bias")
+        return tuple((int(token), bias) for token, bias in biases.items())
 
 
 class ChatBody(Body):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
+    messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
@@ -169,11 +179,14 @@ class CompletionBody(Body):
 
     prompt: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[Id], Field(min_length=1)]
-        | Annotated[list[Annotated[list[Id], Field(min_length=1)]], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
+        | Ids
+        | Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MOST_PROMPTS)]
     )
     logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    echo: bool | None = None
+    """Whether the text begins with the prompt."""
 
     def prompts(self) -> list[str | list[int]]:
         """Each prompt, as text or as token ids."""
@@ -189,7 +202,7 @@ class TokenizeBody(_Model):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[MessageBody], Field(min_length=1)] | None = None
+    messages: Messages | None = None
 
 
 AnyBody = TypeVar("AnyBody", bound=_Model)
@@ -202,25 +215,28 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
         ApiError: it is not JSON, or a field is missing, unknown, not supported, or invalid.
     """
     try:
-        values = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise ApiError(400, "the body is not valid JSON: send one JSON object", code="invalid_json") from None
-    if not isinstance(values, dict):
-        raise ApiError(400, "the body is not a JSON object: send one", code="invalid_json")
+        values = read_body(data)
+    except BodyError as error:
+        raise ApiError(400, str(error), param=error.place, code="invalid_json") from None
     try:
         body = kind.model_validate(values)
     except ValidationError as error:
         raise _refusal(error) from None
-    for name, value in (body.model_extra or {}).items():
-        if name in NEUTRAL and value not in NEUTRAL[name]:
+    extra = body.model_extra or {}
+    for name, value in extra.items():
+        if name in NEUTRAL and value not in NEUTRAL[name] and not _is_neutral(name, value, extra, values):
             raise ApiError(400, f"{name} is not served here: leave it out", param=name, code="unsupported_parameter")
         if name not in NEUTRAL and name not in IGNORED:
             raise ApiError(400, f"{name!a:.80} is not a parameter: leave it out", param=None, code="unknown_parameter")
     return body
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+def _is_neutral(name: str, value: Any, extra: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether a field has no effect because of another one: tools that may not be called, the best n of n choices."""
+    uncalled = {"tools": "tool_choice", "functions": "function_call"}
+    if name == "best_of":
+        return bool(value == (values.get("n") or 1))
+    return isinstance(value, list) and name in uncalled and extra.get(uncalled[name]) == "none"
 
 
 def _refusal(error: ValidationError) -> ApiError:
@@ -228,7 +244,7 @@ def _refusal(error: ValidationError) -> ApiError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     same_field = [each for each in found if each["loc"][:1] == found[0]["loc"][:1]]
     best = max(same_field, key=lambda each: (not _mismatch(each), len(each["loc"])))
-    place = ".".join(str(part) for part in best["loc"] if not _names_a_type(part))
+    place = ".".join(str(part) for part in best["loc"] if not _names_a_type(part))[:_LONGEST_PLACE]
     text = str(best["msg"])
     return ApiError(
         400,
@@ -240,7 +256,7 @@ def _refusal(error: ValidationError) -> ApiError:
 
 def _mismatch(error: ErrorDetails) -> bool:
     """Whether a value has another type, or is not the literal of a union."""
-    return error["type"].endswith("_type") or str(error["loc"][-1]).startswith("literal[")
+    return error["type"].endswith("_type") or any(str(part).startswith("literal[") for part in error["loc"][-1:])
 
 
 def _names_a_type(part: int | str) -> bool:

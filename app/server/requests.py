@@ -40,7 +40,7 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
         longest = body.max_completion_tokens or body.max_tokens or defaults.settings.max_tokens
     else:
         prompts, top = body.prompts(), 0 if body.logprobs is None else max(1, body.logprobs)
-        longest = body.max_tokens or COMPLETION_TOKENS
+        longest = COMPLETION_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
     choices = body.n or 1
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
@@ -60,7 +60,14 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
             for number in range(len(prompts) * choices)
         ]
     except EngineError as error:
-        raise ApiError(400, str(error)) from None
+        raise ApiError(400, str(error), param=error.field) from None
+
+
+def echoed(body: CompletionBody, requests: Sequence[Request], engine: Engine) -> list[tuple[str, list[str]]]:
+    """Text of each prompt, and the texts of its tokens; takes as long as `requests_of`."""
+    pieces = [engine.prompt_texts(request.prompt_ids) for request in requests[:: body.n or 1]]
+    prompts = zip(body.prompts(), pieces, strict=True)
+    return [(prompt if isinstance(prompt, str) else "".join(each), each) for prompt, each in prompts]
 
 
 def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
@@ -79,7 +86,7 @@ def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: boo
             return engine.prompt_ids(Request("read", prompt=prompt))
         return engine.prompt_ids(Request("read", prompt, thinking=thinking))
     except EngineError as error:
-        raise ApiError(400, str(error)) from None
+        raise ApiError(400, str(error), param=error.field) from None
 
 
 def _read(

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
+from specchat.app.server.answer import HALF_CLOSED
 from specchat.app.server.application import Limits, Service, make_application
 from specchat.app.server.protocol import ApiError
 from specchat.app.settings.settings import Settings
@@ -39,12 +40,15 @@ class HttpProtocol(HttpToolsProtocol):
     _head: int = 0
     """Bytes received of an incomplete head."""
     _in_head: bool = True
+    _half_closed: asyncio.Event
+    """Set once the client sends nothing more."""
     _repeats_head: bool = False
     """Whether a head is parsed a second time."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client has connected."""
         super().connection_made(transport)
+        self._half_closed = asyncio.Event()
         self._expect_request()
 
     def data_received(self, data: bytes) -> None:
@@ -81,6 +85,15 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._repeats_head:
             super().on_headers_complete()
             self._in_head = False
+            self.scope["state"][HALF_CLOSED] = self._half_closed
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more: close the connection, unless it may wait for the answer to a request."""
+        if self._answered or self.cycle.more_body:
+            return False
+        (self.pipeline[0][0] if self.pipeline else self.cycle).keep_alive = False
+        self._half_closed.set()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has disconnected."""
@@ -91,10 +104,14 @@ class HttpProtocol(HttpToolsProtocol):
         """Refuse invalid HTTP with an error of the API, and close the connection."""
         if self.transport.is_closing():
             return
-        if self._answered:  # otherwise the error would become part of the answer
+        own = not self.pipeline and not self._answered and self.cycle.more_body and not self.cycle.response_started
+        if self._answered or own:  # otherwise the error would become part of another answer
             body = bytes(ApiError(400, f"{msg.rstrip('.')}: send HTTP/1.1", code="invalid_http").response().body)
             head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
             self.transport.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        if own:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -178,6 +195,7 @@ def run(
     *,
     key: str | None,
     origins: list[str],
+    hosts: list[str],
     drain: float,
     on_start: Callable[[], None],
 ) -> str | None:
@@ -190,13 +208,14 @@ def run(
         limits: limits on requests.
         key: the key that clients must send, if any.
         origins: web pages that may send requests.
+        hosts: names under which clients may reach the server (`guards.Guard`).
         drain: seconds that running replies have to finish after a signal.
         on_start: called when the server accepts requests.
     """
 
     async def serve() -> str | None:
         service = Service(engine, settings, limits, asyncio.get_running_loop())
-        served, graceful = make_application(service, key, origins), math.ceil(min(_LONGEST_DRAIN_S, drain))
+        served, graceful = make_application(service, key, origins, hosts), math.ceil(min(_LONGEST_DRAIN_S, drain))
         config = uvicorn.Config(
             served, http=HttpProtocol, timeout_graceful_shutdown=graceful, timeout_keep_alive=KEEP_ALIVE_S, **_PLAIN
         )

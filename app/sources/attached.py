@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from specchat import engine
-from specchat.app.sources.servers.connection import LOST, Connection, chunks, complaint, words
+from specchat.app.sources.servers.connection import LOST, SILENCE_S, Connection, Line, chunks, complaint, words
 from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
 from specchat.app.sources.source import Source
+
+UNUSABLE = "sent something that cannot be used: it may be of another version"
+_LONGEST_TOKEN = 256
+"""Characters per token that a reply may have on average."""
 
 
 class AttachedEngine(Source):
@@ -131,6 +134,8 @@ class AttachedEngine(Source):
             self.outbox.put(self._known_server().ready)
         except engine.EngineError as error:
             self.outbox.put(engine.Died(str(error), 0.0))
+        except Exception as error:  # an adapter did not expect what a server sent
+            self.outbox.put(engine.Died(f"{self.url} {UNUSABLE} ({type(error).__name__})", 0.0))
 
     def _known_server(self) -> Server:
         """The adapter of the server, which is recognised at the first call.
@@ -182,6 +187,8 @@ class AttachedEngine(Source):
             message = str(error)
         except LOST as error:
             message = f"{self.url} was lost in mid-reply ({words(error)}): ask again"
+        except Exception as error:  # an adapter did not expect what a server sent
+            message = f"{self.url} {UNUSABLE} ({type(error).__name__})"
         for event in reader.close() if reader is not None else ():
             stream.put(event)
         finished = reader.finished if reader is not None else None
@@ -205,15 +212,22 @@ class AttachedEngine(Source):
         """
         if stream.left:
             return
-        extensions = {"trace": stream.trace}
-        with self._connection.replies.stream("POST", call.path, json=call.body, extensions=extensions) as reply:
+        tokens = characters = 0
+        with ExitStack() as stack:
+            with stream.line.limited(SILENCE_S):
+                reply = stack.enter_context(self._connection.open("POST", call.path, call.body, stream.line))
             stream.begin()
             if reply.status_code != 200:
-                raise engine.EngineError(complaint(reply.read(), reply.status_code))
-            for chunk in chunks(reply):
+                raise engine.EngineError(complaint(self._connection.read(reply), reply.status_code))
+            for chunk in chunks(reply, request.max_tokens):
                 for event in reader.read(chunk):
                     if isinstance(event, engine.Admitted):
                         event = replace(event, left_out=tuple(omitted), sampling=request.sampling)
+                    elif isinstance(event, engine.Round):
+                        if tokens >= request.max_tokens or characters > _LONGEST_TOKEN * request.max_tokens:
+                            reader.finish(engine.FinishReason.LENGTH)
+                            return
+                        tokens, characters = tokens + len(event.emitted), characters + len(event.text)
                     stream.put(event)
 
 
@@ -226,9 +240,9 @@ class _Stream:
         self.at = 0.0
         """Time of the last event."""
         self.left = False
+        self.line = Line()
         self._begun = False
         self._ended = False
-        self._socket: socket.socket | None = None
         self._lock = threading.Lock()
 
     def put(self, event: engine.Event) -> None:
@@ -237,13 +251,6 @@ class _Stream:
             if not self._ended:
                 self.at, self._ended = event.at, isinstance(event, engine.Finished)
                 self.outbox.put(event)
-
-    def trace(self, name: str, info: Mapping[str, Any]) -> None:
-        """Callback of httpcore, which reports the socket once it is connected."""
-        if name.endswith(("connect_tcp.complete", "start_tls.complete")):
-            with self._lock:
-                self._socket = info["return_value"].get_extra_info("socket")
-                self._cut_if_left()
 
     def begin(self) -> None:
         """The server has begun to answer."""
@@ -254,10 +261,5 @@ class _Stream:
         """Stop reading. Returns whether the server had begun to answer, so that received chunks are still read."""
         with self._lock:
             self.left = True
-            self._cut_if_left()
+            self.line.cut()
             return self._begun
-
-    def _cut_if_left(self) -> None:
-        if self.left and self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads

@@ -13,12 +13,48 @@ from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from textual_serve.server import Server
+from textual_serve.app_service import AppService
+from textual_serve.server import Server, to_int
 
 from specchat.app.sanitize import is_this_machine
 
+MOST_COLUMNS, MOST_ROWS = 1000, 500
+"""Largest window: an app draws every cell of it."""
+_LEAVE_S = 5.0
+"""Seconds that an app has to end by itself once its page is gone."""
+_HEADERS = {"content-security-policy": "frame-ancestors 'none'", "x-frame-options": "DENY"}
+"""Sent with every answer: a page that shows this one inside itself could lead visitors to type into it."""
 TITLE = "specchat"
 COOKIE = "specchat"
+
+
+class PageApp(AppService):
+    """The app of one page. Its window is of a sensible size, and it ends with the page."""
+
+    async def start(self, width: int, height: int) -> None:
+        """Start the app."""
+        await super().start(*_window(width, height))
+
+    async def set_terminal_size(self, width: int, height: int) -> None:
+        """The page has another size."""
+        await super().set_terminal_size(*_window(width, height))
+
+    async def stop(self) -> None:
+        """End the app, by force if it does not end in time."""
+        process = self._process
+        if process is None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await super().stop()
+                await process.communicate()  # its last output, which it could not write to the page
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _window(width: int, height: int) -> tuple[int, int]:
+    return max(1, min(width, MOST_COLUMNS)), max(1, min(height, MOST_ROWS))
 
 
 class WebServer(Server):
@@ -31,7 +67,7 @@ class WebServer(Server):
     """
 
     def __init__(self, command: str, key: str | None, on_start: Callable[[], None]) -> None:
-        super().__init__(command, title=TITLE, templates_path=Path(__file__).parent / "templates")
+        super().__init__(f"exec {command}", title=TITLE, templates_path=Path(__file__).parent / "templates")
         self._key = key
         self._on_start = on_start
 
@@ -47,7 +83,36 @@ class WebServer(Server):
     async def _guarded(self) -> web.Application:
         app = await self._make_app()
         app.middlewares.append(guard(self._key))
+        app.on_response_prepare.append(_add_headers)
         return app
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """Run the app of one page."""
+        page = web.WebSocketResponse(heartbeat=15)
+        await page.prepare(request)
+
+        async def close() -> None:
+            await page.close()
+
+        app = PageApp(
+            self.command,
+            write_bytes=page.send_bytes,
+            write_str=page.send_str,
+            close=close,
+            download_manager=self.download_manager,
+        )
+        try:
+            await app.start(to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24))
+            await self._process_messages(page, app)
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError):  # a message of no page of ours
+            await page.close()
+        finally:
+            await app.stop()
+        return page
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
 
 
 def guard(key: str | None) -> Middleware:

@@ -51,8 +51,8 @@ class PlainTokenizer:
             return tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-        return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        """Token ids of a text; other threads run meanwhile, which `Tokenizer.encode` would block."""
+        return self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
     def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False

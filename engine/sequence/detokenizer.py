@@ -93,6 +93,15 @@ class Detokenizer:
         return str(self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True))
 
 
+def texts_of(ids: Sequence[int], tokenizer: Any) -> list[str]:
+    """Text that each token adds to a text, of special tokens too."""
+    decode = tokenizer.backend_tokenizer.decode
+    special = {token: decode([token], skip_special_tokens=False) for token in set(ids) if not decode([token])}
+    text = Detokenizer(tokenizer, (), special)
+    pieces = text.begin(ids)
+    return [*pieces[:-1], pieces[-1] + text.tail()]
+
+
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest proper prefix of `stop` that `text` ends with."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

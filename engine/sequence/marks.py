@@ -41,7 +41,8 @@ def encode_separated(text: str, tokenizer: Any) -> list[int]:
     if _SEPARATOR not in text:
         return list(tokenizer.encode(text, add_special_tokens=False))
     backend = tokenizer.backend_tokenizer
-    control, encoding = _marks(backend).ids, backend.encode(text, add_special_tokens=False)
+    # A batch of one: unlike `Tokenizer.encode` it lets other threads run.
+    control, (encoding,) = _marks(backend).ids, backend.encode_batch([text], add_special_tokens=False)
     ids: list[int] = []
     between: list[int] = []
     begin = 0
@@ -50,7 +51,8 @@ def encode_separated(text: str, tokenizer: Any) -> list[int]:
             between.append(token)
             continue
         if _SEPARATOR in (part := text[begin:start]):
-            between = _as_text(backend).encode(part.replace(_SEPARATOR, ""), add_special_tokens=False).ids
+            as_text = part.replace(_SEPARATOR, "")
+            between = _as_text(backend).encode_batch_fast([as_text], add_special_tokens=False)[0].ids
         ids += between if token is None else [*between, token]
         between, begin = [], end
     return ids

@@ -77,8 +77,10 @@ def verdict(attempt: Attempt, status: int | None) -> str | None:
 
 _JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
-    | st.sampled_from(["auto", "none", "ngram", "user", "a \0é" * 5000, json.loads("[" * 300 + "]" * 300)]),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=20), inner, max_size=4),
+    | st.sampled_from(["auto", "none", "ngram", "user", "a \0é" * 5000, json.loads("[" * 300 + "]" * 300)])
+    | st.sampled_from([1e-300, 1e-38, 1e300, -1e300, 5e-324, 10**99, 10**400, 1e-20, 0.5, 1, 2]),
+    lambda inner: st.lists(inner, max_size=5)
+    | st.dictionaries(st.text(st.characters(), max_size=20), inner, max_size=4),
     max_leaves=20,
 )  # fmt: skip
 
@@ -112,6 +114,10 @@ def _bodies(key: str | None) -> Iterator[Attempt]:
         '{"prompt": "ä"}'.encode("latin-1"),
         b'{"prompt": "x", "n": ' + b"9" * 10_000 + b"}",
         b'{"prompt": "x", "temperature": 1e999}',
+        b'{"prompt": "x", "temperature": NaN, "n": -Infinity}',
+        b'{"prompt": "x", "n": 1, "n": 2}',
+        b'{"prompt": "x", "\\ud800": "\\udfff"}',
+        b'{"prompt": "x", "\xed\xa0\x80": 1}',
         b'{"prompt": "' + b"x" * 2_000_000 + b'"}',
         b'{"messages": [' + b'{"role":"user","content":"x"},' * 20_000 + b'{"role":"user","content":"x"}]}',
     )
@@ -132,7 +138,8 @@ def _frames(key: str | None) -> Iterator[Attempt]:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x9f" * 200 + b"\r\n\r\n", True),
         (head.replace(b"Content-Length: 2", b"Content-Length: -2") + b"{}", True),
         (head.replace(b"Content-Length: 2", b"Content-Length: x") + b"{}", True),
-        (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"zz\r\n{}\r\n0\r\n\r\n", False),
+        (head.replace(b"Content-Length: 2", b"Transfer-Encoding: xchunked") + b"{}", True),
+        (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"zz\r\n{}\r\n0\r\n\r\n", True),
         (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n", True),
         (head.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 3") + b"{}", True),
     )

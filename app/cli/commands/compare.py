@@ -17,7 +17,7 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
-from specchat.app.sanitize import clean_prompt
+from specchat.app.sanitize import clean_prompt, without_password
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.side_by_side.lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
@@ -119,7 +119,7 @@ def _run(
         dtype=ready.dtype,
         exact=min((lane.exact for lane in engine.lanes if lane.exact is not None), default=None),
         exact_cost=engine.lanes[0].exact_cost,
-        notes=tuple(dict.fromkeys([*notes, *([OWN_STREAM.format(attach)] if attach else [])])),
+        notes=tuple(dict.fromkeys([*notes, *([OWN_STREAM.format(without_password(attach))] if attach else [])])),
     )
 
 

@@ -20,6 +20,7 @@ _HOST = "127.0.0.1"
 _SERVE_KEY, _WEB_KEY = "SPECCHAT_API_KEY", "SPECCHAT_WEB_KEY"
 _RUN = "from specchat.app.cli.main import main; main()"
 
+_ALLOW_HOST = "Name of this server on the internet, such as a proxy's, or *; may be repeated."
 Host = Annotated[str, opt("--host", "ADDRESS", "Address to listen on; others than this machine need a key.")]
 Port = Annotated[int, opt("--port", "N", "0 takes a free one.", min=0, max=65535)]
 
@@ -35,6 +36,7 @@ def serve(
     drain: Annotated[float, opt("--drain", "S", "Seconds replies have to finish after SIGTERM.", min=0)] = 30.0,
     stop_repeats: Annotated[bool, opt("--stop-repeats", None, "End replies that repeat themselves.")] = False,
     cors: Annotated[list[str] | None, opt("--cors", "ORIGIN", "Web page that may ask, or *; may be repeated.")] = None,
+    allow_host: Annotated[list[str] | None, opt("--allow-host", "NAME", _ALLOW_HOST)] = None,
 ) -> None:
     """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
 
@@ -58,7 +60,8 @@ def serve(
             print(f"serving {escape_controls(ready.target)} on http://{_address(bound)}/v1 ({room})", flush=True)
 
         limits = Limits(queue, timeout, stop_repeats)
-        death = run(engine, settings, bound, limits, key=key, origins=cors or [], drain=drain, on_start=say)
+        pages, hosts = cors or [], [host, *(allow_host or [])]
+        death = run(engine, settings, bound, limits, key=key, origins=pages, hosts=hosts, drain=drain, on_start=say)
     if death is not None:
         raise EngineError(death)
 

@@ -1,35 +1,89 @@
-"""A connection to a server: its address, its key, and messages for its errors."""
+"""A connection to a server: its address, its key, limits on what it may send, and messages for its errors."""
 
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx2
 
+from specchat.app.sanitize import without_password
 from specchat.app.sources.servers.kinds import KINDS
 from specchat.app.sources.servers.protocol import Listing, Server
 from specchat.engine import EngineError
 
-KEEP_S = 1.0
-"""Seconds that an idle connection is reused: servers close theirs after a few seconds."""
 CONNECT_S = 10.0
+"""Seconds until a connection is made, and for any answer but a reply."""
 SILENCE_S = 600.0
-"""Seconds without data until a reply counts as lost; a request may wait for a slot."""
+"""Seconds without a chunk until a reply counts as lost; a request may wait for a slot."""
+MOST_BYTES = 8 << 20
+"""Longest answer but a reply, and longest chunk of a reply."""
+MOST_DEPTH = 64
+MOST_MESSAGE = 1_000
+"""Longest message of a server's error, in characters."""
+_CHUNKS_PER_TOKEN, _MORE_CHUNKS = 4, 10_000
+"""Most chunks of a reply."""
 REFUSED = (401, 403)
 LOST = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, RuntimeError, ValueError)
 """Raised by a connection that breaks, is closed, or cannot look its host up."""
 
 
+class Line:
+    """The socket of one request, which other threads can cut."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+        self._lock = threading.Lock()
+
+    def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """Callback of httpcore, which reports the socket once it is connected."""
+        if name.endswith(("connect_tcp.complete", "start_tls.complete")):
+            with self._lock:
+                self._socket = info["return_value"].get_extra_info("socket")
+            if self._is_cut:
+                self.cut()
+
+    def cut(self) -> None:
+        """Shut the socket down, which wakes the thread that reads from it."""
+        with self._lock, suppress(OSError):
+            self._is_cut = True
+            if self._socket is not None:
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Context manager: the line is cut after this time.
+
+        Raises:
+            TimeoutError: it was.
+        """
+        timer = threading.Timer(seconds, self.cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except LOST:
+            if not self._is_cut:
+                raise
+        finally:
+            timer.cancel()
+        if self._is_cut:
+            raise TimeoutError(f"no answer within {seconds:g} seconds")
+
+
 class Connection:
-    """HTTP to one server.
+    """HTTP to one server. Each request has its own connection, so that it can be cut.
 
     Args:
-        url: of the server, with or without /v1.
+        url: of the server, with or without /v1; a name and a password in it are sent and never shown.
         key: its key, if it has one.
 
     Raises:
@@ -37,26 +91,24 @@ class Connection:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        self.url = _base(url)
+        self.url, login = _parse(url)
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()):
             raise EngineError("the key in SPECCHAT_API_KEY has characters that no header can carry: correct it")
         headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers["accept-encoding"] = "identity"
         timeout = httpx2.Timeout(SILENCE_S, connect=CONNECT_S)
-        make = partial(httpx2.Client, base_url=self.url, headers=headers, timeout=timeout)
+        make = partial(httpx2.Client, base_url=self.url, headers=headers, timeout=timeout, auth=login)
         try:
-            make = partial(make, verify=httpx2.create_ssl_context())
-            self.http = make(limits=httpx2.Limits(max_connections=None, keepalive_expiry=KEEP_S))
-            self.replies = make(limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0))
-            """For streams: each has its own connection, so that it can be cut."""
+            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+            self._http = make(verify=httpx2.create_ssl_context(), limits=limits)
         except (ImportError, *LOST) as error:
             hint = "check the address, and the variables that set a proxy or certificates"
             raise EngineError(f"{self.url} cannot be used ({words(error)}): {hint}") from None
 
     def close(self) -> None:
         """Close all connections."""
-        self.http.close()
-        self.replies.close()
+        self._http.close()
 
     def find_server(self, model: str | None) -> Server:
         """Recognise the server; `model` names one of its models.
@@ -65,14 +117,13 @@ class Connection:
             EngineError: it cannot be reached, refuses, speaks another protocol, or has no such model.
         """
         try:
-            reply = self.http.get("/v1/models", timeout=CONNECT_S)
+            status, data = self._answer("/v1/models", None)
         except LOST as error:
             raise EngineError(f"{self.url} cannot be reached ({words(error)}): start a server there") from None
-        self._check_key(reply)
         try:
-            models = reply.raise_for_status().json()["data"]
+            models = parse(data)["data"] if status == 200 else [None]
             known = all(isinstance(each, Mapping) and isinstance(each["id"], str) for each in models)
-        except (httpx2.HTTPError, ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError):
             known = False
         if not known:
             raise EngineError(f"{self.url} lists no models at /v1/models: it is not a server of the OpenAI protocol")
@@ -85,57 +136,121 @@ class Connection:
         """GET, or POST of a body. Returns the JSON of the answer, None if it has none or failed.
 
         Raises:
-            EngineError: the server refuses the key.
+            EngineError: the server refuses the key, or sends more than is read.
         """
         with suppress(*LOST):
-            reply = self.http.request("GET" if body is None else "POST", path, json=body, timeout=CONNECT_S)
-            self._check_key(reply)
-            return reply.json() if reply.status_code == 200 else None
+            status, data = self._answer(path, body)
+            return parse(data) if status == 200 else None
         return None
 
-    def _check_key(self, reply: httpx2.Response) -> None:
+    def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
+        """Status and body of a whole answer; errors as for `ask`, and those of a connection (`LOST`)."""
+        line = Line()
+        with line.limited(CONNECT_S), self.open("GET" if body is None else "POST", path, body, line) as reply:
+            data = self.read(reply)
         if reply.status_code in REFUSED:
-            said = complaint(reply.content, reply.status_code)
+            said = complaint(data, reply.status_code)
             raise EngineError(f"{self.url} refuses the key: {said} (put the right one into SPECCHAT_API_KEY)")
+        return reply.status_code, data
+
+    @contextmanager
+    def open(self, method: str, path: str, body: Mapping[str, Any] | None, line: Line) -> Iterator[httpx2.Response]:
+        """Context manager: the answer to a request, whose body has not been read.
+
+        Raises:
+            EngineError: it is compressed, so that few bytes could become many.
+        """
+        with self._http.stream(method, path, json=body, extensions={"trace": line.trace}) as reply:
+            if reply.headers.get("content-encoding", "identity").lower() != "identity":
+                raise EngineError(f"{self.url} compresses its answers without being asked to: turn that off there")
+            yield reply
+
+    def read(self, reply: httpx2.Response) -> bytes:
+        """The body of an answer.
+
+        Raises:
+            EngineError: it is too long.
+        """
+        data = bytearray()
+        for part in reply.iter_raw():
+            data += part
+            if len(data) > MOST_BYTES:
+                raise EngineError(
+                    f"{self.url} sent an answer of more than {MOST_BYTES} bytes: it may be another server"
+                )
+        return bytes(data)
 
 
-def chunks(reply: httpx2.Response) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream of server-sent events.
+def parse(data: bytes) -> Any:
+    """The JSON that a server sent.
 
     Raises:
-        EngineError: the server reports an error, or sends something else.
+        ValueError: it is not JSON, or nested too deeply.
     """
+    try:
+        values = json.loads(data.decode(errors="replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level = [values]
+    for _ in range(MOST_DEPTH):
+        nested = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
+        if not (level := [child for children in nested for child in children]):
+            return values
+    raise ValueError("nested too deeply")
+
+
+def chunks(reply: httpx2.Response, most_tokens: int) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a stream of server-sent events, of a reply of at most so many tokens.
+
+    Raises:
+        EngineError: the server reports an error, sends something else, or more than a reply consists of.
+    """
+    left = _CHUNKS_PER_TOKEN * most_tokens + _MORE_CHUNKS
     for line in _lines(reply):
         if not line.startswith(b"data:") or (data := line[5:].strip()) == b"[DONE]":
             continue
         try:
-            values = json.loads(data.decode(errors="replace"))
+            values = parse(data)
             if not isinstance(values, dict):
                 raise TypeError
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError):
             raise EngineError("the server sent something that is not JSON: it may speak another protocol") from None
         if values.get("error"):
             raise EngineError(complaint(data, reply.status_code))
+        left -= 1
+        if left < 0:
+            raise EngineError(f"the server sent more chunks than a reply of {most_tokens} tokens has: it was left")
         yield values
 
 
 def _lines(reply: httpx2.Response) -> Iterator[bytes]:
-    """The lines of a stream. `iter_lines` also splits at characters that JSON may contain, such as U+2028."""
-    rest = b""
-    for data in reply.iter_bytes():
-        *lines, rest = (rest + data).split(b"\n")
-        yield from lines
-    yield rest
+    """The lines of a stream. `iter_lines` also splits at characters that JSON may contain, such as U+2028.
+
+    Raises:
+        EngineError: a line is too long, or nothing but comments has come for too long.
+    """
+    rest, late = bytearray(), time.monotonic() + SILENCE_S
+    for part in reply.iter_raw():
+        rest += part
+        if b"\n" in part:
+            *lines, rest = rest.split(b"\n")
+            yield from map(bytes, lines)
+            late = time.monotonic() + SILENCE_S if any(line.startswith(b"data:") for line in lines) else late
+        if len(rest) > MOST_BYTES:
+            raise EngineError(f"the server sent a chunk of more than {MOST_BYTES} bytes: it was left")
+        if time.monotonic() > late:
+            raise EngineError(f"the server sent no chunk for {SILENCE_S:g} seconds: ask again")
+    yield bytes(rest)
 
 
 def complaint(body: bytes, status: int) -> str:
     """The message of an error response."""
     with suppress(ValueError, LookupError, TypeError):
-        said = json.loads(body)
+        said = parse(body)
         error = said.get("error", said) if isinstance(said, dict) else said
         message = error if isinstance(error, str) else error["message"]
         if isinstance(message, str) and message.strip():
-            return message
+            return message[:MOST_MESSAGE]
     return f"the server answers with status {status}"
 
 
@@ -144,8 +259,8 @@ def words(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _base(url: str) -> str:
-    """The address without /v1.
+def _parse(url: str) -> tuple[str, tuple[str, str] | None]:
+    """The address without /v1, and the name and password that it contains.
 
     Raises:
         EngineError: it is not an address.
@@ -158,5 +273,8 @@ def _base(url: str) -> str:
         known = False
     path = parts.path.rstrip("/") if known else ""
     if not known or (path and not path.endswith("/v1")):
-        raise EngineError(f"{url} is not the address of a server: give one such as http://127.0.0.1:8000")
-    return f"{parts.scheme}://{parts.netloc}{path.removesuffix('/v1')}"
+        told = without_password(url)
+        raise EngineError(f"{told} is not the address of a server: give one such as http://127.0.0.1:8000")
+    given = parts.username is not None or parts.password is not None
+    login = (unquote(parts.username or ""), unquote(parts.password or "")) if given else None
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{path.removesuffix('/v1')}", login

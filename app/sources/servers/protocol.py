@@ -197,6 +197,36 @@ def count(values: object, *names: str) -> int | None:
     return None
 
 
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking", "thought", "reasoning_details", "thinking_blocks")
+"""Names of a message's thinking, of which some servers send several with the same text."""
+_PARTS = ("text", "thinking", "reasoning", "summary", "content", "refusal")
+"""Names of a part's text."""
+
+
+def texts_of(content: object) -> tuple[str, str]:
+    """Text and thinking of a message's content, which is a text or, as Mistral's, a list of parts.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    texts = {True: "", False: ""}
+    for part in content if isinstance(content, list) else [content]:
+        kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+        texts[kind.startswith(("think", "reason"))] += _flat(part)
+    return texts[False], texts[True]
+
+
+def _flat(value: object) -> str:
+    """The text of a part, or of a list of them."""
+    if isinstance(value, list):
+        return "".join(map(_flat, value))
+    if isinstance(value, Mapping):
+        return _flat(next((value[name] for name in _PARTS if value.get(name)), None))
+    if value is not None and not isinstance(value, str):
+        raise TypeError
+    return value or ""
+
+
 class Reader:
     """Makes records of the chunks of one reply: a token of unknown fate of each, and `Totals` of the counts at the end.
 
@@ -247,13 +277,13 @@ class Reader:
         try:
             choice = (values.get("choices") or [{}])[0]
             delta = choice.get("delta") or {}
-            text = delta.get("content") or choice.get("text") or ""
-            thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+            text, thought = texts_of(delta.get("content") or choice.get("text"))
+            thought = next(filter(None, (_flat(delta.get(name)) for name in _THOUGHTS)), thought)
             listed = (choice.get("logprobs") or {}).get("content") or ()
             pieces = tuple(each["token"] for each in listed)
             reason = choice.get("finish_reason")
             usage = values.get("usage")
-            if not all(isinstance(each, str) for each in (text, thought, *pieces)):
+            if not all(isinstance(each, str) for each in pieces):
                 raise TypeError
             ended = None if reason is None else REASONS.get(reason, FinishReason.EOS)
             tokens = count(usage, "completion_tokens")
@@ -277,7 +307,7 @@ class Reader:
     def text_of(self, chunk: Chunk) -> str:
         """The text of a chunk, with markers around thinking that the server reports separately."""
         begins = bool(chunk.thought) and not self._thinking
-        ends = self._thinking and bool(chunk.text)
+        ends = (self._thinking or begins) and bool(chunk.text)
         self._thinking = (self._thinking or begins) and not ends
         before, after = f"{THINKING.opening}\n" if begins else "", f"\n{THINKING.closing}\n\n" if ends else ""
         return before + chunk.thought + after + chunk.text

@@ -14,6 +14,7 @@ PAGE = "http://localhost:3000"
 def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with two slots and room for eight more, a key, and one page that may ask."""
     options = ("--dtype", "float32", "--slots", 2, "--queue", 8, "--cors", PAGE, "--drain", "inf")
+    options = (*options, "--allow-host", "A.example")
     with Served("--target", model, *options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
         yield server
         assert server.stop() == 0

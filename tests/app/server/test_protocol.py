@@ -211,9 +211,19 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         ([], 400, "the body is not a JSON object"),
         (b"{", 400, "the body is not valid JSON"),
         (b"\xff\xfe", 400, "the body is not valid JSON"),
-        (b"[" * 100_000, 400, "the body is not valid JSON"),
-        (b'{"messages": NaN}', 400, "the body is not valid JSON"),
-        (b'{"n": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON"),
+        (b"[" * 4_000, 400, "the body is not valid JSON"),
+        (b'{"messages": NaN}', 400, "the body is not valid JSON: messages is NaN"),
+        (b'{"n": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON: n has more than 100 digits"),
+        (b'{"temperature": 0.' + b"1" * 1_000_000 + b"}", 400, "temperature has more than 100 digits"),
+        (b'{"temperature": 1, "temperature": 2}', 400, "the body gives temperature more than once"),
+        ({"\ud800": 1}, 400, "the name \\ud800 has half of a surrogate pair"),
+        (chat(metadata={"a": {"b\udfff": 1}}), 400, "the name metadata.a.b\\udfff has half"),
+        (chat(metadata={"a": json.loads("[" * 100 + "]" * 100)}), 400, "metadata is nested more than 64 levels deep"),
+        (chat([{"type": "text", "text": ""}] * 20_000), 400, "the body has more than 4096 lists and objects"),
+        (chat("[{" * 20_000), 400, "and the context holds 256: shorten it"),
+        (chat(metadata=dict.fromkeys(map(str, range(3000)))), 400, "has more than 2048 keys"),
+        (chat(logit_bias={"x" * 10_000: None}), 400, "logit_bias.xxx"),
+        (chat(repetition_penalty=1e-300), 400, "repetition-penalty is 1e-300: it must be from 1e-6 to 1e6"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(served: Served, body: Any, status: int, words: str) -> None:
@@ -224,6 +234,39 @@ def test_what_cannot_be_served_is_refused_by_name(served: Served, body: Any, sta
     error = reply.json()["error"]
     assert words in error["message"]
     assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("repetition_penalty", (1e-300, 1e-38, 1e300)), ("temperature", (1e300, 10**99)), ("dry_base", (0.5,)),
+        ("dry_allowed_length", (0, 1 << 40)), ("dry_penalty_last_n", (-2, 1 << 40)), ("xtc_probability", (2,)),
+        ("top_p", (0, 1e300)), ("min_p", (1,)), ("top_k", (-1, 1 << 40)), ("seed", (1 << 64,)),
+        ("presence_penalty", (1e300,)), ("frequency_penalty", (-3,)), ("logit_bias", ({"1": 1e300}, {"9" * 30: 1})),
+        ("gamma", (99,)), ("n", (1 << 40,)), ("max_tokens", (1 << 40,)),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_range_is_refused_by_the_name_of_its_field(served: Served, name: str, values: Any) -> None:
+    with served.http() as http:
+        for value in values:
+            reply = http.post("/v1/completions", json={"prompt": "x", "temperature": 1, name: value})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, name), reply.text
+
+
+def test_extreme_numbers_in_range_are_served(served: Served) -> None:
+    extremes = {
+        "temperature": (5e-324, 1e6), "repetition_penalty": (1e-6, 1e6), "top_p": (5e-324,), "min_p": (5e-324,),
+        "dry_base": (1e300,), "dry_multiplier": (5e-324, 1e300), "xtc_threshold": (5e-324,), "top_k": (1 << 31,),
+        "dry_allowed_length": (1 << 31,), "dry_penalty_last_n": (1 << 31,), "seed": (-(1 << 63), (1 << 63) - 1),
+    }  # fmt: skip
+    always = {"prompt": "a b a b a b", "temperature": 1e-20, "dry_multiplier": 1, "xtc_probability": 1, "max_tokens": 4}
+    with served.http() as http:
+        for name, values in extremes.items():
+            for value in values:
+                for drafter in ("none", "auto"):
+                    asked = {**always, "repetition_penalty": 1e-6, "drafter": drafter, "n": 2, name: value}
+                    reply = http.post("/v1/completions", json=asked)
+                    assert reply.status_code == 200, (name, value, reply.text)
 
 
 def test_only_health_needs_no_key(served: Served) -> None:
@@ -248,16 +291,55 @@ def test_only_health_needs_no_key(served: Served) -> None:
         b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: many\r\n\r\n",
         b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 20_000,
         b"GET /" + b"x" * 100_000,
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, gzip\r\n\r\n{}",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused_in_the_same_shape(served: Served, sent: bytes) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
+    reply = _exchange(served.port, sent)
+    assert reply.startswith(b"HTTP/1.1 400 "), reply
+    assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_sends_nothing_more_gets_its_answer(served: Served, stream: bool) -> None:
+    body = json.dumps(chat(max_tokens=150, stream=stream, drafter="none")).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {served.key}\r\n"
+    reply = _exchange(served.port, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body, ends=True)
+    assert reply.startswith(b"HTTP/1.1 200 ")
+    assert b'"finish_reason":"length"' in reply
+    served.wait_until_idle()
+    assert _exchange(served.port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", ends=True).endswith(b'ok"}')
+
+
+def test_an_answer_is_not_lost_where_the_body_was_not_wanted(served: Served) -> None:
+    for line, status in ((b"POST /health", b"405"), (b"PUT /v1/models", b"405"), (b"POST /nowhere", b"404")):
+        head = line + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1100000\r\n"
+        reply = _exchange(served.port, head + b"Authorization: Bearer secret\r\n\r\n" + b"x" * 1_100_000)
+        assert reply.startswith(b"HTTP/1.1 " + status), (line, reply)
+
+
+def _exchange(port: int, sent: bytes, *, ends: bool = False) -> bytes:
+    """All that comes back until the server closes; `ends` says that nothing more will be sent."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(sent)
+        if ends:
+            connection.shutdown(socket.SHUT_WR)
         reply = b""
         while more := connection.recv(4096):
             reply += more
-    assert reply.startswith(b"HTTP/1.1 400 "), reply
-    assert json.loads(reply.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+    return reply
+
+
+def test_other_names_of_the_internet_are_refused(served: Served) -> None:
+    with served.http() as http:
+        for path in ("/v1/models", "/metrics", "/health"):
+            for host in ("rebound.example", "rebound.example.:80", "127.0.0.1.evil.example", "localhost.evil.example"):
+                reply = http.get(path, headers={"Host": host})
+                assert (reply.status_code, reply.json()["error"]["code"]) == (403, "host_not_allowed")
+            for host in ("localhost:1", "127.0.0.1", "[::1]:80", "192.168.0.7:8000", "mypc", "nas.local", "a.example"):
+                assert http.get(path, headers={"Host": host}).status_code == 200
 
 
 def test_what_follows_a_request_waits_for_its_answer(served: Served) -> None:

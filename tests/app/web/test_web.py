@@ -1,15 +1,17 @@
 """`specchat web` in a real browser: ask, see colours, fork, leave; who is not let in, and what the page is given."""
 
+import asyncio
 import base64
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import aiohttp
 import httpx2
 import pytest
 
@@ -115,7 +117,41 @@ def test_who_is_not_let_in(tmp_path: Path) -> None:
     with opened(home=tmp_path) as url, httpx2.Client(base_url=url) as visitor:
         assert visitor.get("/").status_code == 200
         assert visitor.get("/", headers={"host": "rebound.example"}).status_code == 403
+        for path in ("/", "/nowhere", "/static/js/textual.js"):  # no other page may show it inside itself
+            headers = visitor.get(path).headers
+            assert headers["content-security-policy"] == "frame-ancestors 'none'"
+            assert headers["x-frame-options"] == "DENY"
         assert visitor.get("/ws", headers={"origin": "http://elsewhere.example"}).status_code == 403
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes of Linux")
+def test_a_window_has_limits_and_its_app_ends_with_it(tmp_path: Path) -> None:
+    def environments() -> list[dict[str, str]]:
+        """Of the apps that run with these chats."""
+        found = []
+        for file in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                values = dict(each.split("=", 1) for each in file.read_text().split("\0") if "=" in each)
+                if values.get("SPECCHAT_HOME") == str(tmp_path) and "TEXTUAL_DRIVER" in values:
+                    found.append(values)
+        return found
+
+    async def visit(url: str, *messages: str) -> None:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(f"{url}/ws?width=99999999&height=9999") as page,
+        ):
+            await page.receive(PATIENCE_S)
+            assert [(each["COLUMNS"], each["ROWS"]) for each in environments()] == [("1000", "500")]
+            for message in messages:
+                await page.send_str(message)
+
+    with opened("--attach", "127.0.0.1:9", home=tmp_path) as url:
+        asyncio.run(visit(url, '["resize", {"width": 99999999, "height": -5}]'))
+        until(lambda: not environments())
+        asyncio.run(visit(url, '["resize", {"width": "x"}]', "{}"))
+        until(lambda: not environments())
 
 
 def test_options_reach_the_page_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:

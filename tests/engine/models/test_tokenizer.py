@@ -1,6 +1,7 @@
 """The plain tokenizer says what transformers' own says; a draft must mean the same tokens as the target."""
 
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,3 +120,13 @@ def test_a_draft_of_another_family_is_refused_when_loading(default_model: Any, t
     config = EngineConfig(str(default_model), models_folder(), draft=str(tiny_model()))
     with pytest.raises(EngineError, match="the draft's vocabulary is not the target's: token"), started(config):
         pass
+
+
+def test_other_threads_run_while_a_long_text_is_read(ours: PlainTokenizer) -> None:
+    reader = Thread(target=ours.encode, args=("a" * 400_000,))
+    reader.start()
+    turns = 0
+    while reader.is_alive():
+        reader.join(0.001)
+        turns += 1
+    assert turns > 10
