@@ -300,6 +300,8 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise EngineError(f"{folder} lacks weights ({lacking[0]}{more}): fetch the model again")
+    if not config.is_encoder_decoder and "lm_head.weight" not in model.all_tied_weights_keys:
+        model.config.tie_word_embeddings = False  # it may be stated of an output layer that has weights of its own
     network: PreTrainedModel = model.eval().requires_grad_(False)
     return network
 
