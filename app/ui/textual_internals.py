@@ -65,9 +65,13 @@ def show_as_text(app: App[Any]) -> None:
     is no public option for all of these.
     """
     app.console._markup = False
-    Content.from_markup = classmethod(_plain)  # type: ignore[assignment, method-assign]
-    textual.content._strip_control_codes = rich.text.strip_control_codes = escape_controls
-    Strip.render = _render  # type: ignore[method-assign]
+    for module, name, own in (
+        (Content, "from_markup", classmethod(_plain)),
+        (textual.content, "_strip_control_codes", escape_controls),
+        (rich.text, "strip_control_codes", escape_controls),
+        (Strip, "render", _render),
+    ):
+        setattr(module, name, own)
 
 
 def _plain(cls: type[Content], text: str | Content) -> Content:

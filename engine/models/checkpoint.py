@@ -97,7 +97,8 @@ def _check_config(path: Path, config: dict[str, Any], parameters: int) -> None:
         r"model_type|\w*hidden_act\w*|torch_dtype|dtype": TEXT,
         r"architectures|layer_types": a_list(TEXT, filled=True),
         r"num_(hidden_|decoder_)?layers|n_layers?|num_(attention_)?heads|n_heads?|head_dim|d_model|d_kv": size,
-        r"hidden_size|n_embd|vocab_size|(moe_)?intermediate_size|d_ff|num_key_value_heads": size | a_list(count),
+        r"hidden_size|n_embd|vocab_size|(moe_)?intermediate_size|d_ff|num_key_value_heads": size
+        | a_list(count, filled=True),
         r"max_position_embeddings|n_positions": whole(1),
         r"\w*sliding_window|num_\w*experts\w*|num_kv_shared_layers": count | FLAG | a_list(count),
         r"\w*(norm_eps|epsilon)|\w*_softcapping|rope_theta|partial_rotary_factor|query_pre_attn_scalar": number(0),
@@ -108,6 +109,12 @@ def _check_config(path: Path, config: dict[str, Any], parameters: int) -> None:
         if isinstance(table, dict):
             stated = {key: value for key, value in table.items() if value is not None}
             check_values(path, stated, kinds)
+            heads, shared = stated.get("num_attention_heads", 0), stated.get("num_key_value_heads", 1)
+            if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
+                raise EngineError(
+                    f"{path} states num_attention_heads {heads}, which is no multiple of num_key_value_heads {shared}: "
+                    "fetch it again"
+                )
             for scaling in (stated.get("rope_parameters"), stated.get("rope_scaling")):
                 check_values(path, scaling or {}, rope)
 

@@ -22,6 +22,8 @@ from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_confi
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
+from specchat.engine.models.tokenizer import FILE as TOKENIZER
+from specchat.engine.models.tokenizer import check_components
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
@@ -262,6 +264,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    if (folder / TOKENIZER).is_file():
+        check_components(folder / TOKENIZER)
     with errors_as(lambda error: f"the tokenizer of {folder} cannot be loaded ({first_line(error)})"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         tokenizer("some words")  # settings of the wrong type raise only here

@@ -56,13 +56,19 @@ def _common(header: GgufHeader) -> Settings:
         raise EngineError(
             f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
         )
+    shared = max(key_heads) if isinstance(key_heads, list) else key_heads or heads
+    check(
+        isinstance(heads, list) or heads % shared == 0,
+        f"{header.path} states {header.architecture}.attention.head_count {heads}, which is no multiple of "
+        f"attention.head_count_kv {shared}: fetch it again",
+    )
     settings = {
         "vocab_size": header.tensor("token_embd.weight").shape[1],
         "hidden_size": header.setting("embedding_length"),
         "num_hidden_layers": _layers(header),
         "num_attention_heads": heads,
         "head_dim": header.setting("attention.key_length", None),
-        "num_key_value_heads": max(key_heads) if isinstance(key_heads, list) else key_heads or heads,
+        "num_key_value_heads": shared,
         "intermediate_size": header.setting("feed_forward_length", None),
         "max_position_embeddings": header.setting("context_length"),
         "rms_norm_eps": header.setting("attention.layer_norm_rms_epsilon"),
