@@ -11,8 +11,9 @@ import re
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 _LINE_ENDS = "\u2028\u2029"
-_DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Marks, embeddings, overrides and isolates: they reorder the text around them."""
+_MARKS = "\u061c\u200e\u200f"
+_OVERRIDES = "\u202a-\u202e\u2066-\u2069"
+"""Embeddings, overrides and isolates: like marks, they reorder the text around them, but further."""
 _JOINERS = "\u00ad\u200c\u200d"
 """Soft hyphen, zero width non-joiner and joiner: legitimate, but terminals disagree about their width."""
 _INVISIBLE = (
@@ -22,8 +23,10 @@ _INVISIBLE = (
 """Unicode's default ignorable code points, except joiners and the 16 variation selectors of symbols and emoji."""
 _SURROGATES = "\ud800-\udfff"
 
-_ACTING = re.compile(f"[{_CONTROLS}{_LINE_ENDS}{_DIRECTIONS}{_JOINERS}{_INVISIBLE}{_SURROGATES}]")
+_ACTING = re.compile(f"[{_CONTROLS}{_LINE_ENDS}{_MARKS}{_OVERRIDES}{_JOINERS}{_INVISIBLE}{_SURROGATES}]")
+_STEERING = re.compile(f"[{_CONTROLS}{_OVERRIDES}]")
 _DROPPED = re.compile(f"[{_CONTROLS}]")
+_UNIT = re.compile("....")
 _HALVES = re.compile(f"[{_SURROGATES}]")
 
 _OPENED = re.compile(r"(https?://[^/]|mailto:.)", re.IGNORECASE)
@@ -47,7 +50,21 @@ def escape_controls(text: str) -> str:
     (C1, direction marks, characters without width, half characters) the replacement character. Lengths do not change,
     so positions in the text stay valid.
     """
-    return _ACTING.sub(lambda match: _PICTURES.get(match[0], _NO_PICTURE), text)
+    return _ACTING.sub(_picture, text)
+
+
+def escape_steering(text: str) -> str:
+    """Like `escape_controls` for a file: characters that only have no width or a direction stay, such as joiners."""
+    return _STEERING.sub(_picture, text.replace("\r\n", "\n"))
+
+
+def escape_json(text: str) -> str:
+    """JSON text in which these characters are escapes, so that it prints safely and means the same."""
+    return _ACTING.sub(lambda match: _UNIT.sub(r"\\u\g<0>", match[0].encode("utf-16-be", "surrogatepass").hex()), text)
+
+
+def _picture(match: re.Match[str]) -> str:
+    return _PICTURES.get(match[0], _NO_PICTURE)
 
 
 def without_controls(text: str) -> str:

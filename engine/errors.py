@@ -23,6 +23,7 @@ class EngineError(Exception):
         super().__init__(message)
         self.field = field
 
+
 class ClosingError(BaseException):
     """The engine is to end before it has been loaded. It is no `Exception`, so that no attempt to load catches it."""
 

@@ -15,7 +15,7 @@ from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import ENDINGS, Reply, Stage
 from specchat.app.chat.titles import title_of
-from specchat.app.sanitize import clean_prompt
+from specchat.app.sanitize import clean_prompt, escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, StoredMessage
@@ -51,7 +51,7 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
                 f"## {turn.reply.model or model or 'Model'}",
                 *_markdown_reply(turn, turn.reply, thinking=thinking),
             ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return escape_steering("\n\n".join(part for part in parts if part)) + "\n"
 
 
 def as_json(conversation: Conversation, model: str) -> str:
@@ -73,7 +73,7 @@ def as_json(conversation: Conversation, model: str) -> str:
             for turn in conversation.turns
         ],
     }
-    return json.dumps(exported, ensure_ascii=False, indent=1) + "\n"
+    return escape_json(json.dumps(exported, ensure_ascii=False, indent=1)) + "\n"
 
 
 def file_stem(title: str) -> str:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+from specchat.app.cli.terminal import escaped_output
 from specchat.app.errors import AppError
-from specchat.app.sanitize import escape_controls
 from specchat.engine import EngineError, JoinedThread, check_system, preload_torch
 
 FAILED = 2
@@ -35,6 +35,7 @@ def main() -> None:
     sys.exit(code)
 
 
+@escaped_output()
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; a failure becomes one line on stderr."""
     try:
@@ -64,5 +65,5 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(sentence: str) -> int:
-    print(f"specchat: {escape_controls(' '.join(sentence.split()))}", file=sys.stderr)
+    print(f"specchat: {' '.join(sentence.split())}", file=sys.stderr)
     return FAILED

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from specchat.app.chat.thinking import ThinkingText, Thought
 from specchat.app.cli.progress import StatusLine, warn
+from specchat.app.cli.terminal import unescaped
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.observed import resolve_rounds
@@ -48,7 +49,7 @@ class ThoughtLine:
         self._open = False
         self._line.clear()
         if opened and figures is not None and sys.stderr.isatty():
-            print(f"{_DIM}{figures.words(going_on=False)}{_NOT_DIM}", file=sys.stderr, flush=True)
+            print(f"{_DIM}{figures.words(going_on=False)}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
 
 
 class PlainPrinter:
@@ -100,7 +101,7 @@ class PlainPrinter:
     def _print(self, text: str, shown: str) -> None:
         if text:
             self._line_open = not text.endswith("\n")
-            print(shown, end="", flush=True)
+            print(shown, end="", file=unescaped(sys.stdout), flush=True)
 
 
 class ColourPrinter(PlainPrinter):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
+from specchat.app.cli.terminal import unescaped
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Loading, Progress
 
@@ -20,7 +21,7 @@ _STEP = 0.25
 def warn(text: str | None) -> None:
     """Print a sentence on stderr; nothing if it is empty."""
     if text:
-        print(f"specchat: {escape_controls(text)}", file=sys.stderr)
+        print(f"specchat: {text}", file=sys.stderr)
 
 
 class StatusLine:
@@ -42,7 +43,7 @@ class StatusLine:
     def say(self, text: str, suffix: str = "") -> None:
         """Replace the line; if it is too long, the text is cut and the suffix stays."""
         if self._as_lines:
-            line = escape_controls(text) + suffix
+            line = text + suffix
             if self._first is None:
                 self._first = line
             else:
@@ -54,7 +55,7 @@ class StatusLine:
         line = escape_controls(text)[: columns - len(suffix) - 1] + suffix
         if line != self._shown:
             self._shown = line  # set first, so that an interrupt while writing still clears the line
-            print(_BACK_AND_CLEAR + line, end="", file=sys.stderr, flush=True)
+            print(_BACK_AND_CLEAR + line, end="", file=unescaped(sys.stderr), flush=True)
 
     def show(self, loading: Loading) -> None:
         """Show what is loading and how much of it is loaded."""
@@ -66,7 +67,7 @@ class StatusLine:
     def clear(self) -> None:
         """Remove the line, so that something can be printed."""
         if self._shown:
-            print(_BACK_AND_CLEAR, end="", file=sys.stderr, flush=True)
+            print(_BACK_AND_CLEAR, end="", file=unescaped(sys.stderr), flush=True)
             self._shown = ""
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +87,7 @@ def pull_progress(*, as_json: bool = False) -> Iterator[Progress]:
 
     left = (TextColumn("· left"), TimeRemainingColumn())
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), *left)
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    with Bars(*columns, console=Console(file=unescaped(sys.stderr))) as bars:
         tasks = {}
 
         def show(stage: str, text: str, fraction: float | None) -> None:
@@ -112,7 +113,7 @@ def _plain_lines() -> Progress:
         step = text if fraction is None else int(fraction / _STEP)
         if last != (stage, step):
             share = "" if isinstance(step, str) else f" {step * _STEP:.0%}"
-            print(f"{escape_controls(text)}{share}", file=sys.stderr, flush=True)
+            print(f"{text}{share}", file=sys.stderr, flush=True)
         last = (stage, step)
 
     return show

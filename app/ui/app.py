@@ -36,7 +36,7 @@ from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.textual_internals import disable_toasts
+from specchat.app.ui.textual_internals import disable_toasts, show_as_text
 from specchat.app.ui.themes import ThemeChoice, theme_colours
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import ChatList
@@ -98,6 +98,7 @@ class SpecChat(App[None]):
         """
         super().__init__()
         disable_toasts(self)  # `on_notify` shows notices
+        show_as_text(self)
         self._prepare = prepare
         self._player = player
         self._probe = probe

@@ -5,8 +5,6 @@ from __future__ import annotations
 from textual.app import App
 from textual.notifications import SeverityLevel
 
-from specchat.app.sanitize import escape_controls
-
 NOTICE_S = 8.0
 """Seconds that a notice stays."""
 STILL_STARTING = "specchat is still starting: try again in a moment"
@@ -14,4 +12,4 @@ STILL_STARTING = "specchat is still starting: try again in a moment"
 
 def say(app: App[None], sentence: str, severity: SeverityLevel = "information") -> None:
     """Show a notice."""
-    app.notify(escape_controls(sentence), severity=severity, timeout=NOTICE_S, markup=False)
+    app.notify(sentence, severity=severity, timeout=NOTICE_S)

@@ -7,6 +7,7 @@ import os
 import re
 import selectors
 import signal
+import sys
 from codecs import getincrementaldecoder
 from contextlib import suppress
 from typing import IO, Any, cast
@@ -30,7 +31,8 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._file: Any = _Output(cast("IO[str]", self._file))
+        # stdout is a terminal (`need_terminal`), stderr, which Textual draws on, may be a file.
+        self._file: Any = _Output(cast("IO[str]", sys.__stdout__))
         self._frame: list[str] = []
         """The written part of an unfinished frame."""
 

@@ -4,6 +4,7 @@ Benefits are processor time of the app as a share of one core, while one reply g
 on two cores (`benchmarks.measure_interface`): 14 % with everything below, 30 % without. On a GPU the engine's Python
 code loses that time; on a CPU fewer frames are drawn instead.
 
+`show_as_text` keeps strings of users, files, models and servers from acting on the terminal or being read as markup.
 `terminal_driver.py` needs the parser of keys and the marks around a frame, because Textual's driver ends with an
 exception where input is invalid or the terminal goes; `keys.py` needs Textual's names of characters to check a keymap.
 """
@@ -15,6 +16,9 @@ from functools import lru_cache
 from math import ceil
 from typing import Any
 
+import rich.text
+import textual.content
+from rich.console import Console
 from rich.segment import Segment
 from rich.style import Style
 from textual._ansi_sequences import SYNC_END as SYNC_END
@@ -22,6 +26,7 @@ from textual._ansi_sequences import SYNC_START as SYNC_START
 from textual._compositor import ChopsUpdate, Compositor
 from textual._xterm_parser import XTermParser as XTermParser
 from textual.app import App
+from textual.content import Content
 from textual.geometry import Region
 from textual.keys import _character_to_key
 from textual.reactive import Reactive
@@ -29,6 +34,8 @@ from textual.screen import Screen
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
+
+from specchat.app.sanitize import escape_controls
 
 
 def use_narrow_compositor(screen: Screen[Any]) -> None:
@@ -49,6 +56,39 @@ def key_of_character(character: str) -> str:
 def disable_toasts(app: App[Any]) -> None:
     """Leave notices to the app: Textual has no public option against its own."""
     app._disable_notifications = True
+
+
+def show_as_text(app: App[Any]) -> None:
+    """Show every string as it is: never as markup, and with signs instead of characters on which a terminal acts.
+
+    Textual reads markup in titles of borders, tooltips, options and the palette, and lets escape sequences pass; there
+    is no public option for all of these.
+    """
+    app.console._markup = False
+    for module, name, own in (
+        (Content, "from_markup", classmethod(_plain)),
+        (textual.content, "_strip_control_codes", escape_controls),
+        (rich.text, "strip_control_codes", escape_controls),
+        (Strip, "render", _render),
+    ):
+        setattr(module, name, own)
+
+
+def _plain(cls: type[Content], text: str | Content) -> Content:
+    return text if isinstance(text, Content) else cls(text)
+
+
+_textual_render = Strip.render
+
+
+def _render(strip: Strip, console: Console) -> str:
+    """Terminal sequences of a line. Characters of no width are left out if a widget has not replaced them."""
+    if strip._render_cache is None and escape_controls(strip.text) != strip.text:
+        visible = [
+            Segment("".join(c for c in text if escape_controls(c) == c), style) for text, style, _ in strip._segments
+        ]
+        strip = Strip(visible)
+    return _textual_render(strip, console)
 
 
 class NarrowCompositor(Compositor):

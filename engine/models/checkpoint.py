@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models.cache_argument import cache_argument
+from specchat.engine.models.keys import FLAG, LARGEST, TABLE, TEXT, TOKEN, Kind, a_list, check_values, number, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +69,7 @@ class Checkpoint:
             raise EngineError(
                 f"{folder} has no tokenizer (tokenizer.json): copy the tokenizer files of the model there"
             )
+        _check_config(folder / "config.json", config, parameters)
         return cls(folder, config, parameters, frozenset(dtypes))
 
 
@@ -80,6 +82,41 @@ def _read_config(folder: Path) -> dict[str, Any]:
         hint = f"; to use its GGUF file, give {ggufs[0]}" if ggufs else ""
         raise EngineError(f"{folder} is not a model: it has no config.json{hint}")
     return read_json(path)
+
+
+def _check_config(path: Path, config: dict[str, Any], parameters: int) -> None:
+    """Check the types of what is read from a configuration; no size may exceed the number of weights.
+
+    Raises:
+        EngineError: a value is of another type or range.
+    """
+    size, count = whole(1, parameters or LARGEST), whole(0)
+    rope = {"rope_type|type": TEXT, "rope_theta": number(1), r"\w*factor|beta_\w+": number() | a_list(number())}
+    kinds: dict[str, Kind] = {
+        r"(text_|quantization_)config|rope_parameters|rope_scaling": TABLE,
+        r"model_type|\w*hidden_act\w*|torch_dtype|dtype": TEXT,
+        r"architectures|layer_types": a_list(TEXT, filled=True),
+        r"num_(hidden_|decoder_)?layers|n_layers?|num_(attention_)?heads|n_heads?|head_dim|d_model|d_kv": size,
+        r"hidden_size|n_embd|vocab_size|(moe_)?intermediate_size|d_ff|num_key_value_heads": size
+        | a_list(count, filled=True),
+        r"max_position_embeddings|n_positions": whole(1),
+        r"\w*sliding_window|num_\w*experts\w*|num_kv_shared_layers": count | FLAG | a_list(count),
+        r"\w*(norm_eps|epsilon)|\w*_softcapping|rope_theta|partial_rotary_factor|query_pre_attn_scalar": number(0),
+        r"tie_word_embeddings|attention_bias|mlp_bias|is_encoder_decoder": FLAG,
+        r"(eos|bos|pad)_token_id": TOKEN | a_list(TOKEN),
+    }
+    for table in (config, config.get("text_config")):
+        if isinstance(table, dict):
+            stated = {key: value for key, value in table.items() if value is not None}
+            check_values(path, stated, kinds)
+            heads, shared = stated.get("num_attention_heads", 0), stated.get("num_key_value_heads", 1)
+            if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
+                raise EngineError(
+                    f"{path} states num_attention_heads {heads}, which is no multiple of num_key_value_heads {shared}: "
+                    "fetch it again"
+                )
+            for scaling in (stated.get("rope_parameters"), stated.get("rope_scaling")):
+                check_values(path, scaling or {}, rope)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -115,6 +152,11 @@ def weight_files(folder: Path) -> list[Path]:
         if not isinstance(weight_map, dict) or not weight_map:
             raise EngineError(f"{folder / _INDEX} names no weights, so the model is not complete: fetch it again")
         names = sorted(set(map(str, weight_map.values())))
+        for name in names:
+            if not _is_inside(folder, name):
+                raise EngineError(
+                    f"{folder / _INDEX} names a file outside of its folder ({name}): fetch the model again"
+                )
         lacking = [name for name in names if not (folder / name).is_file()]
         if lacking:
             raise EngineError(f"{folder} lacks {lacking[0]}, so the model is not complete: fetch it again")
@@ -125,6 +167,16 @@ def weight_files(folder: Path) -> list[Path]:
             "convert them to safetensors, or choose a model that has them"
         )
     raise EngineError(f"{folder} has no weights ({_SINGLE}): fetch the model again")
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    """Whether the file of this name is in the folder; in the hub's cache it is a link to one next to the folder."""
+    roots = [folder.resolve()]
+    if roots[0].parent.name == "snapshots":
+        roots.append(roots[0].parents[1] / "blobs")
+    # An absolute path replaces the folder.
+    inside = (folder / name).absolute().is_relative_to(folder.absolute()) and ".." not in Path(name).parts
+    return inside and any((folder / name).resolve().is_relative_to(root) for root in roots)
 
 
 def is_finite(weight: Tensor) -> bool:
@@ -187,6 +239,7 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     with errors_as(lambda error: f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"):
         # transformers knows the type, so an auto_map is ignored.
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    _check_rope(folder, config)
     if quantised:  # transformers' own kernels for it would be downloaded
         config.quantization_config["dequantize"] = True
     if kind == "llama":  # one that was made from a Mistral or Qwen may state a window, which Llama's code ignores
@@ -194,6 +247,19 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     _check_network(checkpoint, config)
     _check_depth(checkpoint, config)
     return config
+
+
+def _check_rope(folder: Path, config: PreTrainedConfig) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    stated = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    for each in (stated, *stated.values()):  # a table, or one for each type of layers
+        kind = each.get("rope_type", "default") if isinstance(each, dict) else "default"
+        if kind not in ("default", *ROPE_INIT_FUNCTIONS):
+            raise EngineError(
+                f"{folder / 'config.json'} states rope_type {kind!r}, which the installed transformers does not know: "
+                "upgrade transformers or choose another model"
+            )
 
 
 def _check_depth(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:

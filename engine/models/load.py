@@ -22,6 +22,8 @@ from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_confi
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
+from specchat.engine.models.tokenizer import FILE as TOKENIZER
+from specchat.engine.models.tokenizer import check_components
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
@@ -262,6 +264,8 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    if (folder / TOKENIZER).is_file():
+        check_components(folder / TOKENIZER)
     with errors_as(lambda error: f"the tokenizer of {folder} cannot be loaded ({first_line(error)})"):
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         tokenizer("some words")  # settings of the wrong type raise only here
@@ -300,6 +304,8 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise EngineError(f"{folder} lacks weights ({lacking[0]}{more}): fetch the model again")
+    if not config.is_encoder_decoder and "lm_head.weight" not in model.all_tied_weights_keys:
+        model.config.tie_word_embeddings = False  # it may be stated of an output layer that has weights of its own
     network: PreTrainedModel = model.eval().requires_grad_(False)
     return network
 

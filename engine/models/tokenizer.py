@@ -9,9 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, errors_as
+from specchat.engine.errors import EngineError, check, errors_as
+from specchat.engine.models.checkpoint import read_json
 from specchat.engine.sequence.template import default_template
 
+_MOST_STEPS, _MOST_GROWTH = 64, 4096
+"""Limits of a tokenizer; published ones have up to ten steps, and one of them writes bytes as characters."""
 FILE, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 
@@ -68,6 +71,32 @@ class PlainTokenizer:
     def get_vocab(self) -> dict[str, int]:
         """Every token with its id."""
         return dict(self.backend_tokenizer.get_vocab(with_added_tokens=True))
+
+
+def check_components(file: Path) -> None:
+    """Check that the steps of a tokenizer are few and do not multiply the text: a thousand of them can take all memory.
+
+    Args:
+        file: a tokenizer.json.
+
+    Raises:
+        EngineError: they are too many, or it cannot be read.
+    """
+    content = read_json(file)
+    for part in ("normalizer", "pre_tokenizer", "decoder"):
+        steps, growth, left = 0, 1, [content.get(part)]
+        while left:
+            each = left.pop()
+            if isinstance(each, dict):
+                steps += "type" in each
+                added = each.get("content") if each.get("type") == "Replace" else "  "
+                growth *= max(len(str(added)), 1) if each.get("type") in ("ByteLevel", "Replace") else 1
+            left += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        check(
+            steps <= _MOST_STEPS and growth <= _MOST_GROWTH,
+            f"{file} has a {part} of {steps} steps, more than {_MOST_STEPS} or such that make a text more than "
+            f"{_MOST_GROWTH} times as long: fetch the model again",
+        )
 
 
 def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:

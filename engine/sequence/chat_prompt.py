@@ -36,6 +36,8 @@ def _render(request: Request, tokenizer: Any) -> str:
     for messages, tools in _accepted_forms(request.messages, system=traits_of(tokenizer).system):
         try:
             return _text(messages, tokenizer, {**variables, **tools})
+        except EngineError:
+            raise
         except Exception as error:  # a template may raise anything
             refusals.append(error)
     reason = first_line(refusals[0]) if refusals else "it is empty"

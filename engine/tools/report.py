@@ -102,7 +102,7 @@ def json_report(tool: str, figures: Any) -> str:
         figures: a dataclass, or a dictionary of its fields.
     """
     fields = figures if isinstance(figures, dict) else asdict(figures)
-    return json.dumps({f"specchat_{tool}": VERSION, **fields}, indent=1, ensure_ascii=False, default=vars)
+    return json.dumps({f"specchat_{tool}": VERSION, **fields}, indent=1, default=vars)
 
 
 def csv_report(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -23,7 +23,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.errors import ClosingError, EngineError
+from specchat.engine.errors import ClosingError, EngineError, errors_as, first_line
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.outbox import Outbox
@@ -114,14 +114,15 @@ class Worker:
 
     def load(self, assemble: Assemble) -> Assembly:
         """Load the models; create KV caches and drafters."""
-        made = assemble(self.config, self._say_loading)
-        while not self._warms_up(made):
-            smaller = made.smaller
-            del made  # its memory is needed for the next
-            if smaller is None:
-                raise EngineError(OUT_OF_MEMORY)
-            free_memory()
-            made = smaller()
+        # Files of others may be damaged in ways that no check has foreseen.
+        with errors_as(
+            lambda error: (
+                f"{self.config.target} cannot be loaded ({type(error).__name__}: {first_line(error)}): "
+                "fetch it again, or choose another model"
+            ),
+            (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+        ):
+            made = self._made(assemble)
         self._put_to_work(made)
         target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
         values = thinking_values(tokenizer)
@@ -190,6 +191,18 @@ class Worker:
 
     def _make_scheduler(self, made: Assembly) -> Scheduler:
         return Scheduler(made.target.cache, prefixes=made.target.capabilities.prefixes)
+
+    def _made(self, assemble: Assemble) -> Assembly:
+        """The first size that there is memory to warm up with."""
+        made = assemble(self.config, self._say_loading)
+        while not self._warms_up(made):
+            smaller = made.smaller
+            del made  # its memory is needed for the next
+            if smaller is None:
+                raise EngineError(OUT_OF_MEMORY)
+            free_memory()
+            made = smaller()
+        return made
 
     def _warms_up(self, made: Assembly) -> bool:
         """Warm up; return whether there was enough memory."""

@@ -96,7 +96,7 @@ def _compare_drafts(chosen: BenchOptions, drafts: list[str], picture: Path | Non
     if picture is not None:
         comparison.save_picture(picture)
     if as_json:
-        print(json.dumps([json.loads(report.json()) for report in reports], indent=1, ensure_ascii=False))
+        print(json.dumps([json.loads(report.json()) for report in reports], indent=1))
     else:
         print("\n\n".join([*(report.text() for report in reports), comparison.text()]))
 

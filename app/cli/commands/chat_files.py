@@ -16,7 +16,6 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError, explained
 from specchat.app.paths import database_file, settings_file
-from specchat.app.sanitize import escape_controls
 from specchat.app.storage.files import write_first_free
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def export(
         if titles:
             warn(store.notice)
             for entry in store.chats():
-                print(escape_controls(" ".join(entry.title.split())))
+                print(" ".join(entry.title.split()))
             return
         entry = find_chat(store, chat)
         conversation = stored_conversation(entry, store.messages(entry.id))
@@ -70,10 +69,10 @@ def export(
 
 def _write(text: str, out: Path | None) -> None:
     if out is None:
-        sys.stdout.write(escape_controls(text) if sys.stdout.isatty() else text)
+        sys.stdout.write(text)
     else:
         write_new(out, text)
-        print(f"exported as {escape_controls(str(out))}", file=sys.stderr)
+        print(f"exported as {out}", file=sys.stderr)
 
 
 def _traced(path: Path, form: str) -> str:
@@ -134,7 +133,7 @@ def import_chats(
     for file, chats, problems in read:
         for problem in problems:
             warn(f"{file}: {problem}")
-        print(f"{len(chats)} chat{'' if len(chats) == 1 else 's'} imported from {escape_controls(str(file))}")
+        print(f"{len(chats)} chat{'' if len(chats) == 1 else 's'} imported from {file}")
     if not any(chats for _, chats, _ in read):
         raise UsageError("nothing was imported")
 
@@ -156,7 +155,7 @@ def screenshot(
     from specchat.app.ui.headless import trace_svg
 
     write_new(out, trace_svg(records, trace.name, (columns, lines), _theme(theme)))
-    print(f"picture saved as {escape_controls(str(out))}")
+    print(f"picture saved as {out}")
 
 
 def _theme(given: str | None) -> str:

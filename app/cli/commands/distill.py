@@ -11,7 +11,6 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import pull_progress, warn
 from specchat.app.errors import AppError, UsageError, explained
 from specchat.app.paths import database_file
-from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder
 from specchat.engine.models import DEFAULT_PRESET
 
@@ -99,7 +98,7 @@ def _print(made: Distilled, out: Path) -> None:
     before = f" ({made.steps_before:,} of them before)" if made.steps_before else ""
     steps = f"{made.steps:,} steps{before}, " if made.steps else ""
     counts = f"{made.tokens:,} tokens of text, {steps}{made.minutes:g} minutes"
-    print(f"{noun} for {escape_controls(made.target)}: {counts}.")
+    print(f"{noun} for {made.target}: {counts}.")
     if made.reached:
         held_out = "the newest chats, which were" if made.before else "prompts,"
         print(f"On {held_out} held out, drafting {made.gamma} tokens a round:\n")
@@ -108,4 +107,4 @@ def _print(made: Distilled, out: Path) -> None:
     for name, reached in rows.items():
         places = " ".join(f"{100 * rate:3.0f}" for rate in reached.by_position)
         print(f"{name:22}{100 * reached.rate:16.0f} %   {reached.emitted_per_round:16.2f}   {places} %")
-    print(f"\nUse it with: specchat --draft {escape_controls(str(out))}")
+    print(f"\nUse it with: specchat --draft {out}")

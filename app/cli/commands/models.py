@@ -12,7 +12,6 @@ import typer
 from specchat.app.cli import options
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import pull_progress
-from specchat.app.sanitize import escape_controls
 from specchat.engine import models_folder, size_text
 from specchat.engine.models import DEFAULT_PRESET, PRESETS, KnownModel, Machine, ModelStore, known_models, recommended
 from specchat.engine.models import pull as pull_model
@@ -41,7 +40,7 @@ def pull(
     with pull_progress(as_json=as_json) as progress:
         folder = pull_model(name, store, progress)
     if not as_json:
-        print(f"{escape_controls(name)} is ready in {escape_controls(str(folder))}")
+        print(f"{name} is ready in {folder}")
 
 
 def _as_json(models: Sequence[KnownModel], machine: Machine, best: str) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def _print_tables(models: Sequence[KnownModel], machine: Machine, best: str) -> 
 def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        cells = (escape_controls(cell).ljust(width) for cell, width in zip(row, widths, strict=True))
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
 
 

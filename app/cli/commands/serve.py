@@ -12,7 +12,7 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
-from specchat.app.sanitize import escape_controls, is_this_machine
+from specchat.app.sanitize import is_this_machine
 from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError
 
@@ -57,7 +57,7 @@ def serve(
 
         def say() -> None:
             room = f"{ready.slots} slots of {ready.context} tokens, {ready.device}, {ready.dtype}"
-            print(f"serving {escape_controls(ready.target)} on http://{_address(bound)}/v1 ({room})", flush=True)
+            print(f"serving {ready.target} on http://{_address(bound)}/v1 ({room})", flush=True)
 
         limits = Limits(queue, timeout, stop_repeats)
         pages, hosts = cors or [], [host, *(allow_host or [])]

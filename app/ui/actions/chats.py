@@ -11,7 +11,6 @@ from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.errors import UsageError
-from specchat.app.sanitize import escape_controls
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.learning import LearnActions
@@ -127,7 +126,7 @@ class ChatActions(ActionGroup):
         """Pin a chat to the top of the list, or unpin it; by default the open one."""
         chat = chat or self._shown
         self._change(chat, pinned=not chat.pinned)
-        self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{escape_controls(chat.title)}”")
+        self._scope.say(f"{'unpinned' if chat.pinned else 'pinned'} “{chat.title}”")
 
     def delete(self, chat: Chat | None = None) -> None:
         """Delete a chat, by default the open one, and say how to undo it."""
@@ -139,7 +138,7 @@ class ChatActions(ActionGroup):
         self._learn.forget()
         self.deleted.append(chat)
         self._scope.screen.leave(chat)
-        self._scope.say(f"deleted “{escape_controls(chat.title)}” · u in the list restores it")
+        self._scope.say(f"deleted “{chat.title}” · u in the list restores it")
         self.show_list()
 
     def undo_delete(self) -> None:
@@ -147,7 +146,7 @@ class ChatActions(ActionGroup):
         if self.deleted:
             chat = self.deleted.pop()
             self._scope.archive.change(chat, deleted=False)
-            self._scope.say(f"restored “{escape_controls(chat.title)}”")
+            self._scope.say(f"restored “{chat.title}”")
             self.show_list()
 
     # Unsent text

@@ -120,7 +120,7 @@ class AlignmentScreen(SubScreen[None]):
     def _show(self, aligned: AlignedReply | None, instead: str = "") -> None:
         self.aligned = aligned
         self._tokens.show(aligned)
-        self._legend.show(self.chosen, aligned, escape_controls(instead))
+        self._legend.show(self.chosen, aligned, instead)
         self._card.show(aligned, self._tokens.place)
         frame = self.query_one("#alignment-text")
         says = [gamma_limit(str(self._gamma)), "read again afterwards"]

@@ -10,12 +10,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Grid, Vertical
 from textual.content import Content
+from textual.style import Style
 from textual.widgets import Static
 
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.figures import percent
@@ -48,7 +48,7 @@ class CandidateFrame(Vertical):
         self.view = Transcript(Conversation(turns=[turn]), lambda _: [] if self.reply is None else [self.reply])
         self.view.pace, self.view.forkable = pace, False
         self._turn = turn
-        self._shown = ("", "")
+        self._shown: tuple[str | Content, str | Content] = ("", "")
         self._updates = 0
         """Since figures were taken last."""
 
@@ -78,7 +78,7 @@ class CandidateFrame(Vertical):
         self.view.update()
         self.set_class(self.reply is not None and self.reply is self._turn.reply, "-chosen")
 
-    def _title(self) -> tuple[str, str]:
+    def _title(self) -> tuple[str | Content, str | Content]:
         reply, number = self.reply, self.place + 1
         if reply is None:
             return f" {number} ", "queued" if self._turn.reply is None else ""
@@ -88,8 +88,9 @@ class CandidateFrame(Vertical):
             accepted = "· waits for a free slot "
         if len(self._turn.replies) < 2:  # it failed before it began
             return f" {number} ", ""
-        link = f"[@click=screen.pick({self.place})] go on with {number} [/]"
-        return f" [b]{number}[/b] {accepted}", link
+        link = Style.from_meta({"@click": f"screen.pick({self.place})"})
+        title = Content.assemble(" ", (f"{number}", "bold"), f" {accepted}")
+        return title, Content.styled(f" go on with {number} ", link)
 
 
 class CandidatesScreen(SubScreen[int | None]):
@@ -188,7 +189,7 @@ class CandidatesScreen(SubScreen[int | None]):
         grid.styles.grid_rows = str(max(height // rows, MIN_HEIGHT))
         waits = count - self._slots
         note = f"  {count} replies · {self._slots} at once, {waits} wait for a free slot" if waits > 0 else ""
-        prompt = Content(" ".join(escape_controls(self.turn.prompt).split()))
+        prompt = Content(" ".join(self.turn.prompt.split()))
         prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
         self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "dim")))
 

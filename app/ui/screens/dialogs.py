@@ -78,7 +78,7 @@ class ChoiceScreen(Dialog[int | None]):
     def header(self) -> Iterable[Widget]:
         """Widgets above the options."""
         if self._sentence:
-            yield Static(self._sentence, id="choice-sentence", markup=False)
+            yield Static(self._sentence, id="choice-sentence")
 
     def on_mount(self) -> None:
         """Highlight an option."""
@@ -247,7 +247,7 @@ class TemplateScreen(Dialog[dict[str, str] | None]):
         """A line of input for each variable."""
         with framed(VerticalScroll(id="form", can_focus=False), self._title, "enter continues · esc cancels"):
             for name in self._names:
-                yield Label(name, markup=False)
+                yield Label(name)
                 yield Input(name=name, compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -47,7 +47,7 @@ class ItemsScreen(Dialog[tuple[str, int] | None]):
         """The list, and its keys below it."""
         with framed(Vertical(id="messages"), self.TITLE or "", "esc closes"):
             yield KeyList(id="messages-list", compact=True)
-            yield Static(self.KEYS, id="messages-keys", markup=False)
+            yield Static(self.KEYS, id="messages-keys")
 
     def on_mount(self) -> None:
         """Show the items."""
@@ -128,7 +128,7 @@ class MessagesScreen(ItemsScreen):
             marks = (f"{name} ‹ {shown} / {len(every)} ›" for name, shown, every in several if len(every) > 1)
             versions = "  ".join(marks)
             room = max(width - cell_len(versions) - 5, 8)
-            prompt = Content(" ".join(escape_controls(turn.prompt).split())).truncate(room, ellipsis=True, pad=True)
+            prompt = Content(" ".join(turn.prompt.split())).truncate(room, ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
 
     def allows(self, action: str, place: int) -> bool:  # noqa: ARG002
@@ -170,7 +170,7 @@ class AttachmentsScreen(ItemsScreen):
         """Where each is attached, and its name."""
         rows = [("this prompt", one) for one in self._unsent]
         rows += [(f"message {number}", one) for number, one in self._sent]
-        return [Content.assemble((f"{where:<13}", "$quiet"), escape_controls(label(one))) for where, one in rows]
+        return [Content.assemble((f"{where:<13}", "$quiet"), label(one)) for where, one in rows]
 
     def allows(self, action: str, place: int) -> bool:
         """Sent ones can only be opened."""
@@ -188,8 +188,7 @@ class AttachmentScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         """A text area in a frame."""
-        title = escape_controls(label(self._attachment)).replace("[", "\\[")
-        with framed(Vertical(id="attachment"), title, "esc closes"):
+        with framed(Vertical(id="attachment"), label(self._attachment), "esc closes"):
             text = escape_controls(self._attachment.text)
             yield TextArea(text, read_only=True, soft_wrap=False, show_line_numbers=True, compact=True)
 
@@ -267,10 +266,10 @@ class SearchScreen(Dialog[Hit | None]):
 def _hit_line(hit: Hit) -> Content:
     """The excerpt with the found words marked, followed by the chat's title."""
     first, *others = " ".join(hit.excerpt.split()).split(BEGIN)
-    parts: list[str | tuple[str, str]] = [HIT_SIGNS[hit.role], escape_controls(first)]
+    parts: list[str | tuple[str, str]] = [HIT_SIGNS[hit.role], first]
     for other in others:
         marked, _, rest = other.partition(END)
-        parts += [(escape_controls(marked), "bold $primary"), escape_controls(rest)]
+        parts += [(marked, "bold $primary"), rest]
     if hit.message_id is not None:
-        parts.append((f"  {' '.join(escape_controls(hit.title).split())}", "$quiet"))
+        parts.append((f"  {' '.join(hit.title.split())}", "$quiet"))
     return Content.assemble(*parts)

@@ -13,7 +13,6 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 
-from specchat.app.sanitize import escape_controls
 from specchat.app.sources.pull import Pull, PullState
 from specchat.app.ui.keys import named
 from specchat.app.ui.screens.dialogs import Dialog, framed
@@ -91,11 +90,11 @@ class ModelsScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         """The list, the details, and the keys."""
         with framed(Vertical(id="models-frame"), "models", "esc closes"):
-            yield Static(id="models-head", markup=False)
+            yield Static(id="models-head")
             yield KeyList(id="models-list", compact=True)
-            yield Static(id="models-about", markup=False)
+            yield Static(id="models-about")
             yield Input(placeholder="a folder, a GGUF file, or organisation/name", compact=True, id="models-other")
-            yield Static(KEYS, id="models-keys", markup=False)
+            yield Static(KEYS, id="models-keys")
             yield NoticeLine()
 
     def on_mount(self) -> None:
@@ -144,7 +143,7 @@ class ModelsScreen(Dialog[None]):
         if (model := self._highlighted) is not None:
             target = self._models.chosen[0]
             if self._misfit.get(model.spec):
-                self.notify(self._misfit[model.spec], severity="error", markup=False)
+                self.notify(self._misfit[model.spec], severity="error")
             elif self._models.load(target, "none" if model.spec in self._models.drafts else model.spec):
                 self.dismiss()
 
@@ -156,7 +155,7 @@ class ModelsScreen(Dialog[None]):
                 self._follow()
             else:
                 state = "no longer exists" if model.gone else "is on this machine"
-                self.notify(f"{model.spec} {state}", markup=False)
+                self.notify(f"{model.spec} {state}")
 
     def action_unload(self) -> None:
         """Free the memory."""
@@ -216,7 +215,7 @@ class ModelsScreen(Dialog[None]):
     def _line(self, model: KnownModel) -> Content:
         """Marker, name, sizes (an arrow marks a download), expected speed, and a word about the model."""
         sign = "▸" if model.spec == self._models.chosen[0] else "◂" if model.spec in self._models.drafts else " "
-        width, name = self._name_width, Content(escape_controls(model.spec))
+        width, name = self._name_width, Content(model.spec)
         if name.cell_length > width:  # the end of a path says more
             name = Content("…") + name[-width + 1 :]
         if sign != " ":
@@ -260,7 +259,7 @@ class ModelsScreen(Dialog[None]):
         """Show sentences about the highlighted model."""
         model = self._highlighted
         lines = [" · ".join(filter(None, line)) for line in self._details(model)] if model else []
-        text = escape_controls("\n".join(filter(None, lines))) if model else "" if self._known else LOOKING
+        text = "\n".join(filter(None, lines)) if model else "" if self._known else LOOKING
         self.query_one("#models-about", Static).update(text)
 
     def _details(self, model: KnownModel) -> Iterator[tuple[str, ...]]:

@@ -8,12 +8,10 @@ from functools import partial
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.markup import escape
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
-from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui import slash
@@ -205,7 +203,7 @@ class SideScreen(SubScreen[Conversation | None]):
                     column.show_set_up()
             case Notice(text=text) if text not in self._told:
                 self._told.add(text)
-                self.notify(escape_controls(text), markup=False)
+                self.notify(text)
             case Died(message=message):
                 self._fail(message)
 
@@ -213,7 +211,7 @@ class SideScreen(SubScreen[Conversation | None]):
         """There is no engine, for this reason."""
         self._state, self._failed = sentence, True
         self.duet.fail(sentence)
-        self.notify(escape_controls(sentence), severity="error", markup=False)
+        self.notify(sentence, severity="error")
 
     def _draw(self) -> None:
         """Draw changes in the lanes."""
@@ -229,7 +227,7 @@ class SideScreen(SubScreen[Conversation | None]):
         elif self.duet.stopping:
             state = STOPPING
         elif isinstance(self._state, Loading):
-            state = escape(loading_text(self._state))
+            state = loading_text(self._state)
         elif self.duet.waiting:
             state = f"{len(self.duet.waiting)} waiting · esc stops"
         elif self.duet.done and self.has_class("-narrow"):
@@ -243,7 +241,7 @@ class SideScreen(SubScreen[Conversation | None]):
         names = dict.fromkeys(lane.ready.target for lane in self.duet.readies() if lane.ready.target)
         exact = [lane.exact for lane in self.duet.readies()]
         note = "" if None in exact else "exact" if all(exact) else "not exact here"
-        self._masthead.show_targets(" | ".join(escape_controls(name) for name in names), note)
+        self._masthead.show_targets(" | ".join(names), note)
 
     def _show_summary(self) -> None:
         done = self.duet.done

@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.widgets import Static
 
 from specchat.app.chat.lessons import Lesson
-from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import SHOW
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.token_cursor import Spot
@@ -79,7 +78,7 @@ class TourScreen(SubScreen[None]):
         lesson = self._lessons[self._at]
         names = [(f" {other.name} ", "reverse bold" if other is lesson else "dim") for other in self._lessons]
         self.query_one("#tour-head", Static).update(Content.assemble(*names))
-        said = Content.assemble((escape_controls(lesson.sentence), "bold"), "\n", escape_controls(lesson.text))
+        said = Content.assemble((lesson.sentence, "bold"), "\n", lesson.text)
         self.query_one("#tour-said", Static).update(said)
         self.query_one("#tour-text").border_subtitle = f"{self._at + 1} of {len(self._lessons)} · → next · esc leaves"
         self._transcript.show(lesson.conversation)

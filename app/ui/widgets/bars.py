@@ -12,6 +12,7 @@ from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.notifications import Notification
+from textual.style import Style
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -39,8 +40,7 @@ class NoticeLine(Static):
 
     def show(self, notice: Notification) -> None:
         """Show this notice instead of the previous one."""
-        text = Content.from_markup(notice.message) if notice.markup else Content(notice.message)
-        self.update(Content.assemble(SIGNS[notice.severity], text))
+        self.update(SIGNS[notice.severity] + notice.message)
         for severity in SIGNS:
             self.set_class(severity == notice.severity, f"-{severity}")
         self.display = True
@@ -82,9 +82,9 @@ class PaneTabs(Static):
         self._shown = pane
         signs = {"chats": self._sign}  # instead of a space, so that no name moves
         tabs = [
-            Content.from_markup(f"[@click=screen.tab('{name}')]{signs.get(name) or ' '}{name} [/]").stylize(
-                "reverse bold" if name == pane else "dim"
-            )
+            Content(f"{signs.get(name) or ' '}{name} ")
+            .stylize("reverse bold" if name == pane else "dim")
+            .stylize(Style.from_meta({"@click": f"screen.tab('{name}')"}))
             for name in self._panes
         ]
         self.update(Content(" ").join(tabs))

@@ -14,7 +14,6 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.widget import Widget
 
-from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import named
@@ -177,7 +176,7 @@ class ControlList(StyledWidget, can_focus=True):
             )
         else:
             changed = getattr(self._settings, entry.name) != getattr(Settings(), entry.name)
-            said = escape_controls(entry.text(self._settings, self._own))
+            said = entry.text(self._settings, self._own)
             value = Text(said, self.style_of("control-list--changed" if changed else "control-list--value"))
             value.truncate(width - LABEL - 6, overflow="ellipsis")
             if chosen and entry.steps:

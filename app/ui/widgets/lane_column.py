@@ -9,7 +9,6 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui.widgets.side_summary import BY_STREAM, status
 from specchat.app.ui.widgets.transcript import Transcript
@@ -42,8 +41,8 @@ class LaneColumn(Vertical):
     def show_set_up(self) -> None:
         """The set-up, as far as it is known."""
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
-        target = "" if self._duet.same_target else f"  {escape_controls(self._duet.targets[self._side])}"
-        side, label = SIDES[self._side], escape_controls(self._duet.labels[self._side])
+        target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
+        side, label = SIDES[self._side], self._duet.labels[self._side]
         self._title.update(Content.assemble((f"{side} ", "dim"), (label, "bold"), clock, target))
 
     def update(self) -> None:

@@ -11,7 +11,6 @@ from rich.text import Text
 from textual.widgets import Static
 
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.sanitize import escape_controls
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.side_by_side.lanes import OWN_STREAM
 from specchat.app.ui.rendering.figures import LOSSES, NOTHING, percent, rate, times
@@ -187,7 +186,7 @@ class SideSummary(Static):
 
     def explain(self, duet: Duet) -> None:
         """Before the first prompt: how the clocks count."""
-        clocks = CLOCKS if duet.server is None else OWN_STREAM.format(escape_controls(duet.server))
+        clocks = CLOCKS if duet.server is None else OWN_STREAM.format(duet.server)
         note = exactness(duet.readies())
         self.update(Text(f"{clocks}\n{note}" if note else clocks, self._style("label")))
 

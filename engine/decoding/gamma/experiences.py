@@ -9,7 +9,7 @@ from typing import Any
 
 from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.decoding.gamma.acceptance_model import Experience
-from specchat.engine.files import make_folder, replacing
+from specchat.engine.files import FILE_MODE, make_folder, replacing
 
 _MOST = 64
 """Sets of models in the file; those used longest ago are dropped."""
@@ -48,7 +48,9 @@ class Experiences:
         with suppress(OSError):
             make_folder(self._file.parent)
             with replacing(self._file) as part:
+                part.touch(FILE_MODE)
                 part.write_text(json.dumps(dict([*others[1 - _MOST :], (self._models, self._stored | learnt)])))
+            self._file.chmod(FILE_MODE)  # `replacing` keeps the permissions of an older file
 
     def _read(self) -> dict[str, Any]:
         with suppress(OSError, ValueError, RecursionError):

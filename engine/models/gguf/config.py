@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, errors_as, first_line
+from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import TABLE, float32_table, rope_parameters
 
@@ -37,7 +37,10 @@ def gguf_config(header: GgufHeader) -> PreTrainedConfig:
             "fetch the file again"
         )
     ):
-        config: PreTrainedConfig = AutoConfig.for_model(kind, **_common(header) | special(header))
+        settings = _common(header) | special(header)
+        if kind == "llama" and settings["hidden_size"] % settings["num_attention_heads"]:
+            kind = "mistral"  # the same network, which transformers allows for any number of heads
+        config: PreTrainedConfig = AutoConfig.for_model(kind, **settings)
         return config
 
 
@@ -53,12 +56,19 @@ def _common(header: GgufHeader) -> Settings:
         raise EngineError(
             f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
         )
+    shared = max(key_heads) if isinstance(key_heads, list) else key_heads or heads
+    check(
+        isinstance(heads, list) or heads % shared == 0,
+        f"{header.path} states {header.architecture}.attention.head_count {heads}, which is no multiple of "
+        f"attention.head_count_kv {shared}: fetch it again",
+    )
     settings = {
         "vocab_size": header.tensor("token_embd.weight").shape[1],
         "hidden_size": header.setting("embedding_length"),
         "num_hidden_layers": _layers(header),
         "num_attention_heads": heads,
-        "num_key_value_heads": max(key_heads) if isinstance(key_heads, list) else key_heads or heads,
+        "head_dim": header.setting("attention.key_length", None),
+        "num_key_value_heads": shared,
         "intermediate_size": header.setting("feed_forward_length", None),
         "max_position_embeddings": header.setting("context_length"),
         "rms_norm_eps": header.setting("attention.layer_norm_rms_epsilon"),
@@ -71,12 +81,16 @@ def _common(header: GgufHeader) -> Settings:
 
 
 def _layers(header: GgufHeader) -> int:
-    return int(header.setting("block_count")) - mtp_layers(header)
+    count = int(header.setting("block_count")) - mtp_layers(header)
+    check(count > 0, f"{header.path} states {header.architecture}.nextn_predict_layers beyond its block_count")
+    return count
 
 
 def _head_size(header: GgufHeader) -> int:
     hidden, heads = header.setting("embedding_length"), header.setting("attention.head_count")
-    return int(header.setting("attention.key_length", None) or hidden // heads)
+    return int(
+        header.setting("attention.key_length", None) or hidden // (max(heads) if isinstance(heads, list) else heads)
+    )
 
 
 def _has(header: GgufHeader, name: str) -> list[bool]:
@@ -93,12 +107,19 @@ def _layer_types(header: GgufHeader, period: int) -> list[str]:
 
 
 def _llama(header: GgufHeader) -> Settings:
-    size = header.setting("rope.dimension_count", None) or _head_size(header)
-    return {"head_dim": size, "attention_bias": any(_has(header, "attn_q.bias"))}
+    stated = header.setting("attention.key_length", None) or header.setting("rope.dimension_count", None)
+    mlp_bias = any(any(_has(header, f"ffn_{part}.bias")) for part in ("gate", "up", "down"))
+    own = {"head_dim": stated or _head_size(header), "mlp_bias": mlp_bias, "sliding_window": None}
+    return own | _attention_bias(header)
 
 
 def _qwen3(header: GgufHeader) -> Settings:
-    return {"head_dim": _head_size(header), "attention_bias": any(_has(header, "attn_q.bias"))}
+    return {"head_dim": _head_size(header)} | _attention_bias(header)
+
+
+def _attention_bias(header: GgufHeader) -> Settings:
+    """llama.cpp reads each bias that a file has; the others are zero."""
+    return {"attention_bias": any(any(_has(header, f"attn_{part}.bias")) for part in ("q", "k", "v", "output"))}
 
 
 def _qwen3_moe(header: GgufHeader) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from specchat.engine.errors import EngineError, check
+from specchat.engine.models.keys import FLAG, LARGEST, TEXT, TOKEN, Kind, a_list, check_values, number, whole
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -139,6 +141,29 @@ def rounded(value: float) -> float:
     return float(str(np.float32(value)))
 
 
+def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
+    """Kinds of the values that are read, by key. No size may exceed the number of weights, no layer lacks a tensor."""
+    size, count = whole(1, sum(tensor.elements for tensor in tensors) or LARGEST), whole(0)
+    return {
+        r"general\.(architecture|type)|tokenizer\.(ggml\.(model|pre)|chat_template)|.+\.rope\.scaling\.type": TEXT,
+        r"general\.alignment": Kind("a power of two", lambda value: count.holds(value) and value.bit_count() == 1),
+        r"tokenizer\.ggml\.(tokens|merges)": a_list(TEXT),
+        r"tokenizer\.ggml\.token_type": a_list(TOKEN),
+        r"tokenizer\.ggml\.\w+_token_id": TOKEN,
+        r"tokenizer\.ggml\.add_\w+": FLAG,
+        r".+\.block_count": whole(1, len(tensors) or LARGEST),
+        r".+\.context_length": whole(1),
+        r".+\.(feed_forward_length|attention\.head_count(_kv)?)": size | a_list(count, filled=True),
+        r".+\.attention\.sliding_window_pattern": size | a_list(FLAG, filled=True) | a_list(count, filled=True),
+        r".+\.rope\.dimension_sections": a_list(count),
+        r".+\.(embedding_length|attention\.\w+_length\w*|shortconv\.l_cache|ssm\.\w+|rope\.dimension_count)": size,
+        r".+(\.|_)(count|layers|window|length\w*)": count,
+        r".+\.(attention\.\w*epsilon|\w+_softcapping)": number(0),
+        r".+\.rope\.freq_base(_swa)?": number(1),
+        r".+\.rope\.scaling\.(yarn_\w+|\w*factor)": number(),
+    }
+
+
 class _Reader:
     """Sequential parser of a header."""
 
@@ -154,11 +179,12 @@ class _Reader:
         metadata: dict[str, Any] = {}
         for _ in range(pair_count):
             key = self._string()
-            metadata[key] = self._value(self._scalar("<I"))
+            metadata[key] = self._value(self._scalar("<I"), key)
+        check("general.architecture" in metadata, f"{self._path} does not state general.architecture: fetch it again")
         tensors = [self._tensor() for _ in range(tensor_count)]
-        alignment = int(metadata.get("general.alignment", 32))
+        check_values(self._path, metadata, _kinds(tensors if metadata.get("split.count", 1) == 1 else ()))
+        alignment = metadata.get("general.alignment", 32)
         data = -(-self._at // alignment) * alignment
-        metadata["general.architecture"]  # a KeyError here means a damaged header
         return metadata, {each.name: replace(each, offset=data + each.offset) for each in tensors}
 
     def _tensor(self) -> GgufTensor:
@@ -174,14 +200,15 @@ class _Reader:
         block, block_bytes = GGML_QUANT_SIZES[kind]
         return GgufTensor(name, shape, kind.name, self._scalar("<Q"), math.prod(shape) // block * block_bytes)
 
-    def _value(self, kind: int) -> Any:
+    def _value(self, kind: int, key: str) -> Any:
         if kind == _STRING:
             return self._string()
         if kind == _ARRAY:
             element, count = self._scalar("<I"), self._scalar("<Q")
             if element in _SCALARS:
                 return self._scalars(_SCALARS[element], count)
-            return [self._value(element) for _ in range(count)]
+            check(element == _STRING, f"{self._path} states {key} as a list of lists, which GGUF does not have")
+            return [self._string() for _ in range(count)]
         return self._scalar(_SCALARS[kind])
 
     def _scalar(self, layout: str) -> Any:

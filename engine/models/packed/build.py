@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,8 @@ def _pack(
     source: WeightSource, config: PreTrainedConfig, model: Path, folder: Path, identity: str, progress: Progress
 ) -> None:
     described = describe_decoder(config)
+    if isinstance(source, CheckpointSource) and source.has_own_output():
+        described = replace(described, tied=False)
     tokenizer = load_tokenizer(model)
     about = {
         "source": identity,

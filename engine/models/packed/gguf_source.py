@@ -118,7 +118,10 @@ class GgufSource:
         """
         state, tied = network.state_dict(keep_vars=True), network.all_tied_weights_keys
         for name in bar([name for name, old in state.items() if name not in tied and chosen(old)]):
-            values = self.entry(name, dtype, state[name].shape)
+            optional = name.endswith(".bias") and not self.has(name)  # as in llama.cpp
+            values = (
+                torch.zeros(state[name].shape, dtype=dtype) if optional else self.entry(name, dtype, state[name].shape)
+            )
             is_parameter = isinstance(state[name], nn.Parameter)
             state[name] = nn.Parameter(values, requires_grad=False) if is_parameter else values
             _set(network, name, state[name])
@@ -183,6 +186,8 @@ class GgufSource:
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
         """Entries of a weight, by flat index, before quantisation by specchat."""
+        if name.endswith(".bias") and not self.has(name):
+            return torch.zeros(len(places))
         tensor = self._tensor(name)
         if _is_vector(tensor, name):
             return torch.from_numpy(self.vector(name)[places])

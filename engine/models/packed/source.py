@@ -54,6 +54,15 @@ class CheckpointSource:
         """Whether there is such a weight."""
         return self._parameter(name)[0] in self._files
 
+    def has_own_output(self) -> bool:
+        """Whether the output layer has weights of its own, which count even if the configuration ties them.
+
+        transformers and llama.cpp decide the same. Some files hold the embedding twice.
+        """
+        return self.has(OUTPUT) and not (
+            self.has(EMBEDDING) and torch.equal(self._tensor(EMBEDDING), self._tensor(OUTPUT))
+        )
+
     def matrix(self, name: str) -> MatrixArrays:
         """A two-dimensional weight, quantised unless it is one of `UNQUANTIZED`, or the group size does not fit."""
         if self._is_mxfp4(name):
@@ -73,6 +82,8 @@ class CheckpointSource:
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
         """Entries of a weight, by flat index, as they are stored."""
+        if name.endswith(".bias") and not self.has(name):
+            return torch.zeros(len(places))
         if not self._is_mxfp4(name):
             return self._weight(name).flatten()[torch.from_numpy(places)]
         blocks, scales = self._blocks(name)

@@ -1,5 +1,6 @@
 """The plain tokenizer says what transformers' own says; a draft must mean the same tokens as the target."""
 
+import json
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.tokenizer import FILE, PlainTokenizer, check_vocabularies, tokenizer_facts
 from specchat.engine.sequence.template import render
 from tests.engine.tiny import ask, ids_of, said_while_loading, started, tiny_engine, tiny_model
+from tests.tiny_model import write_tiny_model
 
 TEXTS = ("Hello  world 12 345\n\n", "<|im_start|>user\nümlaut 🦊<|im_end|>\n", " \t x", "")
 TALK = [
@@ -69,6 +71,24 @@ def test_a_template_may_refuse(theirs: Any, ours: PlainTokenizer) -> None:
     facts = tokenizer_facts(theirs) | {"chat_template": "{{ raise_exception('roles must alternate') }}"}
     with pytest.raises(Exception, match="roles must alternate"):
         render(PlainTokenizer(ours.backend_tokenizer, facts), TALK)
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+LONGER = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 99}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [{"pre_tokenizer": [BYTES] * 1000}, {"pre_tokenizer": [BYTES] * 30}, {"normalizer": [LONGER] * 9}],
+    ids=["many", "bytes", "replacements"],
+)
+def test_steps_that_multiply_the_text_are_refused(steps: dict[str, Any], tmp_path: Path) -> None:
+    file = write_tiny_model(tmp_path) / FILE
+    names = {"pre_tokenizer": "pretokenizers", "normalizer": "normalizers"}
+    changed = {part: {"type": "Sequence", names[part]: each} for part, each in steps.items()}
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(EngineError, match=f"tokenizer.json has a {next(iter(steps))} of"):
+        load_tokenizer(file.parent)
 
 
 def vocabulary(first: int, end: int, **changed: int) -> Any:

@@ -1,0 +1,223 @@
+"""Settings that files state about a model: any value of any key ends in a reply or in one sentence that names it."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from specchat.engine import EngineConfig, EngineError
+from specchat.engine.models.checkpoint import weight_files
+from specchat.engine.progress import ignore_progress
+from specchat.engine.worker.obtain import obtain_model
+from tests.engine.gguf_files import write_gguf, write_source
+from tests.engine.tiny import ask, ids_of, started
+from tests.tiny_model import write_tiny_model
+
+CPU = torch.device("cpu")
+VALUES: dict[GGUFValueType, st.SearchStrategy[Any]] = {
+    GGUFValueType.UINT32: st.sampled_from([0, 1, 2, 3, 7, 32, 2**31, 2**32 - 1]) | st.integers(0, 2**32 - 1),
+    GGUFValueType.INT64: st.sampled_from([-1, 0, 1, 9 * 10**12]) | st.integers(-(2**63), 2**63 - 1),
+    GGUFValueType.FLOAT32: st.floats(width=32),
+    GGUFValueType.BOOL: st.booleans(),
+    GGUFValueType.STRING: st.sampled_from(["", "yarn", "linear", "none", "gpt2", "llama"]) | st.text(max_size=9),
+    GGUFValueType.ARRAY: st.lists(st.integers(0, 9), min_size=1, max_size=4)
+    | st.lists(st.text(max_size=3), min_size=1, max_size=3)
+    | st.lists(st.booleans(), min_size=1, max_size=3),
+}  # fmt: skip
+CONFIG = (
+    st.none() | st.booleans() | st.integers() | st.sampled_from([-1, 0, 1, 3, 9 * 10**12]) | st.floats()
+    | st.text(max_size=5) | st.lists(st.integers(0, 9), max_size=3) | st.dictionaries(st.text(max_size=3), st.none())
+)  # fmt: skip
+SOON = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+class Template:
+    """The content of a GGUF file, of which one key is changed."""
+
+    def __init__(self, file: Path) -> None:
+        self._reader = GGUFReader(file)
+        fields = {name: field for name, field in self._reader.fields.items() if not name.startswith("GGUF.")}
+        self.values = {name: (field.contents(), field.types) for name, field in fields.items()}
+
+    def write(self, file: Path, key: str, value: Any, kind: GGUFValueType) -> Path:
+        writer = GGUFWriter(file, "llama")
+        for name, (content, kinds) in (self.values | {key: (value, [kind])}).items():
+            element = kinds[1] if len(kinds) > 1 else None
+            writer.kv_data[0].pop(name, None)
+            writer.add_key_value(name, content, kinds[0], element)
+        for tensor in self._reader.tensors:
+            writer.add_tensor(tensor.name, tensor.data.copy(), raw_dtype=tensor.tensor_type)
+        for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+            write()
+        writer.close()
+        return file
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Template:
+    folder = tmp_path_factory.mktemp("settings")
+    return Template(write_gguf("llama", write_source("llama", folder / "model"), folder / "model.gguf"))
+
+
+def loaded(spec: Path, models: Path, **about: Any) -> Any:
+    return obtain_model(str(spec), EngineConfig(str(spec), models, **about), CPU, ignore_progress).model
+
+
+def check_ends(spec: Path, home: Path) -> None:
+    """Check that a model answers, or is refused by one sentence that names it."""
+    said = str(spec)
+    try:
+        with started(EngineConfig(str(spec), home, context=64, slots=1)) as engine:
+            events = list(engine.stream(ask("Hi", max_tokens=2, drafter="none")))
+            said += str(events)
+    except EngineError as error:
+        said = str(error)
+        events = []
+    assert "internal error" not in said
+    assert events or ("\n" not in said and str(spec) in said)
+
+
+@pytest.mark.slow
+@SOON
+@given(st.data())
+def test_any_value_of_any_key_of_a_gguf_file(template: Template, tmp_path: Path, data: st.DataObject) -> None:
+    key = data.draw(st.sampled_from(sorted(template.values)))
+    kind = data.draw(st.sampled_from(sorted(VALUES)))
+    file = tmp_path / "changed.gguf"
+    template.write(file, key, data.draw(VALUES[kind]), kind)
+    check_ends(file, tmp_path / "models")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind"),
+    [
+        ("general.alignment", 0, GGUFValueType.UINT32),
+        ("general.alignment", 33, GGUFValueType.UINT32),
+        ("general.alignment", "32", GGUFValueType.STRING),
+        ("llama.attention.head_count", 0, GGUFValueType.UINT32),
+        ("llama.attention.head_count", -4, GGUFValueType.INT32),
+        ("llama.block_count", [2, 2], GGUFValueType.ARRAY),
+        ("llama.block_count", 2**31, GGUFValueType.UINT32),
+        ("llama.embedding_length", True, GGUFValueType.BOOL),
+        ("llama.rope.freq_base", "x", GGUFValueType.STRING),
+        ("llama.attention.layer_norm_rms_epsilon", float("nan"), GGUFValueType.FLOAT32),
+        ("tokenizer.ggml.tokens", [1, 2], GGUFValueType.ARRAY),
+        ("tokenizer.ggml.eos_token_id", "</s>", GGUFValueType.STRING),
+        ("tokenizer.chat_template", 3, GGUFValueType.UINT32),
+    ],
+)
+def test_a_wrong_type_or_value_is_named(
+    template: Template, tmp_path: Path, key: str, value: Any, kind: GGUFValueType
+) -> None:
+    file = template.write(tmp_path / "changed.gguf", key, value, kind)
+    with pytest.raises(EngineError, match=f"changed.gguf states {key} .*, which is not "):
+        loaded(file, tmp_path / "models")
+
+
+def test_a_list_of_lists_is_named(template: Template, tmp_path: Path) -> None:
+    file = template.write(tmp_path / "changed.gguf", "general.deep", [[[1]]], GGUFValueType.ARRAY)
+    with pytest.raises(EngineError, match=r"states general\.deep as a list of lists"):
+        loaded(file, tmp_path / "models")
+
+
+@pytest.mark.slow
+@SOON
+@given(st.data())
+def test_any_value_of_any_key_of_a_configuration(tmp_path: Path, data: st.DataObject) -> None:
+    folder = tmp_path / "model"
+    if not folder.is_dir():
+        write_tiny_model(folder)
+    file = folder / "config.json"
+    original = file.read_text()
+    config = json.loads(original)
+    key = data.draw(st.sampled_from(sorted(config)))
+    try:
+        file.write_text(json.dumps(config | {key: data.draw(CONFIG)}))
+        check_ends(folder, tmp_path / "models")
+    finally:
+        file.write_text(original)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_size", 9 * 10**12), ("num_attention_heads", -4), ("num_hidden_layers", "2"), ("hidden_size", 0),
+        ("torch_dtype", 3), ("architectures", "LlamaForCausalLM"), ("rope_parameters", [1]), ("rms_norm_eps", "1e-5"),
+        ("rope_parameters", {"rope_type": 3}), ("rope_parameters", {"rope_type": "spiral", "rope_theta": 1e4}),
+        ("quantization_config", "int4"), ("eos_token_id", "</s>"), ("tie_word_embeddings", "yes"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_of_a_configuration_is_named(
+    tiny_model: Callable[..., Path], tmp_path: Path, key: str, value: Any
+) -> None:
+    folder = tiny_model()
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    named = "rope_type" if isinstance(value, dict) else key
+    with pytest.raises(EngineError, match=f"config.json states {named} "):
+        loaded(folder, tmp_path / "models")
+
+
+@pytest.mark.parametrize("quantize", ["none", "q8"])
+def test_an_output_layer_of_its_own_counts_where_the_configuration_ties_it(
+    tiny_model: Callable[..., Path], tmp_path: Path, quantize: str
+) -> None:
+    tied, own = tiny_model(), tiny_model()
+    weights = load_file(own / "model.safetensors")
+    output = torch.roll(weights["model.embed_tokens.weight"], 7, 0).contiguous()
+    save_file(weights | {"lm_head.weight": output}, own / "model.safetensors", {"format": "pt"})
+    untied = tmp_path / "untied"
+    untied.mkdir()
+    for file in own.iterdir():
+        (untied / file.name).write_bytes(file.read_bytes())
+    config = json.loads((untied / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (untied / "config.json").write_text(json.dumps(config))
+    replies = []
+    for folder in (tied, own, untied):
+        with started(EngineConfig(str(folder), tmp_path / "models", quantize=quantize, context=64)) as engine:
+            replies.append(ids_of(engine.stream(ask("the fox", max_tokens=8, drafter="none"))))
+    assert replies[1] == replies[2] != replies[0]
+
+
+def test_an_index_names_no_file_outside_of_its_folder(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tiny_model()
+    secret = tmp_path / "secret.safetensors"
+    (folder / "model.safetensors").rename(secret)
+    (folder / "link.safetensors").symlink_to(secret)
+    index = folder / "model.safetensors.index.json"
+    for name in (str(secret), f"../{secret.name}", "x/../../secret.safetensors", "link.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises(EngineError, match="names a file outside of its folder"):
+            weight_files(folder)
+
+
+def test_links_of_the_hub_s_cache_are_followed(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    cached = tmp_path / "models--a--b"
+    (cached / "blobs").mkdir(parents=True)
+    (cached / "snapshots").mkdir()
+    folder = tiny_model().rename(cached / "snapshots" / "0")
+    (folder / "model.safetensors").rename(cached / "blobs" / "1")
+    (folder / "part.safetensors").symlink_to("../../blobs/1")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
+    assert weight_files(folder) == [folder / "part.safetensors"]
+
+
+def test_what_was_learnt_about_drafters_is_its_owner_s(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    file = tmp_path / "state" / "drafters.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+    file.chmod(0o644)
+    config = EngineConfig(str(tiny_model()), tmp_path / "models", context=64, experience=file)
+    with started(config) as engine:
+        list(engine.stream(ask("the fox", max_tokens=8)))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
