@@ -24,7 +24,7 @@ from specchat.engine.errors import EngineError, check, unknown_drafter
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
-from specchat.engine.sequence.prompt import check_conversation, encode
+from specchat.engine.sequence.prompt import check_conversation, check_tokens, encode
 
 if TYPE_CHECKING:
     from specchat.engine.worker.assembly import Assemble, Assembly
@@ -252,7 +252,9 @@ class Engine:
             raise EngineError("the models are still being loaded: ask again when they are")
         request.check_prompt()
         check_conversation(request, self.ready.target, conversations=self.ready.conversations)
-        return encode(request, self._tokenizer)
+        ids = encode(request, self._tokenizer)
+        check_tokens(ids, self._tokenizer, self._vocabularies[0])
+        return ids
 
     def stream(self, request: Request) -> Iterator[Event]:
         """Submit a request and yield its events as they arrive, `Finished` last.

