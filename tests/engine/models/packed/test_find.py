@@ -80,7 +80,8 @@ def test_the_weights_are_on_disk_once_until_they_are_needed_unquantised(gguf: Pa
 
 
 def test_a_tokenizer_that_an_earlier_version_converted_is_converted_again(gguf: Path, store: ModelStore) -> None:
-    folder, converted = packed_folder(str(gguf), "auto", store, ignore_progress), resolve(str(gguf), store, ignore_progress)
+    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    converted = resolve(str(gguf), store, ignore_progress)
     expected = load_packed(folder, ignore_progress).tokenizer.encode("the fox")
     weights = [(file, file.stat().st_ino) for file in (folder / WEIGHTS, converted / "model.safetensors")]
     for place in (folder, converted):
