@@ -29,6 +29,8 @@ from specchat.engine.progress import Progress, ReportingBar, silence_transformer
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+_ELSEWHERE = ("chat_template", "special_tokens")
+"""Facts about a tokenizer that transformers writes in its own way."""
 _DESCRIBED, _READ = 0.2, 0.9
 """Ends of the first two stages of a conversion, as fractions of its time."""
 
@@ -132,16 +134,17 @@ def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     file = header.path
+    fast: Any = PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast
     if header.metadata.get("tokenizer.ggml.model") not in KINDS:
         facts = {FACTS: {"version": VERSION}}
-        return PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **facts)
-    made = read_tokenizer(header)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made.backend_tokenizer,
-        chat_template=made.chat_template,
-        **made.special_tokens_map,
-        **{FACTS: {name: fact for name, fact in made.facts.items() if name not in ("chat_template", "special_tokens")}},
-    )
+        tokenizer = fast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **facts)
+    else:
+        made = read_tokenizer(header)
+        facts = {FACTS: {name: fact for name, fact in made.facts.items() if name not in _ELSEWHERE}}
+        named = made.special_tokens_map
+        tokenizer = fast(tokenizer_object=made.backend_tokenizer, chat_template=made.chat_template, **named, **facts)
+    return tokenizer
 
 
 def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable[[float], None]) -> PreTrainedModel:

@@ -5,6 +5,7 @@ The patterns are those of the models' own tokenizer.json; llama.cpp's llama-voca
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -111,7 +112,7 @@ def pre_tokenizer(name: str) -> Any | None:
 
     if (steps := _BY_NAME.get(name)) is None:
         return None
-    known = {
+    known: dict[str, Callable[[], Any]] = {
         "punctuation": lambda: pre_tokenizers.Punctuation("contiguous"),
         "digits": lambda: pre_tokenizers.Digits(individual_digits=True),
         "numbers": lambda: pre_tokenizers.Digits(individual_digits=False),

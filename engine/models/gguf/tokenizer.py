@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +118,7 @@ def _merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(found, key=lambda each: each[:3])]
 
 
-def _ids(vocabulary: GgufVocabulary) -> Mapping[str, int]:
+def _ids(vocabulary: GgufVocabulary) -> dict[str, int]:
     return {text: token for token, text in enumerate(vocabulary.texts) if token not in vocabulary.first}
 
 
