@@ -74,6 +74,8 @@ class EngineConfig:
     quantize: str = "auto"
     """One of `QUANTIZE`: auto keeps the codes of a GGUF file; on a CPU it takes that of a preset, and quantises other
     models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
+    tokenizer: str | None = None
+    """Folder, hub id or name of a stored model whose tokenizer, with its chat template, replaces the target's."""
     chat_template: Path | None = None
     """File with the chat template of the target; None for its own."""
     slots: int = 4

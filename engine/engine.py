@@ -26,7 +26,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import texts_of
-from specchat.engine.sequence.prompt import check_conversation, encode
+from specchat.engine.sequence.prompt import check_conversation, check_tokens, encode
 from specchat.engine.threads import JoinedThread
 
 if TYPE_CHECKING:
@@ -281,7 +281,9 @@ class Engine:
             raise EngineError("the models are still being loaded: ask again when they are")
         request.check_prompt()
         check_conversation(request, self.ready.target, conversations=self.ready.conversations)
-        return encode(request, self._tokenizer)
+        ids = encode(request, self._tokenizer)
+        check_tokens(ids, self._tokenizer, self._vocabularies[0])
+        return ids
 
     def prompt_texts(self, ids: Sequence[int]) -> list[str]:
         """Text that each of these tokens adds to a text, of special tokens too; the models must be loaded."""

@@ -86,6 +86,7 @@ SETTINGS: Mapping[str, Any] = {
         target=(str, "MODEL", "A preset, a hub id, a folder or a GGUF file."),
         draft=(list[str], "MODEL", "A smaller model that drafts (may be repeated), a draft head, or bigram tables."),
         context=(int, "N", "Tokens of prompt and reply together; default: as the model and memory allow."),
+        tokenizer=(str, "FOLDER_OR_ID", "Use this tokenizer and chat template instead of a GGUF file's."),
         chat_template=(str, "FILE", "A file with the chat template to use."),
         thinking=(bool, None, "Switch the model's thinking on or off, where its chat template can."),
     ),
@@ -139,7 +140,7 @@ QUESTION = table(
     show_thinking=(bool, None, "Print the model's thinking too; otherwise a terminal shows only its length."),
 )
 """The options of `ask` that make a `Question`."""
-MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "chat_template")
+MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "tokenizer", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(
     prompts=(list[str], "SET", "chat, code, copy or structured; may be repeated; default: all."),

@@ -100,6 +100,8 @@ class Settings:
     lenience: float = 1.0
     """Below 1, more drafted tokens are accepted than is lossless."""
     max_tokens: int = 1024
+    tokenizer: str = ""
+    """Folder or hub id whose tokenizer and chat template replace those of the target; empty for its own."""
     chat_template: str = ""
     """File with the target's chat template; empty for its own."""
     slots: int = 4
@@ -180,6 +182,7 @@ class Settings:
         """Configuration of an engine; `models` is the folder of local models, the others are as in `EngineConfig`."""
         options = self._shared_with(EngineConfig) | {
             "draft": self.draft or None,
+            "tokenizer": self.tokenizer or None,
             "chat_template": Path(self.chat_template) if self.chat_template else None,
         }
         config = EngineConfig(models=models, experience=experience, kept=kept, **options)

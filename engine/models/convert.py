@@ -18,30 +18,19 @@ from specchat.engine.models.checkpoint import MTP_FILE, is_finite
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.config import gguf_config, mtp_layers
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.gguf.tokenizer import read_tokenizer
+from specchat.engine.models.gguf.vocabulary import KINDS
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import add_gguf_sampling
+from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.progress import Progress, ReportingBar, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-_DIGITS_APART = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
-"""Values of tokenizer.ggml.pre that split text at every digit, then as GPT-2 does (llama.cpp, llama-vocab.cpp)."""
-_END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
-_END_NAMES = {
-    "gemma4": ("<eos>", "<turn|>", "<|tool_response>"),
-    "gpt-oss": ("<|return|>", "<|call|>", "<|endoftext|>"),
-    "qwen35": ("<|endoftext|>",),
-    "qwen35moe": ("<|endoftext|>",),
-}
-"""Names of further end tokens of a family, which its files do not state: from its authors' generation_config.json."""
-_COMPOSED = {"qwen2", "qwen35"}
-"""Values of tokenizer.ggml.pre of vocabularies for composed characters (Unicode NFC)."""
-_WHOLE_WORDS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken"}
-"""Values of tokenizer.ggml.pre with which a word that is a token is not merged from its parts (llama.cpp)."""
-_CONTROL, _USER_DEFINED = 3, 4
-"""Types of tokens that are found in a text before it is split."""
+_ELSEWHERE = ("chat_template", "special_tokens")
+"""Facts about a tokenizer that transformers writes in its own way."""
 _DESCRIBED, _READ = 0.2, 0.9
 """Ends of the first two stages of a conversion, as fractions of its time."""
 
@@ -103,23 +92,20 @@ def _check_kind(header: GgufHeader) -> None:
 
 def _describe(header: GgufHeader, folder: Path) -> PreTrainedConfig:
     """Write configuration, tokenizer and multi-token-prediction layer; returns the configuration."""
-    from transformers import GenerationConfig, PreTrainedTokenizerFast
+    from transformers import GenerationConfig
 
-    file = header.path
     config = gguf_config(header) if header.architecture in ARCHITECTURES else _other_config(header)
     config.dtype = torch.bfloat16
-    tokenizer = _completed(
-        PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True), header
-    )
+    tokenizer = _tokenizer(header)
     tokenizer.model_max_length = config.get_text_config().max_position_embeddings
-    ends = _ends(header)
+    ends = tokenizer.init_kwargs[FACTS].get("ends")
     generation = GenerationConfig(  # type: ignore[no-untyped-call]
         bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=ends[0] if len(ends) == 1 else ends or None,
+        eos_token_id=tokenizer.eos_token_id if ends is None else ends[0] if len(ends) == 1 else ends or None,
         pad_token_id=tokenizer.pad_token_id,
     )
     layer = GgufSource(header, config).mtp_weights() if mtp_layers(header) else {}
-    with disk_errors(folder, f"converting {file.name}"):
+    with disk_errors(folder, f"converting {header.path.name}"):
         config.save_pretrained(folder)
         generation.save_pretrained(folder)
         add_gguf_sampling(folder, header.metadata)
@@ -143,46 +129,22 @@ def _other_config(header: GgufHeader) -> PreTrainedConfig:
     return config
 
 
-def _ends(header: GgufHeader) -> list[int]:
-    """Tokens that end a reply: stated in the file, or known of the family."""
-    stated = [header.metadata.get(f"tokenizer.ggml.{key}") for key in _END_KEYS]
-    names = _END_NAMES.get(header.architecture, ())
-    tokens = header.metadata["tokenizer.ggml.tokens"] if names else []
-    known = [token for token, name in enumerate(tokens) if name in names]
-    return list(dict.fromkeys(end for end in (*stated, *known) if end is not None))
+def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
+    """Tokenizer of transformers, with facts for `PlainTokenizer`; other kinds are as transformers reads them."""
+    from transformers import PreTrainedTokenizerFast
 
-
-def _completed(tokenizer: PreTrainedTokenizerFast, header: GgufHeader) -> PreTrainedTokenizerFast:
-    """Add what transformers' GGUF reader leaves out.
-
-    That is digit splitting, the normal form of Qwen's vocabularies, words that are not merged from their parts, and
-    added tokens that it spells as bytes, such as DeepSeek's <｜User｜>.
-    """
-    from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
-
-    kind, backend = header.metadata.get("tokenizer.ggml.pre"), tokenizer.backend_tokenizer
-    if kind in _DIGITS_APART:
-        backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-        )
-    elif kind in _COMPOSED:
-        backend.normalizer = normalizers.NFC()
-    keys = ("tokens", "token_type", "merges")
-    texts, numbers, merges = (header.metadata.get(f"tokenizer.ggml.{key}") for key in keys)
-    if header.metadata.get("tokenizer.ggml.model") != "gpt2" or not texts or not merges:
-        return tokenizer
-    vocabulary = {text: token for token, text in enumerate(texts)}
-    pairs = [tuple(merge.split(" ")) for merge in merges]
-    made = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=kind in _WHOLE_WORDS))
-    made.normalizer, made.pre_tokenizer, made.decoder = backend.normalizer, backend.pre_tokenizer, backend.decoder
-    made.add_tokens(
-        [
-            AddedToken(text, special=number == _CONTROL, normalized=False)
-            for text, number in zip(texts, numbers or (), strict=False)
-            if number in (_CONTROL, _USER_DEFINED)
-        ]
-    )
-    return type(tokenizer)(**tokenizer.init_kwargs | {"tokenizer_object": made})
+    file = header.path
+    fast: Any = PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerFast
+    if header.metadata.get("tokenizer.ggml.model") not in KINDS:
+        facts = {FACTS: {"version": VERSION}}
+        tokenizer = fast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **facts)
+    else:
+        made = read_tokenizer(header)
+        facts = {FACTS: {name: fact for name, fact in made.facts.items() if name not in _ELSEWHERE}}
+        named = made.special_tokens_map
+        tokenizer = fast(tokenizer_object=made.backend_tokenizer, chat_template=made.chat_template, **named, **facts)
+    return tokenizer
 
 
 def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable[[float], None]) -> PreTrainedModel:

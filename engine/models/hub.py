@@ -195,6 +195,11 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
     return [name for name in names if any(kind.fullmatch(name) for kind in (_WEIGHTS, _OTHERS, _TEXTS))]
 
 
+def tokenizer_files(names: list[str]) -> list[str]:
+    """Select the files of a tokenizer and its chat template."""
+    return [name for name in names if any(kind.fullmatch(name) for kind in (_OTHERS, _TEXTS))]
+
+
 def _hub_errors(hub_id: str, folder: Path | None = None) -> AbstractContextManager[None]:
     """Context manager that turns every exception into an EngineError; `folder` has what arrived of a download."""
     return errors_as(lambda error: _hub_sentence(hub_id, error, folder_bytes(folder) if folder else 0))

@@ -23,11 +23,11 @@ from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.models.tokenizer import FILE as TOKENIZER
-from specchat.engine.models.tokenizer import check_components
+from specchat.engine.models.tokenizer import PlainTokenizer, check_components, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OVERFLOWING = ("gemma", "t5")
@@ -48,11 +48,11 @@ class LoadedModel:
 
     model: PreTrainedModel
     """In eval mode; no parameter requires gradients."""
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: PlainTokenizer
     name: str
     """Display name."""
     eos_ids: frozenset[int]
-    """EOS token ids; empty if the model states none."""
+    """Tokens that end a reply; empty if none is known."""
     context: int
     """Context length in tokens (max_position_embeddings)."""
     vocab_size: int
@@ -256,8 +256,8 @@ def display_name(folder: Path) -> str:
     return re.sub(r"-[0-9a-f]{16}$", "", folder.name.rpartition("--")[2])
 
 
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """The fast tokenizer of a model folder.
+def load_tokenizer(folder: Path) -> PlainTokenizer:
+    """The tokenizer of a model folder.
 
     Raises:
         EngineError: it cannot be loaded, or is not a fast tokenizer.
@@ -273,7 +273,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
         raise EngineError(
             f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"
         )
-    return tokenizer
+    return PlainTokenizer(tokenizer.backend_tokenizer, tokenizer_facts(tokenizer))
 
 
 def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -310,13 +310,23 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     return network
 
 
-def eos_ids(folder: Path, tokenizer: Any, config: PreTrainedConfig) -> frozenset[int]:
-    """EOS token ids of a model's tokenizer, configuration and generation settings.
+def eos_ids(folder: Path, tokenizer: PlainTokenizer, config: PreTrainedConfig) -> frozenset[int]:
+    """Tokens that end a reply: those that tokenizer, configuration and generation settings state, and known ones.
+
+    Raises:
+        EngineError: as for `stated_ends`.
+    """
+    text = config.get_text_config()
+    return tokenizer.end_ids(stated_ends(folder, tokenizer, config, text), text.vocab_size)
+
+
+def stated_ends(folder: Path, *parts: Any) -> set[int]:
+    """End tokens that a folder's generation settings state, and these parts as `eos_token_id`.
 
     Raises:
         EngineError: one is no token id, or the generation settings cannot be read.
     """
-    stated = [getattr(part, "eos_token_id", None) for part in (tokenizer, config, config.get_text_config())]
+    stated = [getattr(part, "eos_token_id", None) for part in parts]
     if (folder / GENERATION).is_file():
         stated.append(read_json(folder / GENERATION).get("eos_token_id"))
     ids: set[int] = set()
@@ -325,7 +335,7 @@ def eos_ids(folder: Path, tokenizer: Any, config: PreTrainedConfig) -> frozenset
             ids.update(value if isinstance(value, list | tuple | set) else [value])
     if not all(isinstance(token, int) for token in ids):
         raise EngineError("the model names an eos_token_id that is not a token id: fetch the model again")
-    return frozenset(ids)
+    return ids
 
 
 def stated_context(folder: Path, config: PreTrainedConfig) -> int:

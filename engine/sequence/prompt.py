@@ -44,11 +44,33 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     if request.prompt is not None:
         ids = tokenizer.encode(request.prompt)
     elif tokenizer.chat_template:
-        ids = encode_chat(request, tokenizer)
+        ids = _with_bos(encode_chat(request, tokenizer), tokenizer)
     else:
         ids = tokenizer.encode(plain_template(request.messages))
     check(ids, "the prompt is empty: ask something")
     return list(ids)
+
+
+def _with_bos(ids: list[int], tokenizer: Any) -> list[int]:
+    """The ids of a chat prompt after the BOS token, where the file of the model asks for one and no template wrote it.
+
+    A template of a folder decides alone, as in transformers.
+    """
+    bos = getattr(tokenizer, "begins", None)
+    return ids if bos is None or ids[:1] == [bos] else [bos, *ids]
+
+
+def check_tokens(ids: Sequence[int], tokenizer: Any, size: int) -> None:
+    """Check that a model of V = `size` tokens has all tokens of a prompt: a vocabulary may have more than its model.
+
+    Raises:
+        EngineError: it lacks one.
+    """
+    if (largest := max(ids, default=0)) >= size:
+        name = tokenizer.convert_ids_to_tokens(largest)
+        raise EngineError(
+            f"the prompt holds the token {name!r} ({largest}), and the model has {size} tokens: take it out"
+        )
 
 
 def check_conversation(request: Request, name: str, *, conversations: bool) -> None:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
 
 import torch
 
@@ -15,17 +14,17 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.registry import MOST_MODELS, names_part
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.encoder_decoder import check_same_kind
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_model
+from specchat.engine.models.load import LoadedModel, load_tokenizer, pick_dtype, shared, shared_model, stated_ends
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import gguf_file, packed_folder
 from specchat.engine.models.packed.gguf_source import ARCHITECTURES
 from specchat.engine.models.packed.load import Model, PackedModel, load_packed
-from specchat.engine.models.resolve import is_gguf, resolve
+from specchat.engine.models.resolve import is_gguf, resolve, tokenizer_folder
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
@@ -44,18 +43,26 @@ class Obtained:
 def obtain_model(
     spec: str, config: EngineConfig, device: torch.device, progress: Progress, stage: str = "target"
 ) -> Obtained:
-    """Fetch, convert, pack and load what `spec` names; a target has the chat template of the configuration, if any.
+    """Fetch, convert, pack and load what `spec` names; a target has the configuration's tokenizer and template, if any.
 
     Raises:
         EngineError: it is unavailable, or cannot be loaded or run.
     """
-    template = read_template(config.chat_template) if config.chat_template and stage == "target" else None
+    is_target = stage == "target"
+    template = read_template(config.chat_template) if config.chat_template and is_target else None
+    own = tokenizer_folder(config.tokenizer, ModelStore(config.models), progress) if config.tokenizer else None
     obtained = _obtain(spec, config, device, progress, stage)
-    if template is None:
-        return obtained
-    tokenizer: Any = copy(obtained.model.tokenizer)  # other engines may share the model
-    tokenizer.chat_template = template
-    return replace(obtained, model=replace(obtained.model, tokenizer=tokenizer))
+    model = obtained.model
+    if own and is_target:
+        tokenizer = load_tokenizer(own)
+        ends = tokenizer.end_ids(stated_ends(own, tokenizer), model.vocab_size)
+        model = replace(model, tokenizer=tokenizer, eos_ids=ends)
+    check(not model.tokenizer.refused, model.tokenizer.refused)
+    if template is not None:
+        changed = copy(model.tokenizer)  # other engines may share the model
+        changed.chat_template = template
+        model = replace(model, tokenizer=changed)
+    return replace(obtained, model=model)
 
 
 def _obtain(spec: str, config: EngineConfig, device: torch.device, progress: Progress, stage: str) -> Obtained:

@@ -18,7 +18,15 @@ from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import FittedPrompt, check_conversation, check_length, encode_reply, fit, stops_of
+from specchat.engine.sequence.prompt import (
+    FittedPrompt,
+    check_conversation,
+    check_length,
+    check_tokens,
+    encode_reply,
+    fit,
+    stops_of,
+)
 from specchat.engine.sequence.repetition import Repetition
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -118,7 +126,12 @@ class OpenRequests:
             prompt_length=len(prompt),
             cached=cached,
             seed=next(self._seeds) if request.sampling.seed is None else request.sampling.seed,
-            text=Detokenizer(model.tokenizer, stops_of(request, model.tokenizer), thinking.special if thinking else {}),
+            text=Detokenizer(
+                model.tokenizer,
+                stops_of(request, model.tokenizer),
+                thinking.special if thinking else {},
+                () if request.messages or given else fitted.ids,
+            ),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
@@ -161,7 +174,9 @@ class OpenRequests:
             model = self.made.model
             given = encode_reply(request, model.tokenizer)
             check_conversation(request, model.name, conversations=model.start is None)
-            self._latest = request, fit(request, model.tokenizer, len(given), self.made.target.context), given
+            fitted = fit(request, model.tokenizer, len(given), self.made.target.context)
+            check_tokens((*fitted.ids, *given), model.tokenizer, model.vocab_size)
+            self._latest = request, fitted, given
         return self._latest[1:]
 
     def cancel(self, request_id: str) -> None:

@@ -51,7 +51,7 @@ def mtp_layers(header: GgufHeader) -> int:
 
 def _common(header: GgufHeader) -> Settings:
     heads, key_heads = header.setting("attention.head_count"), header.setting("attention.head_count_kv", None)
-    tokens = {f"{name}_token_id": header.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos")}
+    tokens = {"bos": "bos", "eos": "eos", "pad": "padding"}
     if header.setting("expert_count", 0) and header.architecture not in _MIXTURES:
         raise EngineError(
             f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
@@ -74,10 +74,15 @@ def _common(header: GgufHeader) -> Settings:
         "rms_norm_eps": header.setting("attention.layer_norm_rms_epsilon"),
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "rope_parameters": rope_parameters(header),
-        "pad_token_id": header.metadata.get("tokenizer.ggml.padding_token_id"),
-        **tokens,
+        **{f"{ours}_token_id": _token(header, theirs) for ours, theirs in tokens.items()},
     }
     return {name: value for name, value in settings.items() if value is not None or name.endswith("_token_id")}
+
+
+def _token(header: GgufHeader, name: str) -> int | None:
+    """A token that the file names, if the embedding has a row for it."""
+    token = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+    return token if isinstance(token, int) and 0 <= token < header.tensor("token_embd.weight").shape[1] else None
 
 
 def _layers(header: GgufHeader) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError
+from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, model_config, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
@@ -18,12 +20,12 @@ from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, s
 from specchat.engine.models.packed import names
 from specchat.engine.models.packed.decoder_description import DecoderDescription, describe_decoder
 from specchat.engine.models.packed.experts import is_experts
-from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter
+from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter, read_index
 from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.source import CheckpointSource, Floats, WeightSource
 from specchat.engine.models.recommendation import FILE as GENERATION
-from specchat.engine.models.tokenizer import FILE, tokenizer_facts
+from specchat.engine.models.tokenizer import FILE, PlainTokenizer
 from specchat.engine.progress import Progress, silence_transformers
 
 if TYPE_CHECKING:
@@ -78,8 +80,7 @@ def _pack(
         "source": identity,
         "format": source.format,
         "decoder": asdict(described),
-        "tokenizer": tokenizer_facts(tokenizer),
-        "eos_ids": sorted(eos_ids(model, tokenizer, config)),
+        **_about_tokens(model, tokenizer, config),
         "context": stated_context(model, config),
     }
     with disk_errors(folder, f"packing {model.name}"):
@@ -98,6 +99,21 @@ def _pack(
             shutil.copyfile(model / GENERATION, folder / GENERATION)
         (folder / INDEX).write_text(index, encoding="utf-8")
     progress("convert", f"Packed {display_name(model)}", 1.0)
+
+
+def renew_tokenizer(model: Path, folder: Path) -> None:
+    """Replace the tokenizer of a packed model by that of its configuration folder; the weights stay."""
+    tokenizer, config = load_tokenizer(model), model_config(Checkpoint.open(model, 1 << 62)).get_text_config()
+    index = read_index(folder) | _about_tokens(model, tokenizer, config)
+    with disk_errors(folder, f"converting the tokenizer of {model.name}"):
+        with replacing(folder / FILE) as fresh:
+            tokenizer.backend_tokenizer.save(str(fresh))
+        with replacing(folder / INDEX) as fresh:
+            fresh.write_text(json.dumps(index) + "\n", encoding="utf-8")
+
+
+def _about_tokens(model: Path, tokenizer: PlainTokenizer, config: PreTrainedConfig) -> dict[str, Any]:
+    return {"tokenizer": dict(tokenizer.facts), "eos_ids": sorted(eos_ids(model, tokenizer, config))}
 
 
 def decoder_weights(

@@ -109,7 +109,14 @@ def _from_gguf(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
         model = converted(replace(gguf, file=lambda _: file), store, progress, weights=False)
         pack_gguf(file, model, folder, gguf.digest, progress)
 
-    return _packed(f"{gguf.name}.gguf", gguf.digest, store.packed, build, progress)
+    name = f"{gguf.name}.gguf"
+    folder = _packed(name, gguf.digest, store.packed, build, progress)
+    if gguf.is_outdated(read_index(folder).get("tokenizer")):
+        from specchat.engine.models.packed.build import renew_tokenizer
+
+        with store.packed.building(name, progress):
+            renew_tokenizer(converted(gguf, store, progress, weights=False), folder)
+    return folder
 
 
 def _packed(

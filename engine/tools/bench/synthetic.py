@@ -22,6 +22,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import computes_bfloat16, pick_device, require_memory
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import LoadedModel, pick_dtype
+from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
 from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together
@@ -187,11 +188,10 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     return pick_dtype(name, device, Path())
 
 
-def _tokenizer(vocabulary: int) -> Any:
+def _tokenizer(vocabulary: int) -> PlainTokenizer:
     """Tokenizer with one word per token, so that replies can be streamed as text."""
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocabulary)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words)  # type: ignore[no-untyped-call]
+    return PlainTokenizer(words)

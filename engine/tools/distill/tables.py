@@ -67,7 +67,7 @@ def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
     try:
         with file.open(encoding="utf-8-sig") as lines:
             while piece := "".join(lines.readlines(_PIECE)):
-                yield tokenizer.encode(piece, add_special_tokens=False, verbose=False)
+                yield tokenizer.encode(piece, add_special_tokens=False)
     except UnicodeDecodeError:
         raise EngineError(f"{file} is not UTF-8 text: give plain text, or chats and traces as JSON") from None
     except OSError as error:

@@ -292,7 +292,7 @@ def draft_vocabulary(
 
 def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: Progress) -> dict[str, HeadAcceptance]:
     """Acceptance in the engine, greedy and at temperature 1, on prompts that are not in the training text."""
-    text = "\n".join(str(draft.model.tokenizer.decode(talk.tokens)) for talk in corpus.conversations())
+    text = "\n".join(str(draft.model.tokenizer.decode(talk.tokens.tolist())) for talk in corpus.conversations())
     prompts = [prompt for prompt in load_prompts([_HELD_OUT])[0].prompts if prompt.text not in text]
     context = min(options.context, draft.model.context)
     config = EngineConfig(options.target, options.models, slots=options.slots, context=context, seed=0)

@@ -50,7 +50,7 @@ def test_weights_tokens_and_template_survive(source: Path, gguf: Path, tmp_path:
         assert before.tokenizer.encode(text) == after.tokenizer.encode(text)
         assert after.tokenizer.decode(after.tokenizer.encode(text)) == text
     assert after.tokenizer.chat_template == before.tokenizer.chat_template
-    assert (after.eos_ids, after.context, after.vocab_size) == ({2}, 256, 320)
+    assert (after.eos_ids, after.context, after.vocab_size) == ({0, 2}, 256, 320)
 
 
 def test_added_tokens_and_whole_words_are_found(source: Path, gguf: Path, tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_added_tokens_and_whole_words_are_found(source: Path, gguf: Path, tmp_pa
     keys = {"tokens": texts, "token_type": kinds, "pre": "llama-bpe"}
     changed = {f"tokenizer__ggml__{key}": value for key, value in keys.items()}
     tokenizer = converted(write_tiny_gguf(source, tmp_path / "x.gguf", **changed), tmp_path).tokenizer
-    assert (len(tokenizer), tokenizer.bos_token_id) == (320, 1)
-    the = tokenizer.encode("the")
+    assert len(tokenizer.get_vocab()) == 320
+    the = tokenizer.encode("the", add_special_tokens=False)
     assert tokenizer.encode("<｜User｜>the \n zzq") == [1, *the, blank, word]
     assert tokenizer.decode([1, *the, blank, word], skip_special_tokens=True) == "the \n zzq"
 
@@ -102,7 +102,7 @@ def test_every_end_token_ends_a_reply(source: Path, tmp_path: Path) -> None:
     file = write_tiny_gguf(
         source, tmp_path / "x.gguf", tokenizer__ggml__eot_token_id=7, tokenizer__ggml__eom_token_id=2
     )
-    assert converted(file, tmp_path).eos_ids == {2, 7}
+    assert converted(file, tmp_path).eos_ids == {0, 2, 7}
 
 
 def test_progress_rises_and_nothing_is_printed(gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -117,18 +117,19 @@ def test_progress_rises_and_nothing_is_printed(gguf: Path, tmp_path: Path, capfd
 
 @pytest.mark.model
 def test_the_default_model_is_what_the_wheel_holds(default_model: Path) -> None:
+    from transformers import AutoTokenizer
+
     config = json.loads((default_model / "config.json").read_text())
     assert (config["model_type"], config["num_hidden_layers"], config["vocab_size"]) == ("llama", 30, 49152)
     model = load_model(default_model, CPU, torch.bfloat16, ignore_progress)
     chat = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
-    prompt = model.tokenizer.apply_chat_template(
-        chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
+    tokenizer = AutoTokenizer.from_pretrained(default_model)
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     reply = model.model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in model.tokenizer.decode(reply)
     assert int(reply[-1]) in model.eos_ids
     # As in the original tokenizer, each digit is a token, and the spaces before it are one token.
-    assert model.tokenizer.tokenize("I have  5 or 12") == ["I", "Ġhave", "ĠĠ", "5", "Ġor", "Ġ", "1", "2"]
+    assert tokenizer.tokenize("I have  5 or 12") == ["I", "Ġhave", "ĠĠ", "5", "Ġor", "Ġ", "1", "2"]
 
 
 # What cannot be converted.

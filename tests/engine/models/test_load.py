@@ -36,7 +36,7 @@ def edit(file: Path, **changes: Any) -> None:
 
 def test_a_loaded_model(folder: Path) -> None:
     loaded = load(folder)
-    assert (loaded.name, loaded.context, loaded.vocab_size, loaded.eos_ids) == (folder.name, 256, 320, {2})
+    assert (loaded.name, loaded.context, loaded.vocab_size, loaded.eos_ids) == (folder.name, 256, 320, {0, 2})
     assert loaded.tokenizer.chat_template
     assert loaded.weight_bytes == 4 * sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
     assert not loaded.model.training
@@ -47,7 +47,7 @@ def test_a_loaded_model(folder: Path) -> None:
 def test_every_stated_end_token_counts(folder: Path) -> None:
     edit(folder / "generation_config.json", eos_token_id=[5, 6])
     edit(folder / "config.json", eos_token_id=7)
-    assert load(folder).eos_ids == {2, 5, 6, 7}
+    assert load(folder).eos_ids == {0, 2, 5, 6, 7}  # <|endoftext|> too
 
 
 def test_no_chat_template_is_said_not_refused(tiny_model: Callable[..., Path]) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from specchat.engine.errors import EngineError
-from specchat.engine.models.load import load_tokenizer
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 from tests.engine.sequence.templates import with_template
@@ -36,7 +35,9 @@ def prompt(template: str, *turns: tuple[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def tokenizer(default_model: Path) -> Any:
-    return load_tokenizer(default_model)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(default_model)
 
 
 @pytest.mark.parametrize(

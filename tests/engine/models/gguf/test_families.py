@@ -174,7 +174,7 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
     folder = described(file, tmp_path / "described")
     found = load_quantized_network(folder, Codes("q8", GgufHeader.read(file), folder), CPU, ignore_progress)
     assert found.format == "Q8_0"
-    assert found.eos_ids == ({0, 2} if name == "qwen35" else {2})  # <|endoftext|> too
+    assert found.eos_ids == {0, 2}  # <|endoftext|> too
     assert not any(parameter.is_meta for parameter in found.model.parameters())
     expected = source_of(file)
     for path, module in found.model.named_modules():

@@ -53,7 +53,7 @@ def gguf(tmp_path: Path) -> Path:
 def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
     folder = packed_folder(str(gguf), "auto", store, ignore_progress)
     packed = load_packed(folder, ignore_progress)
-    assert (packed.format, packed.name, packed.context, packed.eos_ids) == ("Q4_0", "tiny", 256, {2})
+    assert (packed.format, packed.name, packed.context, packed.eos_ids) == ("Q4_0", "tiny", 256, {0, 2})
     # transformers reads the same file on its own
     theirs = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
@@ -77,6 +77,25 @@ def test_the_weights_are_on_disk_once_until_they_are_needed_unquantised(gguf: Pa
     assert has_weights(resolve(name, store, ignore_progress))
     assert packed_folder(name, "auto", store, untouched) == packed_folder(str(gguf), "auto", store, untouched) == folder
     assert [each.name for each in store.models()] == [name]
+
+
+def test_a_tokenizer_that_an_earlier_version_converted_is_converted_again(gguf: Path, store: ModelStore) -> None:
+    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    converted = resolve(str(gguf), store, ignore_progress)
+    expected = load_packed(folder, ignore_progress).tokenizer.encode("the fox")
+    weights = [(file, file.stat().st_ino) for file in (folder / WEIGHTS, converted / "model.safetensors")]
+    for place in (folder, converted):
+        content = json.loads((place / "tokenizer.json").read_text())
+        content["pre_tokenizer"]["pretokenizers"] = [{"type": "WhitespaceSplit"}]
+        (place / "tokenizer.json").write_text(json.dumps(content))
+    index, config = (json.loads((place).read_text()) for place in (folder / INDEX, converted / "tokenizer_config.json"))
+    del index["tokenizer"]["version"], config["specchat"]
+    (folder / INDEX).write_text(json.dumps(index))
+    (converted / "tokenizer_config.json").write_text(json.dumps(config))
+    assert packed_folder(str(gguf), "auto", store, ignore_progress) == folder
+    assert load_packed(folder, ignore_progress).tokenizer.encode("the fox") == expected
+    assert [(file, file.stat().st_ino) for file, _ in weights] == weights
+    assert packed_folder(str(gguf), "auto", store, untouched) == folder
 
 
 def test_what_was_packed_outlives_its_file(gguf: Path, store: ModelStore) -> None:
