@@ -196,7 +196,10 @@ def _typed(hint: Any, value: Any) -> Any:
         return hint(value)
     if isinstance(hint, type) and is_dataclass(hint):
         return _record(hint, value)
-    return hint(*(_typed(each, item) for each, item in zip(_hints(hint).values(), value, strict=True)))
+    kinds = _hints(hint).values()
+    if len(value) > len(kinds):
+        raise TypeError(f"{value!r} is too long")
+    return hint(*(_typed(each, item) for each, item in zip(kinds, value, strict=False)))
 
 
 _hints = cache(get_type_hints)

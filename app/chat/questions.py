@@ -55,7 +55,7 @@ class Look:
 
 
 class Saying:
-    """Collects the text of an answer: `then` gets it at the end, unless the request failed or was cancelled."""
+    """Collects an answer, without thinking: `then` gets it at the end, unless the request failed or was cancelled."""
 
     def __init__(self, then: Callable[[str], None]) -> None:
         self._then, self._text = then, ""
@@ -63,9 +63,9 @@ class Saying:
     def add(self, record: Record) -> None:
         """Add an event of the request."""
         if isinstance(record, Round):
-            self._text += record.text
+            self._text += record.answer
         elif isinstance(record, Finished) and record.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
-            self._then(self._text + record.tail)
+            self._then(self._text + ("" if record.thinking else record.tail))
 
 
 class Questions:

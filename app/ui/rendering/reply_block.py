@@ -61,7 +61,7 @@ class ReplyBlock(Block):
             return None
         changed = None
         if self._markdown is not None and reply.has_text:
-            changed = self._markdown.update(lambda: reply.answer, complete=not reply.running)
+            changed = self._markdown.update(lambda: reply.text, complete=not reply.running)
             if changed is None and same_notes and not self._touched and not reply.thought.running:
                 return None
         self._touched = False
