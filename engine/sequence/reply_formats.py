@@ -15,7 +15,7 @@ from specchat.engine.events import Thinking
 from specchat.engine.sequence.reply_parser import ChannelParser, Channels, Mark, ReplyParser, TagParser, Tags
 from specchat.engine.sequence.template import default_template
 
-LAST = 32
+LAST = 64
 """Number of tokens at the end of a prompt that say how its reply begins."""
 _HEADER, _CLOSE, _BODY, _THINKING, _ANSWER = Mark.HEADER, Mark.CLOSE, Mark.BODY, Mark.THINKING, Mark.ANSWER
 

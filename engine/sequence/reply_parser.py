@@ -283,9 +283,9 @@ class ChannelParser(ReplyParser):
             self.thinking = self.thinking or self._inside
             return self._started(rest)
         if end or len(name) > LONGEST_HEADER:
-            rest, self._header = self._header, None
+            rest, self._header = self._header if self._implied else self._header.lstrip(), None
             self._implied = self._inside = self.thinking = False
-            return rest.lstrip()
+            return rest
         return ""
 
     def _read(self, mark: str) -> str:
@@ -302,7 +302,7 @@ class ChannelParser(ReplyParser):
         no_header = self._implied and meaning in (Mark.THINKING, Mark.ANSWER)
         self._implied = False
         self.thinking = self.thinking or self._inside
-        return (header or "").lstrip() if no_header else ""
+        return header or "" if no_header else ""
 
     def _enter(self, header: str | None) -> None:
         """Begin the channel with this header; without one, the answer."""
