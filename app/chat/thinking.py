@@ -55,6 +55,10 @@ class Thought:
         stretch = bisect_right(self._spans, (token, True)) - 1
         return stretch >= 0 and self._spans[stretch][1]
 
+    def ends_at(self, token: int) -> bool:
+        """Whether the thinking ends before this token."""
+        return (token, False) in self._spans
+
     def add(self, record: Round, first: int, *, own: bool) -> None:
         """Add a round whose first token has the number `first`; only `own` rounds count for the acceptance."""
         if self._began is None:
