@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specchat.engine import Admitted, Finished, Message, Request, Round, from_json, to_json
+from specchat.engine import Admitted, Finished, FinishReason, Message, Request, Round, from_json, to_json
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.template_traits import thinking_values
 from specchat.engine.sequence.thinking import words_of
-from tests.engine.tiny import TEMPLATE, ask, tiny_engine, tiny_model, tiny_tokenizer
+from tests.engine.tiny import TEMPLATE, ask, reciting_model, tiny_engine, tiny_model, tiny_tokenizer
 
 QWEN = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{% endfor %}[assistant]"
@@ -82,6 +82,9 @@ SEED = (
 )
 
 
+KEPT = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+
+
 @pytest.mark.parametrize(
     ("template", "prompt"),
     [
@@ -118,3 +121,25 @@ def test_an_engine_says_which_tokens_of_a_reply_are_thinking(begun: bool) -> Non
         for record in (admitted, *stopped, *raw):
             assert from_json(to_json(record)) == record
         assert not engine.wait_ready().thinking_switch
+
+
+def test_the_stream_of_a_reply_says_which_tokens_are_thinking_and_its_next_prompt_follows_the_template() -> None:
+    tokenizer = tokenizer_of(
+        "{% for m in messages %}[{{ m.role }}]" + KEPT + "{% endfor %}[reply]", ("<think>", "</think>")
+    )
+    marked = "<think>Hm.\n</think>\rYes"
+    model = reciting_model(tokenizer, tokenizer.encode(f"]{marked}"))
+    for drafter in ("none", "suffix"):
+        with tiny_engine(model) as engine:
+            _, *rounds, finished = list(engine.stream(ask("hi", max_tokens=40, drafter=drafter, stop=("e!",))))
+            assert isinstance(finished, Finished)
+            assert finished.reason is FinishReason.EOS
+            records = [record for record in rounds if isinstance(record, Round)]
+            thought, answer = ("".join(getattr(record, part) for record in records) for part in ("thought", "answer"))
+            assert (thought, answer + finished.tail) == ("Hm.\n", "Yes")
+            assert [flag for record in records for flag in record.thinking or (False,) * len(record.emitted)] == [
+                *[True] * len("<Hm.\n<\r"), *[False] * len("Yes."),
+            ]  # fmt: skip
+            turns = (Message("user", "hi"), Message("assistant", answer, thought.strip()), Message("user", "so"))
+            prompt = tokenizer.decode(engine.prompt_ids(Request("p", turns)))
+            assert prompt == "[user]hi[assistant]<think>Hm.</think>Yes[user]so[reply]"
