@@ -145,7 +145,7 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 4"):
+    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 5"):
         list(read_trace(path))
 
 
