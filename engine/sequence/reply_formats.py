@@ -124,11 +124,8 @@ class ReplyFormat:
 
 def marks_of(text: str) -> Thinking | None:
     """The marks around the thinking that a text begins with; None if it begins otherwise."""
-    for marks in FORMATS:
-        for opening in marks.opening if isinstance(marks, Tags) else ():
-            if text.lstrip().startswith(opening):
-                return Thinking(opening, marks.closing[0], begun=False)
-    return None
+    known = ((opening, marks.closing[0]) for marks in FORMATS if isinstance(marks, Tags) for opening in marks.opening)
+    return next((Thinking(*pair, begun=False) for pair in known if text.lstrip().startswith(pair[0])), None)
 
 
 def parser_of(marks: Thinking) -> TagParser:
