@@ -110,7 +110,9 @@ class ReplyFormat:
     special: Mapping[int, str]
     """Tokens of its marks that a tokenizer skips when it decodes, with their text."""
     whole: bool
-    """Whether each mark that the model has is one token."""
+    """Whether the marks of channels are tokens."""
+    control: frozenset[int]
+    """Control tokens of the vocabulary."""
 
     def parser(self, prompt: Sequence[int], tokenizer: Any) -> ReplyParser:
         """The parser of a reply to this prompt, which may have begun it."""
@@ -119,7 +121,15 @@ class ReplyFormat:
             last = [decode([token], skip_special_tokens=False) for token in prompt[-LAST:]]
             return ChannelParser(self.marks, whole=self.whole, prompt=last)
         end = str(decode(list(prompt[-LAST:]), skip_special_tokens=False)).rstrip()
-        return TagParser(self.marks, begun=end.endswith((*self.marks.opening, *self.marks.opened)))
+        begun = end.endswith((*self.marks.opening, *self.marks.opened))
+        return TagParser(self.marks, begun=begun or self._continued(self.marks, prompt, tokenizer.backend_tokenizer))
+
+    def _continued(self, marks: Tags, prompt: Sequence[int], backend: Any) -> bool:
+        """Whether the prompt ends with the beginning of a thought, which the reply continues."""
+        opening, closing = ({backend.token_to_id(mark) for mark in each} for each in (marks.opening, marks.closing))
+        marked = self.control | opening | closing
+        last = next((token for token in reversed(prompt) if token in marked), None)
+        return last is not None and last in opening
 
 
 def marks_of(text: str) -> Thinking | None:
@@ -160,12 +170,10 @@ def find_format(tokenizer: Any) -> ReplyFormat | None:
     answer = next((name for name in _ANSWERS if f"<{name}>" in template), None) if marks == _tags("think") else None
     if answer is not None:
         marks = replace(_tags("think"), answer=(f"<{answer}>",), end=(f"</{answer}>",))
-    special = {
-        token: each.content
-        for token, each in backend.get_added_tokens_decoder().items()
-        if each.special and any(each.content in mark for mark in marks.marks)
-    }
-    return ReplyFormat(marks, special, isinstance(marks, Channels) and all(map(known, marks.signs)))
+    control = {token: each.content for token, each in backend.get_added_tokens_decoder().items() if each.special}
+    special = {token: text for token, text in control.items() if any(text in mark for mark in marks.marks)}
+    whole = isinstance(marks, Channels) and all(map(known, marks.signs))
+    return ReplyFormat(marks, special, whole, frozenset(control))
 
 
 def _first(known: Callable[[str], bool]) -> Tags | Channels | None:

@@ -265,6 +265,19 @@ def test_a_reply_without_marks_is_an_answer(name: str, text: str) -> None:
     assert parts(streamed(tokenizer, prompt, spelled)) == ("", text)
 
 
+CONTINUED = ("Qwen3", "Seed-OSS", "Kimi K3", "Solar Open 2", "Ministral 3")
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_reply_that_continues_a_thought_begins_inside_of_it(name: str) -> None:
+    tokenizer = tokenizer_of(CASES[name], "control")
+    asked = Message("user", "hi")
+    for last, thinking in ((Message("assistant", "", "Hm"), True), (Message("assistant", "Yes", "Hm"), False)):
+        prompt = encode(Request("r", (asked, last)), tokenizer)
+        ((piece, inside), _) = streamed(tokenizer, prompt, tokenizer.encode("o"))
+        assert (piece, inside) == ("o", thinking)
+
+
 def separated(parser: ReplyParser, pieces: Sequence[str]) -> tuple[str, str]:
     """Thinking and answer of a text in pieces."""
     said = [(parser.feed(piece), parser.thinking) for piece in (*pieces, "")]
