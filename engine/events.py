@@ -50,15 +50,17 @@ class Given(NamedTuple):
     """Token id."""
     text: str
     """Text that it completes."""
+    thinking: bool = False
+    """Whether it is part of the model's thinking."""
 
 
 class Thinking(NamedTuple):
-    """Markers around the thinking in a reply's text."""
+    """Marks around the thinking in the text of a reply, of records in which `Round.thinking` does not tell it."""
 
     opening: str
-    """The marker before it."""
+    """The mark before it."""
     closing: str
-    """The marker after it."""
+    """The mark after it."""
     begun: bool
     """Whether the prompt ends with the opening marker, so that the reply begins with thinking."""
 
@@ -169,7 +171,7 @@ class Admitted:
     given: tuple[Given, ...] = ()
     """Prescribed tokens at the beginning of the reply; included in `prompt_tokens`."""
     thinking: Thinking | None = None
-    """Markers around the model's thinking; None for a model without thinking."""
+    """Marks in the text of the reply, in records of earlier versions; None if it has none."""
     left_out: tuple[int, ...] = ()
     """Indices in `Request.messages` of messages that were left out of the prompt (`Request.when_full`)."""
     sampling: Sampling | None = None
@@ -282,6 +284,8 @@ class Finished:
     """The sentence to show if `reason` is error."""
     at: float
     """Time of this event."""
+    thinking: bool = False
+    """Whether `tail` is part of the thinking."""
 
 
 @dataclass(frozen=True, slots=True)

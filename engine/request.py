@@ -228,6 +228,8 @@ class Request:
     """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
     not_drafted_from: tuple[int, ...] = ()
     """Keys of texts of other chats (`Engine.other_chats`) that are not used: a reply is not drafted from itself."""
+    raw: bool = False
+    """Whether the text of the reply keeps the marks of thinking, which is not separated; so it is after a `prompt`."""
 
     def __post_init__(self) -> None:
         if isinstance(self.thinking, str):

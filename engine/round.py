@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import compress
+from operator import not_
 from typing import NamedTuple
 
 
@@ -153,7 +155,8 @@ class Round:
     last_fate: Fate | None
     """Fate of `last`; None without one."""
     pieces: tuple[str, ...]
-    """Text per drafted token. Over a request, the emitted pieces and `Finished.tail` concatenate to the reply."""
+    """Text per drafted token. Over a request, the emitted pieces and `Finished.tail` concatenate to the reply, without
+    marks around its thinking."""
     last_piece: str
     """Text of `last`."""
     at: float
@@ -179,6 +182,9 @@ class Round:
     """Number of tested tokens of an observed round; else None, and `p` has one value per tested token."""
     proposers: tuple[Proposer, ...] = ()
     """Drafts that a combining drafter used in this round; empty for other drafters, and then not in the trace."""
+    thinking: tuple[bool, ...] = ()
+    """Whether each emitted token is part of the model's thinking, marks included; empty if none is, and then not in the
+    trace."""
 
     @property
     def observed(self) -> bool:
@@ -225,7 +231,23 @@ class Round:
     @property
     def text(self) -> str:
         """Text this round added to the reply."""
-        return "".join(self.pieces[: self.accepted]) + self.last_piece
+        return "".join(self.said)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """Text of each emitted token, in order."""
+        head = self.pieces[: self.accepted]
+        return head if self.last is None else (*head, self.last_piece)
+
+    @property
+    def thought(self) -> str:
+        """Text this round added to the thinking."""
+        return "".join(compress(self.said, self.thinking))
+
+    @property
+    def answer(self) -> str:
+        """Text this round added to the answer."""
+        return "".join(compress(self.said, map(not_, self.thinking))) if self.thinking else self.text
 
     def tokens(self) -> Iterator[Token]:
         """All tokens of the round in display order: accepted, rejected, discarded, then the last."""

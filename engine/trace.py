@@ -1,9 +1,10 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 4}`. Every other line is a `Request` or an event, with its type's name
+The first line is `{"record": "trace", "version": 5}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees), 2
-(no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens) and 3 (no
-thinking, no recommended sampling, and no replies of other servers: no unknown fate, no `Totals`) are also read.
+(no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens), 3 (no
+thinking, no recommended sampling, and no replies of other servers: no unknown fate, no `Totals`) and 4 (thinking in
+the text, between the marks of `Admitted.thinking`) are also read.
 `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
 damaged trace fails here and not halfway through a replay.
 """
@@ -29,8 +30,8 @@ from specchat.engine.files import create_text
 from specchat.engine.request import Request
 from specchat.engine.round import Round
 
-VERSION = 4
-READABLE = (1, 2, 3, VERSION)
+VERSION = 5
+READABLE = (1, 2, 3, 4, VERSION)
 Record = Event | Request
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
@@ -196,7 +197,10 @@ def _typed(hint: Any, value: Any) -> Any:
         return hint(value)
     if isinstance(hint, type) and is_dataclass(hint):
         return _record(hint, value)
-    return hint(*(_typed(each, item) for each, item in zip(_hints(hint).values(), value, strict=True)))
+    kinds = _hints(hint).values()
+    if len(value) > len(kinds):
+        raise TypeError(f"{value!r} is too long")
+    return hint(*(_typed(each, item) for each, item in zip(kinds, value, strict=False)))
 
 
 _hints = cache(get_type_hints)

@@ -82,7 +82,7 @@ def _define(kind: type, named: dict[str, Any], *, record: bool = False) -> dict[
                 {"title": name, **_described(hint, documented.get(name, ""), named)} for name, hint in hints.items()
             ],
             "items": False,
-            "minItems": len(hints),
+            "minItems": len(hints) - len(vars(kind)["_field_defaults"]),
         }
     return reference
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -161,7 +161,7 @@ class Archive(StoreWriter):
                     row = self._store.add_message(
                         chat.id, "assistant", "", parent=prompt, chosen=reply is shown, model=reply.model
                     )
-                    self._store.append_rounds(row, "".join(r.text for r in rounds), map(to_json, rounds))
+                    self._append(row, rounds, [(record.answer, record.thought) for record in rounds])
                     rows.append(row)
             for reply, row in zip(replies, rows, strict=True):
                 reply.message_id = row
@@ -301,11 +301,15 @@ class Archive(StoreWriter):
         """Store records of a reply; without a row its start could not be stored, which was reported then."""
         if reply.message_id is None:
             return
-        text = "".join(_text(record, reply) for record in records)
-        self._store.append_rounds(reply.message_id, text, map(to_json, records))
+        self._append(reply.message_id, records, [_said(record, reply) for record in records])
         for record in records:
             if isinstance(record, Finished):
                 self._store.finish_message(reply.message_id, record.reason.value)
+
+    def _append(self, row: int, records: Iterable[Record], said: Sequence[tuple[str, str]]) -> None:
+        """Append records to a stored reply, and the answer and the thinking that each adds to it."""
+        answer, thinking = ("".join(part) for part in zip(*said, strict=True)) if said else ("", "")
+        self._store.append_rounds(row, answer, map(to_json, records), thinking)
 
     def _to_row(self, row: Callable[[], int | None], write: Callable[[int], None]) -> Future[None]:
         """Write to a row in order, if it is stored by then."""
@@ -328,8 +332,14 @@ class NoArchive(Archive):
         """There is no thread to end."""
 
 
-def _text(record: Record, reply: Reply) -> str:
-    """The text that a record adds to its stored reply; given tokens that were carried over are stored already."""
+def _said(record: Record, reply: Reply) -> tuple[str, str]:
+    """Answer and thinking that a record adds to its stored reply; given tokens that were carried are stored already."""
+    if isinstance(record, Round):
+        return record.answer, record.thought
+    said: Sequence[tuple[str, bool]] = ()
     if isinstance(record, Admitted):
-        return "".join(token.text for token in record.given[reply.numbered.carried :])
-    return record.text if isinstance(record, Round) else record.tail if isinstance(record, Finished) else ""
+        said = [(token.text, token.thinking) for token in record.given[reply.numbered.carried :]]
+    elif isinstance(record, Finished):
+        said = [(record.tail, record.thinking)]
+    answer, thinking = ("".join(text for text, thought in said if thought is part) for part in (False, True))
+    return answer, thinking

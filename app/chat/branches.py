@@ -48,7 +48,7 @@ def go_on(
     if requests.effective is None:
         return False
     if any(record.observed for record in rounds):  # tokens have no ids: continue from the text
-        text, rounds = "".join(record.text for record in rounds) + text, rounds[:0]
+        text, rounds = "".join(record.answer for record in rounds) + text, rounds[:0]
     emitted = [token for record in rounds for token in record.emitted]
     request = conversation.request(requests.effective, turn)
     request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text, stop_repeats=stop_repeats)

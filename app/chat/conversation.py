@@ -161,7 +161,8 @@ class Conversation:
         messages = [Message("system", self.system)] if self.system else []
         for turn in turns:
             if turn.counts and turn.reply is not None:
-                messages += [Message("user", turn.content), Message("assistant", turn.reply.text)]
+                reply = Message("assistant", turn.reply.text, turn.reply.thinking)
+                messages += [Message("user", turn.content), reply]
         return (*messages, Message("user", prompt))
 
     @property
@@ -177,7 +178,7 @@ class Conversation:
 
     def last_text(self) -> str:
         """The answer of the last reply that has text; otherwise empty."""
-        answers = (turn.reply.answer.strip() for turn in reversed(self.turns) if turn.reply is not None)
+        answers = (turn.reply.text.strip() for turn in reversed(self.turns) if turn.reply is not None)
         return next(filter(None, answers), "")
 
     def turn_of(self, reply: Reply) -> Turn | None:

@@ -99,7 +99,7 @@ class RunningReplies:
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
         if not conversation.turns:
             for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Turn(prompt.content, Reply.stored(reply.content, "eos", tuple)))
+                conversation.append(Turn(prompt.content, Reply.stored(reply.content, "eos", tuple, reply.thinking)))
         last = request.messages[-1].content if request.messages else request.prompt
         turn = Turn(last or f"{len(request.prompt_ids)} token ids", self.make(request))
         conversation.append(turn)

@@ -19,7 +19,7 @@ from specchat.app.sanitize import clean_prompt, escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, StoredMessage
-from specchat.engine import Admitted, FinishReason, Round, from_json, to_json
+from specchat.engine import Admitted, FinishReason, Round, from_json, marks_of, to_json
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -84,8 +84,7 @@ def file_stem(title: str) -> str:
 
 def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
     notes = []
-    thought, answer = reply.thought.split(reply.text)
-    quoted = "\n".join(f"> {line}".rstrip() for line in thought.splitlines()) if thinking else ""
+    quoted = "\n".join(f"> {line}".rstrip() for line in reply.thinking.splitlines()) if thinking else ""
     if len(turn.replies) > 1:
         notes.append(f"reply {turn.place} of {len(turn.replies)}")
     if reply.sampling is not None:
@@ -96,7 +95,7 @@ def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
         notes.append("interrupted")
     elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
         notes.append(reply.message or ENDINGS[reply.reason])
-    return [quoted, answer.strip(), f"*{' · '.join(notes)}*" if notes else ""]
+    return [quoted, reply.text.strip(), f"*{' · '.join(notes)}*" if notes else ""]
 
 
 def _exported(attachment: Attachment) -> dict[str, Any]:
@@ -107,6 +106,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
     s = reply.metrics
     return {
         "text": reply.text,
+        "thinking": reply.thinking,
         "stage": reply.stage.value,
         "reason": reply.reason.value if reply.reason else None,
         "message": reply.message,
@@ -200,24 +200,26 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
         parent = prompt
         for place, reply in enumerate(turn["replies"]):
             rounds = [from_json(json.dumps(values)) for values in reply["rounds"]]
-            lines = tuple(to_json(record) for record in rounds)
-            text = _text(reply["text"])
-            if "".join(record.text for record in rounds if isinstance(record, Round)) != text:
-                lines = ()
+            text, thinking = _text(reply["text"]), None
             known = {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}
+            if "thinking" in reply:
+                thinking = _text(reply["thinking"])
+            elif (marks := marks_of(text)) is not None:  # an earlier version left the thinking in the text
+                known["thinking"] = list(marks)
             tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
-            lines = (*_admitted(known, tokens), *lines)
+            lines = (*_admitted(known, tokens), *map(to_json, rounds))
             chosen = place == (turn["chosen"] or 0)
             reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:
                 parent = len(messages)
             model = _text(reply.get("model", ""))
-            messages.append(StoredMessage(len(messages), "assistant", text, reason, prompt, chosen, model, lines))
+            told = reason, prompt, chosen, model, lines, (), thinking
+            messages.append(StoredMessage(len(messages), "assistant", text, *told))
     return _whole(exported.get("title"), messages, _text(exported.get("system") or ""))
 
 
 def _admitted(known: Mapping[str, Any], tokens: int = 0) -> Iterator[str]:
-    """The trace line with a reply's sampling settings and the messages that were left out; none without either.
+    """The trace line with what is known of a reply's request; none without anything.
 
     Args:
         known: fields of `Admitted`.

@@ -55,7 +55,7 @@ class Look:
 
 
 class Saying:
-    """Collects the text of an answer.
+    """Collects an answer, without thinking.
 
     `then` gets it at the end, and whether it is complete; not if the request failed or was cancelled.
     """
@@ -66,9 +66,10 @@ class Saying:
     def add(self, record: Record) -> None:
         """Add an event of the request."""
         if isinstance(record, Round):
-            self._text += record.text
+            self._text += record.answer
         elif isinstance(record, Finished) and record.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
-            self._then(self._text + record.tail, record.reason is not FinishReason.LENGTH)
+            left = "" if record.thinking else record.tail
+            self._then(self._text + left, record.reason is not FinishReason.LENGTH)
 
 
 class Questions:

@@ -57,7 +57,9 @@ class Reply:
         self.prefilled = (0, 0)
         """Prompt tokens in the cache, and their total."""
         self.tail = ""
-        """Text that came with the end, or all text of a reply whose rounds are unknown."""
+        """Answer that came with the end, or all of the answer of a reply whose rounds are unknown."""
+        self._thought_tail = ""
+        """The same of the thinking."""
         self.held = False
         """Whether rounds are held back, and with them its start."""
         self.stopping = False
@@ -81,18 +83,18 @@ class Reply:
         self._sampling: engine.Sampling | None = None
         self._baseline = baseline or engine.Baseline()
         self._rounds = ReplyRounds(self._baseline)
-        self._unread: tuple[str, Callable[[], Sequence[str]]] | None = None
-        """Text and trace lines of a stored reply whose rounds were not read yet."""
+        self._unread: tuple[str, str, Callable[[], Sequence[str]]] | None = None
+        """Answer, thinking and trace lines of a stored reply whose rounds were not read yet."""
         self._figures = self._rounds.figures(running=True)
 
     @classmethod
-    def stored(cls, content: str, reason: str | None, read: Callable[[], Sequence[str]]) -> Self:
+    def stored(cls, content: str, reason: str | None, read: Callable[[], Sequence[str]], thinking: str = "") -> Self:
         """A reply from the store; `read` returns its trace lines and is called on first access to the rounds.
 
         Unreadable lines are skipped. If the rounds do not make up the stored text, the text is shown without them.
         """
         reply = cls()
-        reply._unread = content, read
+        reply._unread = content, thinking, read
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
         reply.reason = engine.FinishReason(reason) if reason in set(engine.FinishReason) else None
         if reply.reason is engine.FinishReason.ERROR:
@@ -113,13 +115,13 @@ class Reply:
     def _load(self) -> None:
         if self._unread is None:
             return
-        (content, read), self._unread = self._unread, None
+        (content, thinking, read), self._unread = self._unread, None
         stage, reason = self.stage, self.reason
         for line in read():
             with suppress(ValueError):
                 self.add(engine.from_json(line))
-        if self.text != content:
-            self._rounds, self.tail = ReplyRounds(self._baseline), content
+        if (self.text, self._thought().strip()) != (content, thinking.strip()):
+            self._rounds, self.tail, self._thought_tail = ReplyRounds(self._baseline), content, thinking
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
         self._figures = self._rounds.figures(running=self.running)
@@ -167,22 +169,27 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """The reply so far."""
+        """The answer so far."""
         if self._unread is not None:
             return self._unread[0]
-        return "".join(record.text for record in self.rounds) + self.tail
+        return "".join(record.answer for record in self.rounds) + self.tail
 
     @property
-    def answer(self) -> str:
-        """Its text without the thinking."""
-        return self.thought.split(self.text)[1]
+    def thinking(self) -> str:
+        """The thinking so far."""
+        return self._thought().strip()
+
+    def _thought(self) -> str:
+        if self._unread is not None:
+            return self._unread[1]
+        return "".join(record.thought for record in self.rounds if record.thinking) + self._thought_tail
 
     @property
     def has_text(self) -> bool:
-        """Whether there is any text."""
+        """Whether there is any text, be it thinking."""
         if self._unread is not None:
-            return bool(self._unread[0])
-        return bool(self.tail) or any(record.text for record in self.rounds)
+            return any(self._unread[:2])
+        return bool(self.tail or self._thought_tail) or any(record.text for record in self.rounds)
 
     @property
     def left_out(self) -> tuple[int, ...]:
@@ -242,7 +249,11 @@ class Reply:
             case engine.Totals():
                 self._rounds.add_totals(record)
             case engine.Finished():
-                self.tail += record.tail
+                ended = self._rounds.end(record)
+                if ended.thinking:
+                    self._thought_tail += ended.tail
+                else:
+                    self.tail += ended.tail
                 self._end(record.reason, record.message)
 
     def fail(self, message: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from specchat import engine
 from specchat.app.chat.thinking import Thought, ThoughtFigures
+from specchat.app.sources.marked import Unmarked
 from specchat.app.sources.observed import observed_round, rounds_of_steps
 
 LONGEST_COURSE = 200
@@ -37,8 +38,8 @@ class ReplyFigures:
 
 CHOSEN = "chosen"
 """Drafter of a round whose token was chosen by the user or came with a text."""
-_PER_TOKEN = ("drafted", "p", "q", "u", "beta", "pieces", "detail", "refused")
-"""Fields of a round with an entry per drafted token."""
+_PER_TOKEN = ("drafted", "p", "q", "u", "beta", "pieces", "detail", "refused", "thinking")
+"""Fields of a round with an entry per drafted token, or per emitted one."""
 
 
 class ReplyRounds:
@@ -60,6 +61,8 @@ class ReplyRounds:
         """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
         self._baseline = baseline
         self._admitted: engine.Admitted | None = None
+        self._unmarked: Unmarked | None = None
+        """Takes marks around the thinking out of the text, in records of earlier versions."""
         self._clear()
         self._clear_figures()
 
@@ -77,7 +80,7 @@ class ReplyRounds:
         """Number of the first token of each round."""
         self.tokens = 0
         """Number of drafted or emitted tokens."""
-        self.thought = Thought(None if self._admitted is None else self._admitted.thinking)
+        self.thought = Thought()
 
     @property
     def own(self) -> list[engine.Round]:
@@ -103,6 +106,8 @@ class ReplyRounds:
 
     def add(self, record: engine.Round) -> None:
         """Add a round of the reply's own request."""
+        if self._unmarked is not None:
+            record = self._unmarked.round(record)
         self._append(record, own=True)
         self._baseline.add(record)
         self._gains.add(record)
@@ -129,13 +134,21 @@ class ReplyRounds:
         self._admitted = admitted
         self._clear()
         self._clear_figures()  # a stored trace has the carried rounds before the request's own
+        given = admitted.given[self.carried :]
+        if admitted.thinking is not None:
+            self._unmarked = Unmarked(admitted.thinking)
+            rounds, given = [*map(self._unmarked.round, rounds)], tuple(map(self._unmarked.given, given))
         for record in rounds:
             self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
         first = admitted.prompt_tokens - len(admitted.given)
-        for place, token in enumerate(admitted.given[self.carried :], self.carried):
+        for place, token in enumerate(given, self.carried):
             self._append(_chosen_round(request_id, token, first + place, admitted.at))
         self.given = len(self.list)
         self.metrics.add(admitted)
+
+    def end(self, finished: engine.Finished) -> engine.Finished:
+        """The end of the own request, without marks around thinking."""
+        return finished if self._unmarked is None else self._unmarked.finished(finished)
 
     def add_totals(self, totals: engine.Totals) -> None:
         """Add a server's totals; if they tell every pass, replace the tokens of unknown fate by the server's rounds."""
@@ -268,4 +281,4 @@ def _rejected(token: int, text: str, p: float, q: float) -> Alternative:
 def _chosen_round(request_id: str, token: engine.Given, position: int, at: float) -> engine.Round:
     """A round of one given token, without draft or verification. `position` is its place in the sequence."""
     made = observed_round(request_id, 0, position, engine.Step(0, 0), (token.text,), at, 0.0)
-    return replace(made, drafter=CHOSEN, last=token.id, judged=None)
+    return replace(made, drafter=CHOSEN, last=token.id, judged=None, thinking=(True,) if token.thinking else ())

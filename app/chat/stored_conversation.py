@@ -75,7 +75,7 @@ def _link(
 
 def _add_reply(turn: Turn, message: StoredMessage, read: Callable[[int], Sequence[str]] | None) -> Reply:
     lines = (lambda: message.events) if read is None else partial(read, message.id)
-    reply = Reply.stored(message.content, message.finish_reason, lines)
+    reply = Reply.stored(message.content, message.finish_reason, lines, message.thinking or "")
     reply.message_id, reply.model = message.id, message.model
     turn.replies.append(reply)
     if turn.reply is None or message.chosen:

@@ -1,75 +1,21 @@
-"""Thinking at the start of a reply: which of its text and tokens it takes, and how its drafts were accepted."""
+"""The thinking in a reply: which of its tokens it takes, and how its drafts were accepted."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from enum import Enum, auto
 
-from specchat.engine import Round, Thinking
-
-
-class Place(Enum):
-    """Position of the text relative to the thinking."""
-
-    BEFORE = auto()
-    """The text so far may become the opening marker."""
-    INSIDE = auto()
-    AFTER = auto()
-    """In the white space after the closing marker."""
-    OUTSIDE = auto()
-
-
-class ThinkingText:
-    """Splits a streamed text into thinking and answer. Markers count only at the start of a reply.
-
-    Args:
-        markers: Markers around the model's thinking; None for a model that does not think.
-    """
-
-    def __init__(self, markers: Thinking | None) -> None:
-        self._markers = markers
-        self.place = Place.OUTSIDE if markers is None else Place.INSIDE if markers.begun else Place.BEFORE
-        self.begun = self.place is Place.INSIDE
-        """Whether the text starts with thinking."""
-        self._text = ""
-        """The text up to the closing marker."""
-
-    def feed(self, piece: str) -> str:
-        """Add text; return the part that belongs to the answer for certain."""
-        if self.place is Place.AFTER and piece.strip():
-            self.place, piece = Place.OUTSIDE, piece.lstrip()
-        if self.place is Place.OUTSIDE or self._markers is None:
-            return piece
-        if self.place is Place.AFTER:
-            return ""
-        self._text += piece
-        if self.place is Place.BEFORE:
-            start = self._text.lstrip()
-            if start.startswith(self._markers.opening):
-                self.place, self.begun = Place.INSIDE, True
-            elif not self._markers.opening.startswith(start):
-                self.place = Place.OUTSIDE
-                return self._text
-        closing = self._markers.closing
-        if self.place is Place.INSIDE and closing in self._text[-len(closing) - len(piece) :]:
-            answer = self._text.partition(closing)[2].lstrip()
-            self.place = Place.OUTSIDE if answer else Place.AFTER
-            return answer
-        return ""
-
-    def end(self) -> str:
-        """End the text; return an incomplete opening marker, which belongs to the answer."""
-        return self._text if self.place is Place.BEFORE else ""
+from specchat.engine import Round
 
 
 @dataclass(frozen=True, slots=True)
 class ThoughtFigures:
-    """Figures of a reply that starts with thinking."""
+    """Figures of the thinking in a reply."""
 
     tokens: int
-    """Emitted tokens up to the closing marker and the space after it, including the markers."""
+    """Emitted tokens, including those of the marks and of the space after them."""
     seconds: float
-    """From the start of the first round to the end of the round with the closing marker, or of the last one so far."""
+    """From the start of the first round to the end of the last one with thinking."""
     accepted: tuple[int, int]
     """Accepted drafted tokens inside and outside the thinking."""
     tested: tuple[int, int]
@@ -82,43 +28,51 @@ class ThoughtFigures:
 
 
 class Thought:
-    """Follows the rounds of a reply; `markers` as for `ThinkingText`."""
+    """Follows the rounds of a reply."""
 
-    def __init__(self, markers: Thinking | None = None) -> None:
-        self._markers = markers
-        self._read = ThinkingText(markers)
-        self.there = False
-        """Whether the reply starts with thinking."""
-        self.end: int | None = None
-        """Number of the first token after it, by `Reply.starts`; None while it continues."""
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, bool]] = []
+        """Numbers of the first tokens of stretches, by `Reply.starts`, and whether each is thinking."""
+        self._silent: int | None = 0
+        """Emitted tokens so far, as long as none has text: they may begin a mark. Then None."""
         self._tokens = 0
         self._began: float | None = None
         self._ended = 0.0
         self._accepted, self._tested = [0, 0], [0, 0]
 
     @property
+    def there(self) -> bool:
+        """Whether the reply has any thinking."""
+        return bool(self._spans)
+
+    @property
     def running(self) -> bool:
-        """Whether the next token belongs to the thinking."""
-        return self.there and self.end is None
+        """Whether the last token belongs to the thinking."""
+        return self.there and self._spans[-1][1]
 
     def holds(self, token: int) -> bool:
         """Whether a token belongs to the thinking, by the numbers of `Reply.starts`."""
-        return self.there and (self.end is None or token < self.end)
+        stretch = bisect_right(self._spans, (token, True)) - 1
+        return stretch >= 0 and self._spans[stretch][1]
+
+    def ends_at(self, token: int) -> bool:
+        """Whether the thinking ends before this token."""
+        return (token, False) in self._spans
 
     def add(self, record: Round, first: int, *, own: bool) -> None:
         """Add a round whose first token has the number `first`; only `own` rounds count for the acceptance."""
-        if self._markers is None:
-            return
         if self._began is None:
             self._began = record.at - record.seconds
-        for place in range(record.accepted):
-            self._add(record.pieces[place], first + place)
-            self._count(self.end is None or first + place < self.end, own, accepted=True)
-        if record.tested > record.accepted:
-            self._count(self._read.place in (Place.BEFORE, Place.INSIDE), own, accepted=False)
-        if record.last is not None:
-            self._add(record.last_piece, first + len(record.drafted))
-        if self.end is None or self._read.place is Place.AFTER:
+        flags = record.thinking or (False,) * len(record.said)
+        for place, (text, inside) in enumerate(zip(record.said, flags, strict=True)):
+            last = place == record.accepted  # it follows what was rejected and discarded
+            self._add(text, first + (record.accepted if last else place), inside=inside)
+        if own:
+            for place in range(record.tested):
+                inside = flags[min(place, len(flags) - 1)]
+                self._tested[not inside] += 1
+                self._accepted[not inside] += place < record.accepted
+        if any(record.thinking):
             self._ended = record.at
 
     def figures(self) -> ThoughtFigures | None:
@@ -129,27 +83,10 @@ class Thought:
         seconds = max(self._ended - (self._began or 0.0), 0.0)
         return ThoughtFigures(self._tokens, seconds, accepted, tested)
 
-    def split(self, text: str) -> tuple[str, str]:
-        """Thinking and answer of the reply's text."""
-        markers = self._markers
-        if markers is None or not (markers.begun or text.lstrip().startswith(markers.opening)):
-            return "", text
-        thought, _, answer = text.lstrip().removeprefix(markers.opening).partition(markers.closing)
-        return thought.strip(), answer.lstrip()
-
-    def _add(self, piece: str, token: int) -> None:
-        """Add an emitted token."""
-        before = self._read.place
-        self._read.feed(piece)
-        after = self._read.place
-        if before is Place.OUTSIDE or (before is Place.AFTER and after is Place.OUTSIDE):
-            return
-        self._tokens += 1
-        self.there = self._read.begun
-        if self.there and after is not Place.INSIDE:
-            self.end = token + 1
-
-    def _count(self, inside: bool, own: bool, *, accepted: bool) -> None:
-        if own:
-            self._tested[not inside] += 1
-            self._accepted[not inside] += accepted
+    def _add(self, text: str, token: int, *, inside: bool) -> None:
+        """Add an emitted token, and the drafted ones before it that are not in the reply."""
+        if inside is not self.running:
+            self._spans.append((0 if self._silent is not None else token, inside))
+            self._tokens += self._silent or 0
+        self._silent = None if self._silent is None or self._spans or text else self._silent + 1
+        self._tokens += inside

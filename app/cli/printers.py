@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import groupby, repeat
+from operator import itemgetter
 
-from specchat.app.chat.thinking import ThinkingText, Thought
+from specchat.app.chat.thinking import Thought
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.terminal import unescaped
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.observed import resolve_rounds
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Metrics, Ready, Record, Round, Thinking, Totals
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Metrics, Ready, Record, Round, Totals
 
 _DIM, _NOT_DIM = "\x1b[2m", "\x1b[22m"
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
 
 
 class ThoughtLine:
-    """On a terminal, a line on stderr with the length of a reply's thinking.
+    """On a terminal, a line on stderr with the length of a reply's thinking."""
 
-    Args:
-        markers: what encloses the thinking; None for a model that does not think.
-    """
-
-    def __init__(self, markers: Thinking | None) -> None:
-        self._thought = Thought(markers)
+    def __init__(self) -> None:
+        self._thought = Thought()
         self._line = StatusLine()
         self._tokens = 0
-        self._open = markers is not None
+        self._open = True
 
     def add(self, record: Round) -> None:
         """Show the length so far, or the final one once the answer has begun."""
-        if not self._open:
-            return
         self._thought.add(record, self._tokens, own=True)
         self._tokens += len(record.drafted) + (record.last is not None)
         figures = self._thought.figures()
-        if self._thought.running and figures is not None:
+        if figures is not None and self._thought.running:
             self._line.say(figures.words(going_on=True))
         elif figures is not None:
             self.end()
@@ -46,9 +43,11 @@ class ThoughtLine:
     def end(self) -> None:
         """Print the final length, if there was any thinking."""
         figures, opened = self._thought.figures(), self._open
+        if figures is None:
+            return
         self._open = False
         self._line.clear()
-        if opened and figures is not None and sys.stderr.isatty():
+        if opened and sys.stderr.isatty():
             print(f"{_DIM}{figures.words(going_on=False)}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
 
 
@@ -56,22 +55,25 @@ class PlainPrinter:
     """Prints the text of each round, and a final newline if the reply has none.
 
     Args:
-        thinking: whether thinking is printed as part of the reply; if not, `ThoughtLine` shows its length.
+        thinking: whether thinking is printed before the answer; if not, `ThoughtLine` shows its length.
     """
 
     def __init__(self, *, thinking: bool = False) -> None:
         self._line_open = False
         self._thinking = thinking
-        self._answer = ThinkingText(None)
-        self._thought = ThoughtLine(None)
+        self._thought = ThoughtLine()
+        self._inside = False
+        """Whether the text printed last is thinking."""
 
     def add(self, event: Admitted | Round | Totals) -> None:
         """Print what the round emitted."""
-        if isinstance(event, Admitted) and not self._thinking:
-            self._answer, self._thought = ThinkingText(event.thinking), ThoughtLine(event.thinking)
-        elif isinstance(event, Round):
-            self._thought.add(event)
-            self._print(*self._styled(event))
+        if isinstance(event, Round):
+            if not self._thinking:
+                self._thought.add(event)
+            said = zip(event.thinking or repeat(False), self._styled(event), strict=False)
+            for thinking, parts in groupby(said, key=itemgetter(0)):
+                text, shown = ("".join(each) for each in zip(*(part for _, part in parts), strict=True))
+                self._print(text, shown, thinking=thinking)
 
     def note(self, text: str) -> None:
         """Print the sentence on stderr."""
@@ -81,8 +83,7 @@ class PlainPrinter:
     def finish(self, event: Finished) -> None:
         """Print the text that was held back, and end the line."""
         self._thought.end()
-        tail = self._answer.feed(event.tail) + self._answer.end()
-        self._print(tail, escape_controls(tail))
+        self._print(event.tail, escape_controls(event.tail), thinking=event.thinking)
         self.abandon()
         if event.reason is FinishReason.REPEATS:
             self.note("the reply repeated itself and was ended")
@@ -91,17 +92,21 @@ class PlainPrinter:
         """End the line."""
         self._thought.end()
         if self._line_open:
-            self._print("\n", "\n")
+            self._line_open = False
+            print(flush=True)
 
-    def _styled(self, event: Round) -> tuple[str, str]:
-        """The text that the round adds to the answer, plain and as printed."""
-        text = self._answer.feed(event.text)
-        return text, escape_controls(text)
+    def _styled(self, event: Round) -> Iterable[tuple[str, str]]:
+        """The text of each emitted token, plain and as printed."""
+        return ((text, escape_controls(text)) for text in event.said)
 
-    def _print(self, text: str, shown: str) -> None:
-        if text:
-            self._line_open = not text.endswith("\n")
-            print(shown, end="", file=unescaped(sys.stdout), flush=True)
+    def _print(self, text: str, shown: str, *, thinking: bool) -> None:
+        """Print text; thinking only if it is asked for, and an empty line after it."""
+        if not text or (thinking and not self._thinking):
+            return
+        if self._inside and not thinking:
+            print("\n" if not self._line_open else "\n\n", end="")
+        self._inside, self._line_open = thinking, not text.endswith("\n")
+        print(shown, end="", file=unescaped(sys.stdout), flush=True)
 
 
 class ColourPrinter(PlainPrinter):
@@ -119,11 +124,11 @@ class ColourPrinter(PlainPrinter):
         styles = {fate: Style.parse(style) for fate, style in FATE_STYLES.items()}
         self._styles = {fate: style.without_color if console.no_color else style for fate, style in styles.items()}
 
-    def _styled(self, event: Round) -> tuple[str, str]:
-        emitted = [token for token in event.tokens() if token.fate in _EMITTED]
-        parts = [(self._answer.feed(token.text), self._styles[token.fate]) for token in emitted]
-        shown = (style.render(escape_controls(text), color_system=self._system) for text, style in parts)
-        return "".join(text for text, _ in parts), "".join(shown)
+    def _styled(self, event: Round) -> Iterable[tuple[str, str]]:
+        for token in event.tokens():
+            if token.fate in _EMITTED:
+                style = self._styles[token.fate]
+                yield token.text, style.render(escape_controls(token.text), color_system=self._system)
 
 
 class JsonPrinter:
@@ -151,13 +156,13 @@ class JsonPrinter:
         rounds = [each for each in events if isinstance(each, Round)]
         unknown = figures.unknown and not figures.tested
         accepted = figures.totals.accepted if figures.totals else None
-        markers = next((each.thinking for each in events if isinstance(each, Admitted)), None)
         used = next((each.sampling for each in events if isinstance(each, Admitted) and each.sampling), None)
         sampling = used or self._settings.sampling()
-        thought, answer = Thought(markers).split("".join(record.text for record in rounds) + event.tail)
+        thought, answer = ("".join(getattr(each, part) for each in rounds) for part in ("thought", "answer"))
+        thought, answer = (thought + event.tail, answer) if event.thinking else (thought, answer + event.tail)
         values = {
             "text": answer,
-            "thinking": thought if markers else None,
+            "thinking": thought.strip() or None,
             "token_ids": [] if figures.observed else [token for record in rounds for token in record.emitted],
             "prompt_tokens": figures.prompt_tokens,
             "finish_reason": event.reason,

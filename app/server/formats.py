@@ -38,12 +38,16 @@ class Delta:
 
     event: Event
     text: str = ""
+    """Text of the answer."""
+    thinking: str = ""
+    """Text of the thinking before it."""
     logprobs: tuple[TokenLogprob, ...] = ()
     ending: str | None = None
 
     def then(self, later: Delta) -> Delta:
         """This part and a later one as one."""
-        return Delta(later.event, self.text + later.text, self.logprobs + later.logprobs, later.ending)
+        text, thinking = self.text + later.text, self.thinking + later.thinking
+        return Delta(later.event, text, thinking, self.logprobs + later.logprobs, later.ending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,13 @@ class Choice:
                 return Delta(event, self.echo.text, self.echo.logprobs) if self.echo else Delta(event)
             case Round():
                 self.tokens += len(event.emitted)
-                return Delta(event, event.text, self._with_held(event))
+                return Delta(event, event.answer, event.thought, self._with_held(event))
             case Finished():
                 left = self._held[:-1] if event.reason is FinishReason.EOS and not self.echo else self._held
                 if left and event.tail:
                     left = (*left[:-1], replace(left[-1], text=left[-1].text + event.tail))
-                return Delta(event, event.tail, left, ENDINGS.get(event.reason, "stop"))
+                text, thinking = ("", event.tail) if event.thinking else (event.tail, "")
+                return Delta(event, text, thinking, left, ENDINGS.get(event.reason, "stop"))
         return Delta(event)
 
     def _with_held(self, event: Round) -> tuple[TokenLogprob, ...]:
@@ -151,10 +156,10 @@ class Format(ABC):
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """The chunk of a stream for one event; may be empty."""
         opens = isinstance(delta.event, Admitted) and self.opens
-        if not (delta.text or delta.logprobs or delta.ending or opens or self._speculation):
+        if not (delta.text or delta.thinking or delta.logprobs or delta.ending or opens or self._speculation):
             return b""
         logprobs = self.logprobs(choice, delta.logprobs) if delta.logprobs else None
-        part = self.part(delta.text, first=opens)
+        part = self.part(delta.text, delta.thinking, first=opens)
         content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
         text = _json({**self._chunk_head, "choices": [content]})
         if self._speculation:
@@ -172,7 +177,7 @@ class Format(ABC):
             entries = tuple(entry for delta in own for entry in delta.logprobs)
             part = {
                 "index": choice.index,
-                **self.complete("".join(delta.text for delta in own)),
+                **self.complete("".join(delta.text for delta in own), "".join(delta.thinking for delta in own)),
                 "logprobs": self.logprobs(choice, entries) if choice.top is not None else None,
                 "finish_reason": own[-1].ending,
             }
@@ -186,11 +191,11 @@ class Format(ABC):
     """Whether a stream begins with a chunk without text."""
 
     @abstractmethod
-    def part(self, text: str, *, first: bool) -> dict[str, Any]:
+    def part(self, text: str, thinking: str, *, first: bool) -> dict[str, Any]:
         """Fields for the text of a chunk."""
 
     @abstractmethod
-    def complete(self, text: str) -> dict[str, Any]:
+    def complete(self, text: str, thinking: str) -> dict[str, Any]:
         """Fields for the text of a whole reply."""
 
     @abstractmethod
@@ -203,15 +208,15 @@ class ChatFormat(Format):
 
     chunk_kind, whole_kind, opens = "chat.completion.chunk", "chat.completion", True
 
-    def part(self, text: str, *, first: bool) -> dict[str, Any]:
+    def part(self, text: str, thinking: str, *, first: bool) -> dict[str, Any]:
         """The role in the first chunk, then text."""
         if first:
             return {"delta": {"role": "assistant", "content": ""}}
-        return {"delta": {"content": text} if text else {}}
+        return {"delta": _said(thinking) | ({"content": text} if text else {})}
 
-    def complete(self, text: str) -> dict[str, Any]:
+    def complete(self, text: str, thinking: str) -> dict[str, Any]:
         """One message."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return {"message": {"role": "assistant", "content": text, "refusal": None, **_said(thinking.strip())}}
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002
         """One object for each token."""
@@ -234,12 +239,12 @@ class CompletionFormat(Format):
         self._offsets: dict[int, int] = {}
         """Characters of each choice so far."""
 
-    def part(self, text: str, *, first: bool) -> dict[str, Any]:  # noqa: ARG002
-        """The text alone."""
+    def part(self, text: str, thinking: str, *, first: bool) -> dict[str, Any]:  # noqa: ARG002
+        """The text alone, as `Request.raw` leaves it."""
         return {"text": text}
 
-    def complete(self, text: str) -> dict[str, Any]:
-        """The text alone."""
+    def complete(self, text: str, thinking: str) -> dict[str, Any]:  # noqa: ARG002
+        """The text alone, as `Request.raw` leaves it."""
         return {"text": text}
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -269,6 +274,11 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": reused},
     }
+
+
+def _said(thinking: str) -> dict[str, str]:
+    """The field for thinking; none without any."""
+    return {"reasoning_content": thinking} if thinking else {}
 
 
 def _token(text: str, logprob: float | None) -> dict[str, Any]:

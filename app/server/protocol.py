@@ -98,6 +98,13 @@ class MessageBody(_Model):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    reasoning_content: str | None = None
+    """Thinking of an assistant, as in this server's answers; `reasoning` is another name for it."""
+    reasoning: str | None = None
+
+    def thinking(self) -> str:
+        """The thinking; empty for other roles."""
+        return (self.reasoning_content or self.reasoning or "") if self.role == "assistant" else ""
 
     def text(self) -> str:
         """The content as one text."""

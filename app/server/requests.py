@@ -45,7 +45,9 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
-        model = replace(_model_request(body, call_id, longest, defaults), detail=top)
+        model = replace(
+            _model_request(body, call_id, longest, defaults), detail=top, raw=isinstance(body, CompletionBody)
+        )
         if isinstance(body, ChatBody):
             model = replace(model, thinking=_thinking(body, model.thinking))
         read = [_read(prompt, call_id, defaults, model.thinking) for prompt in prompts]
@@ -72,7 +74,9 @@ def echoed(body: CompletionBody, requests: Sequence[Request], engine: Engine) ->
 
 def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
     """Messages of the engine."""
-    return tuple(Message({"developer": "system"}.get(turn.role, turn.role), turn.text()) for turn in messages)
+    return tuple(
+        Message({"developer": "system"}.get(turn.role, turn.role), turn.text(), turn.thinking()) for turn in messages
+    )
 
 
 def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: bool | str | None = None) -> list[int]:

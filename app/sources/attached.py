@@ -195,7 +195,7 @@ class AttachedEngine(Source):
         if finished is None:
             reason = engine.FinishReason.CANCELLED if stream.left else engine.FinishReason.ERROR
             finished = engine.Finished(stream.request_id, reason, "", "" if stream.left else message, stream.at)
-        self._end(stream, finished)
+        self._end(stream, finished if reader is None else reader.ended(finished))
 
     def _end(self, stream: _Stream, finished: engine.Finished) -> None:
         """Emit the end of a reply, and free its id."""

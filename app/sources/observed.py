@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from specchat.app.sources.marked import unmarked
 from specchat.engine import Fate, Record, Round, Step, Token, Totals
 
 OBSERVED = "observed"
@@ -64,8 +65,11 @@ def observed_round(
 
 
 def resolve_rounds(records: Iterable[Record]) -> list[Record]:
-    """Records of any number of replies; if a server reported its steps at the end, with rounds made of them."""
-    known = list(records)
+    """Records of any number of replies, without marks around thinking.
+
+    If a server reported its steps at the end, they have rounds made of these.
+    """
+    known = list(unmarked(records))
     resolved: dict[str, list[Round]] = {}
     for totals in known:
         if isinstance(totals, Totals) and totals.steps is not None:
@@ -110,5 +114,10 @@ def rounds_of_steps(rounds: Sequence[Round], steps: Sequence[Step]) -> list[Roun
         part, rest = rest[: step.accepted + 1], rest[step.accepted + 1 :]
         pieces, seconds = [record.text for record in part], sum(record.rest_s for record in part)
         first, at = part[0], part[-1].at
-        made.append(observed_round(first.request_id, len(made), first.position, step, pieces, at, seconds))
+        made.append(
+            replace(
+                observed_round(first.request_id, len(made), first.position, step, pieces, at, seconds),
+                thinking=tuple(any(record.thinking) for record in part) if any(r.thinking for r in part) else (),
+            )
+        )
     return made

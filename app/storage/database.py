@@ -36,7 +36,7 @@ _MIGRATIONS = [
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
+    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model, thinking FROM messages",
     "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",

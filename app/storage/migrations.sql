@@ -46,3 +46,6 @@ ALTER TABLE messages ADD COLUMN model TEXT NOT NULL DEFAULT '';
 UPDATE messages SET indexed = 0 WHERE id IN (SELECT message_id FROM attachments);
 --------
 ALTER TABLE chats ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
+--------
+-- What a reply thought; NULL if it was stored before, with marks around its thinking in the content.
+ALTER TABLE messages ADD COLUMN thinking TEXT;

@@ -47,8 +47,9 @@ class FinishedReplies:
         return {row for (row,) in self._file.read(f"SELECT m.id {_ENDED} {among}", (json.dumps(list(rows)),))}
 
     def exchange(self, row: int) -> tuple[str, str]:
-        """A reply's prompt, as it was typed, and the reply; empty for an unknown row."""
-        query = "SELECT coalesce(p.content, ''), m.content FROM messages m LEFT JOIN messages p ON p.id = m.parent"
+        """A reply's prompt, as it was typed, and the reply with its thinking; empty for an unknown row."""
+        reply = "coalesce(m.thinking, '') || m.content"
+        query = f"SELECT coalesce(p.content, ''), {reply} FROM messages m LEFT JOIN messages p ON p.id = m.parent"
         found = self._file.read(f"{query} WHERE m.id = ?", (row,))
         return found[0] if found else ("", "")
 

@@ -26,6 +26,8 @@ _ATTACHED = (
     " WHERE message_id = messages.id), '')"
 )
 """Names and texts of the attachments of a message."""
+_SAID = "coalesce(nullif(messages.thinking, '') || char(10), '') || messages.content"
+"""A message's thinking and text."""
 _WORDS = 14
 """Length of an excerpt in words."""
 
@@ -58,18 +60,18 @@ class SearchIndex:
         """
         ended = "role = 'user' OR finish_reason IS NOT NULL OR created_at < ?"
         rows = self._file.read(
-            f"SELECT id, content, {_ATTACHED} FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
+            f"SELECT id, length(content), {_SAID}, {_ATTACHED} FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
             (self._now() - ABANDONED_S, BATCH),
         )
         titles = self._file.read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (BATCH,))
         if rows or titles:
-            texts = [(row_id, content + attached) for row_id, content, attached in rows]
+            texts = [(row_id, said + attached) for row_id, _, said, attached in rows]
             with self._file.write() as db:
                 db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*texts, *titles])
                 # A reply that has grown since it was read stays marked.
                 db.executemany(
                     "UPDATE messages SET indexed = 1 WHERE id = ? AND length(content) = ?",
-                    [(row_id, len(content)) for row_id, content, _ in rows],
+                    [(row_id, length) for row_id, length, *_ in rows],
                 )
                 db.executemany(
                     "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",
@@ -98,8 +100,8 @@ class SearchIndex:
         if any(word.startswith('"#') for word in words):
             return [Hit(*row) for row in titles]
         messages = self._file.read(
-            f"SELECT c.id, c.title, m.id, m.role, {excerpt}, m.content FROM search"
-            " CROSS JOIN messages m ON m.id = search.rowid CROSS JOIN chats c ON c.id = m.chat_id"
+            f"SELECT c.id, c.title, messages.id, messages.role, {excerpt}, {_SAID} FROM search"
+            " CROSS JOIN messages ON messages.id = search.rowid CROSS JOIN chats c ON c.id = messages.chat_id"
             " WHERE search MATCH ? AND search.rowid > 0 AND c.deleted_at IS NULL ORDER BY search.rowid DESC LIMIT ?",
             (query, MOST),
         )

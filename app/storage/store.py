@@ -6,10 +6,12 @@ without a finish reason in a reopened file was interrupted. Write-ahead logging 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,6 +22,7 @@ from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows, 
 from specchat.app.storage.database import StoreFile, storable
 from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
+from specchat.engine import Admitted, Thinking, from_json, split_reply
 
 _THINKING = {None: None, 0: False, 1: True}
 """Values of `Chat.thinking` by how they are stored; others are words, or numbers that stand for words."""
@@ -61,6 +64,8 @@ class StoredMessage:
     events: tuple[str, ...] = ()
     """Trace lines (`engine.to_json`) of the reply, in order; none if its tokens are unknown."""
     attachments: tuple[Attachment, ...] = ()
+    thinking: str | None = ""
+    """What a reply thought; None if that is in its content, with the marks of its `Admitted.thinking`."""
 
 
 class Store:
@@ -141,7 +146,7 @@ class Store:
 
     def messages(self, chat_id: int, *, events: bool = True) -> list[StoredMessage]:
         """The messages of a chat, oldest first, with or without their trace lines."""
-        columns = "id, role, content, finish_reason, parent, chosen, model"
+        columns = "id, role, content, finish_reason, parent, chosen, model, thinking"
         own = "SELECT id FROM messages WHERE chat_id = ?"
         query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
         lines: dict[int, list[str]] = defaultdict(list)
@@ -150,10 +155,25 @@ class Store:
             for row, line in self._file.read(query, (chat_id,)) if events else ():
                 lines[row].append(line)
             attached = self.attachments.of_chat(chat_id)
-        return [
-            StoredMessage(id_, role, text, end, parent, bool(chosen), model, tuple(lines[id_]), attached.get(id_, ()))
-            for id_, role, text, end, parent, chosen, model in rows
-        ]
+            marks = self._marks([row[0] for row in rows if row[-1] is None and row[1] == "assistant"])
+        messages = []
+        for id_, role, text, end, parent, chosen, model, thinking in rows:
+            thought, answer = split_reply(text, marks[id_]) if id_ in marks else (thinking or "", text)
+            told = end, parent, bool(chosen), model, tuple(lines[id_]), attached.get(id_, ())
+            messages.append(StoredMessage(id_, role, answer, *told, thought))
+        return messages
+
+    def _marks(self, rows: Sequence[int]) -> dict[int, Thinking]:
+        """Marks in the content of replies that were stored with their thinking in it, by row."""
+        first = "SELECT line FROM events WHERE message_id = value AND line LIKE ? ORDER BY id LIMIT 1"
+        query = f"SELECT value, ({first}) AS line FROM json_each(?) WHERE line IS NOT NULL"
+        found = {}
+        for row, text in self._file.read(query, ('{"record": "admitted"%', json.dumps(rows))) if rows else ():
+            with suppress(ValueError):
+                admitted = from_json(text)
+                if isinstance(admitted, Admitted) and admitted.thinking is not None:
+                    found[row] = admitted.thinking
+        return found
 
     def add_message(
         self,
@@ -180,8 +200,8 @@ class Store:
                 found = db.execute(f"SELECT coalesce(({existing}), ({last}))", (parent, chat_id, chat_id))
                 parent = found.fetchone()[0]
             row = db.execute(
-                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model, thinking)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, '')",
                 (chat_id, role, storable(content), at, parent, chosen, storable(model)),
             )
             if chosen:
@@ -189,11 +209,16 @@ class Store:
             self.attachments.add(attachments, _row_id(row))
         return _row_id(row)
 
-    def append_rounds(self, message_id: int, text: str, lines: Iterable[str]) -> None:
-        """Append text to the content of a reply, and trace lines to its events."""
+    def append_rounds(self, message_id: int, text: str, lines: Iterable[str], thinking: str | None = "") -> None:
+        """Append text to the content of a reply and to its thinking, and trace lines to its events.
+
+        Thinking of None says that it is in the content, see `StoredMessage.thinking`.
+        """
         events = [(message_id, storable(line)) for line in lines]
+        thought = None if thinking is None else storable(thinking)
         with self._file.write() as db:
-            self._set_in_message(message_id, "content = content || ?, indexed = 0", storable(text))
+            change = "content = content || ?, thinking = thinking || ?, indexed = 0"
+            self._set_in_message(message_id, change, storable(text), thought)
             db.executemany("INSERT INTO events (message_id, line) VALUES (?, ?)", events)
 
     def finish_message(self, message_id: int, reason: str) -> None:
@@ -217,7 +242,7 @@ class Store:
 
     def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
         """Add a chat with copies of these messages, each following the one before it."""
-        columns = "role, content, created_at, finish_reason, model"
+        columns = "role, content, thinking, created_at, finish_reason, model"
         copy = f"INSERT INTO messages (chat_id, parent, {columns}) SELECT ?, ?, {columns} FROM messages WHERE id = ?"
         events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
         with self._file.write() as db:
@@ -245,7 +270,7 @@ class Store:
                     parent = None if message.parent is None else rows[message.parent]
                     about = {name: getattr(message, name) for name in ("chosen", "attachments", "model")}
                     row = self.add_message(chat.id, message.role, "", parent=parent, **about)
-                    self.append_rounds(row, message.content, message.events)
+                    self.append_rounds(row, message.content, message.events, message.thinking)
                     if message.finish_reason is not None:
                         self.finish_message(row, message.finish_reason)
                     rows.append(row)
@@ -255,6 +280,7 @@ class Store:
     def take_back(self, message_id: int) -> None:
         """Remove a prompt without replies, or whose replies failed before their first token; others stay."""
         failed = "SELECT id FROM messages WHERE parent = ? AND finish_reason = 'error' AND content = ''"
+        failed += " AND coalesce(thinking, '') = ''"
         unanswered = "role = 'user' AND NOT EXISTS (SELECT 1 FROM messages WHERE parent = ?)"
         with self._file.write() as db:
             for row in db.execute(failed, (message_id,)).fetchall():
@@ -275,9 +301,9 @@ class Store:
         self._file.close()
         self.unsent.close()
 
-    def _set_in_message(self, message_id: int, assignment: str, value: object) -> None:
+    def _set_in_message(self, message_id: int, assignment: str, *values: object) -> None:
         self._file.change(
-            f"message {message_id}", f"UPDATE messages SET {assignment} WHERE id = ?", (value, message_id)
+            f"message {message_id}", f"UPDATE messages SET {assignment} WHERE id = ?", (*values, message_id)
         )
 
 

@@ -306,7 +306,7 @@ class SpecChat(App[None]):
                 case "attachment":
                     actions.prompt.open_attachment(about.attachments[details[0]])
                 case "copy":
-                    self.copy_to_clipboard((about.answer or about.text).strip())
+                    self.copy_to_clipboard((about.text or about.thinking).strip())
                 case "continue" | "penalise":
                     actions.messages.on_reply(event.what, about)
                 case "code":

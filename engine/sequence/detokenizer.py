@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from specchat.engine.sequence.reply_parser import ReplyParser, overlap
+
 
 class Detokenizer:
     """Incremental detokenizer of one reply, which ends before the first stop string to appear.
@@ -16,7 +18,8 @@ class Detokenizer:
     Args:
         tokenizer: a fast tokenizer of transformers.
         stop: stop strings, none of them empty.
-        shown: text of the special tokens that are part of the reply; others are left out.
+        parser: separates the thinking; None to keep all text with its marks.
+        marks: control tokens around the thinking, with their text; others are left out.
         after: the tokens before the reply, where it continues their text.
     """
 
@@ -24,11 +27,13 @@ class Detokenizer:
         self,
         tokenizer: Any,
         stop: Sequence[str],
-        shown: Mapping[int, str] = MappingProxyType({}),
+        parser: ReplyParser | None = None,
+        marks: Mapping[int, str] = MappingProxyType({}),
         after: Sequence[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
-        self._shown = shown
+        self._parser = parser
+        self._marks = marks
         self.stops = tuple(stop)
         self._before = list(after[-1:])
         """The last tokens whose text has been returned or is held: the text of the next ones may depend on them."""
@@ -38,19 +43,30 @@ class Detokenizer:
         self.stopped = False
         """Whether a stop string was completed; nothing may be added after that."""
 
-    def begin(self, tokens: Sequence[int]) -> list[str]:
-        """Text per token of the given beginning of the reply, which is not searched for stop strings."""
-        return [self._step(token) for token in tokens]
+    @property
+    def thinking(self) -> bool:
+        """Whether the text returned last is part of the model's thinking."""
+        return self._parser is not None and self._parser.thinking
+
+    def begin(self, tokens: Sequence[int]) -> list[tuple[str, bool]]:
+        """Text per token of the given beginning of the reply, and `thinking`. It is not searched for stop strings."""
+        return [(self._step(token), self.thinking) for token in tokens]
 
     def add(self, token: int) -> str:
         """Append a token; returns the text it releases, which may be empty or include text held back before."""
-        return self._release(self._step(token))
+        text = self._release(self._step(token))
+        if self._parser is not None and self._parser.fresh and not self.stopped:
+            text, self._held = text + self._held, ""  # no stop string reaches into the next part
+        return text
 
     def tail(self) -> str:
-        """Text held back at the end of the reply: an incomplete character, or the beginning of a stop string."""
+        """Text held back at the end of the reply: an incomplete character, the beginning of a mark or stop string."""
         if self.stopped:
             return ""
-        return self._release(self._after(self._before, self._ids)) + ("" if self.stopped else self._held)
+        text = self._after(self._before, self._ids)
+        if self._parser is not None:
+            text = self._parser.feed(text) + self._parser.end()
+        return self._release(text) + ("" if self.stopped else self._held)
 
     def alternative(self, tokens: Sequence[int], after: int) -> list[str]:
         """Text per token of `tokens` as a continuation of the token `after`; the reply is not changed."""
@@ -71,12 +87,20 @@ class Detokenizer:
         return [text or self.name(token) for token, text in enumerate(texts)]
 
     def _step(self, token: int) -> str:
-        """Text that this token completes."""
-        if token in self._shown:
-            return self._shown[token]
+        """Text that this token completes, without marks."""
+        if token not in self._marks:
+            piece = self._complete(token)
+        else:
+            mark = self._marks[token]
+            piece, self._ids = self._after(self._before, self._ids), []
+            piece += mark if self._parser is None or self._parser.counts(mark) else ""
+        return self._parser.feed(piece) if self._parser is not None else piece
+
+    def _complete(self, token: int) -> str:
+        """Text that this token completes, with marks that are no control tokens."""
         self._ids.append(token)
         piece = self._after(self._before, self._ids)
-        if not piece or piece.endswith("\N{REPLACEMENT CHARACTER}"):  # a special token, or a part of a character
+        if not piece or piece.endswith("\N{REPLACEMENT CHARACTER}"):  # a control token, or a part of a character
             return ""
         self._before, self._ids = self._ids, []
         return piece
@@ -87,7 +111,7 @@ class Detokenizer:
         if ends:
             self.stopped = True
             return text[: min(ends)]
-        keep = max((_overlap(text, s) for s in self.stops), default=0)
+        keep = overlap(text, self.stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -104,11 +128,6 @@ def texts_of(ids: Sequence[int], tokenizer: Any) -> list[str]:
     """Text that each token adds to a text, of special tokens too."""
     decode = tokenizer.backend_tokenizer.decode
     special = {token: decode([token], skip_special_tokens=False) for token in set(ids) if not decode([token])}
-    text = Detokenizer(tokenizer, (), special)
-    pieces = text.begin(ids)
+    text = Detokenizer(tokenizer, (), marks=special)
+    pieces = [piece for piece, _ in text.begin(ids)]
     return [*pieces[:-1], pieces[-1] + text.tail()]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest proper prefix of `stop` that `text` ends with."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if stop.startswith(text[-n:])), 0)

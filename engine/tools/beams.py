@@ -25,8 +25,8 @@ from specchat.engine.request import AUTO, DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, 
 from specchat.engine.research.beam_search import SPREAD, BeamSearch, Complete, TextTree, run
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import check_length, fit
+from specchat.engine.sequence.reply_formats import find_format
 from specchat.engine.sequence.template_traits import thinking_values
-from specchat.engine.sequence.thinking import find_markers
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.report import Table, paragraphs
 from specchat.engine.tools.runner import Say, require_least
@@ -47,6 +47,7 @@ class FoundBeam:
     """One complete text."""
 
     text: str
+    """The answer, without thinking."""
     token_ids: tuple[int, ...]
     """The EOS token included."""
     log_probability: float
@@ -191,7 +192,7 @@ def _find(
         ) from error
     at_limit = FinishReason.LENGTH if limit == request.max_tokens else FinishReason.CONTEXT
     return FoundBeams(
-        beams=tuple(_found(each, model, at_limit) for each in search.complete),
+        beams=tuple(_found(each, model, prompt, at_limit) for each in search.complete),
         prompt_tokens=len(prompt),
         steps=search.steps,
         target_passes=passes,
@@ -209,12 +210,14 @@ def _find(
     )
 
 
-def _found(complete: Complete, model: Model, at_limit: FinishReason) -> FoundBeam:
-    thinking = find_markers(model.tokenizer)
-    detokenizer = Detokenizer(model.tokenizer, (), thinking.special if thinking else {})
-    pieces = [detokenizer.add(token) for token in complete.tokens if token not in model.eos_ids]
+def _found(complete: Complete, model: Model, prompt: Sequence[int], at_limit: FinishReason) -> FoundBeam:
+    form = find_format(model.tokenizer)
+    marks = (form.parser(prompt, model.tokenizer), form.special) if form is not None else ()
+    detokenizer = Detokenizer(model.tokenizer, (), *marks)
+    pieces = detokenizer.begin([token for token in complete.tokens if token not in model.eos_ids])
+    pieces.append((detokenizer.tail(), detokenizer.thinking))
     reason = FinishReason.EOS if complete.ended else at_limit
-    text = "".join([*pieces, detokenizer.tail()])
+    text = "".join(piece for piece, thinking in pieces if not thinking)
     return FoundBeam(text, complete.tokens, complete.log_probability, complete.score, reason)
 
 

@@ -41,8 +41,8 @@ class Commit:
     """Tokens before the round."""
     added: list[int] = field(default_factory=list)
     """The tokens added: up to the first that ends the reply."""
-    pieces: list[str] = field(default_factory=list)
-    """Their texts, if the row has stop strings: else `emit` decodes them."""
+    pieces: list[tuple[str, bool]] = field(default_factory=list)
+    """Their texts, and whether they are thinking, if the row has stop strings: else `emit` decodes them."""
     reason: FinishReason | None = None
     """Why the reply ends here; None if it continues."""
 
@@ -73,9 +73,10 @@ class Commit:
         row.cached = min(row.cached, len(row.tokens))
         return made
 
-    def decode(self, token: int) -> str:
-        """Text of the next token of the reply."""
-        return "" if token in self.eos else self.row.text.add(token)
+    def decode(self, token: int) -> tuple[str, bool]:
+        """Text of the next token of the reply, and whether it is thinking."""
+        text = "" if token in self.eos else self.row.text.add(token)
+        return text, self.row.text.thinking
 
     def emit(self, times: Times) -> None:
         """Build and emit the record. If that fails the row has failed: no more of its records are emitted."""
@@ -89,7 +90,8 @@ class Commit:
     def _record(self, times: Times) -> Round:
         """The immutable record; tokens after the end of the reply are dropped."""
         row, outcome, tests, added = self.row, self.outcome, self.outcome.tests, self.added
-        pieces = self.pieces or [self.decode(token) for token in added]
+        decoded = self.pieces or [self.decode(token) for token in added]
+        pieces, thinking = zip(*decoded, strict=True)
         cut = len(added) <= outcome.accepted
         accepted = len(added) if cut else outcome.accepted
         drafted = tests.drafted[:accepted] if cut else tests.drafted
@@ -123,6 +125,7 @@ class Commit:
                 for each in tests.refused[:tested]
             ),
             offered=outcome.offered,
+            thinking=thinking if any(thinking) else (),
             proposers=tuple(source.proposer(tests.drafted) for source in self.sources if tests.drafted),
             **times._asdict(),
         )

@@ -28,9 +28,9 @@ from specchat.engine.sequence.prompt import (
     stops_of,
 )
 from specchat.engine.sequence.repetition import Repetition
+from specchat.engine.sequence.reply_formats import find_format
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.sequence.thinking import find_markers
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.notices import UNREPEATABLE, Notices
@@ -62,7 +62,7 @@ class OpenRequests:
 
     def __post_init__(self) -> None:
         self._seeds = iter(fresh_seed, None) if self.config.seed is None else count(self.config.seed)
-        self._thinking = find_markers(self.made.model.tokenizer)
+        self._format = find_format(self.made.model.tokenizer)
         self._latest: tuple[Request, FittedPrompt, list[int]] | None = None
         """The request that was encoded last."""
 
@@ -114,7 +114,7 @@ class OpenRequests:
         request.check_vocabulary(model.vocab_size)
         fitted, given = self._encoded(request)
         prompt = [*fitted.ids, *given]
-        now, thinking = self.clock(), self._thinking
+        now = self.clock()
         if (place := self.scheduler.place(prompt)) is None:
             return False
         slot, cached = place
@@ -126,12 +126,7 @@ class OpenRequests:
             prompt_length=len(prompt),
             cached=cached,
             seed=next(self._seeds) if request.sampling.seed is None else request.sampling.seed,
-            text=Detokenizer(
-                model.tokenizer,
-                stops_of(request, model.tokenizer),
-                thinking.special if thinking else {},
-                () if request.messages or given else fitted.ids,
-            ),
+            text=self._text(request, fitted.ids, continues=not given),
             drafter=drafter,
             admitted_at=now,
             continued=len(given),
@@ -145,7 +140,6 @@ class OpenRequests:
             of_chat = request.when_full == STOP and len(request.messages) > 1
             check_length(len(prompt), target.limit(row), of_chat=of_chat)
             pieces = row.text.begin(given)
-            around = thinking.of_prompt(fitted.ids, model.tokenizer) if thinking else None
         except Exception:
             self.scheduler.pool.clear(slot)
             raise
@@ -160,13 +154,21 @@ class OpenRequests:
                 row.cached,
                 now - submitted.at,
                 now,
-                tuple(Given(token, piece) for token, piece in zip(given, pieces, strict=True)),
-                around,
-                fitted.left_out,
-                request.sampling,
+                tuple(Given(token, *piece) for token, piece in zip(given, pieces, strict=True)),
+                left_out=fitted.left_out,
+                sampling=request.sampling,
             )
         )
         return True
+
+    def _text(self, request: Request, prompt: Sequence[int], *, continues: bool) -> Detokenizer:
+        """The detokenizer of a reply to this prompt, which `continues` it where it is no conversation."""
+        tokenizer, form = self.made.model.tokenizer, self._format
+        stops, after = stops_of(request, tokenizer), prompt if continues and not request.messages else ()
+        if form is None:
+            return Detokenizer(tokenizer, stops, after=after)
+        parser = None if request.raw or request.prompt is not None else form.parser(prompt, tokenizer)
+        return Detokenizer(tokenizer, stops, parser, form.special, after)
 
     def _encoded(self, request: Request) -> tuple[FittedPrompt, list[int]]:
         """A request's prompt, and the tokens that its reply begins with; kept while the request waits for room."""
@@ -226,7 +228,9 @@ class OpenRequests:
         except Exception as error:  # the tokenizer's: the request ends all the same
             tail, reason, message = "", FinishReason.ERROR, message or sentence(error)
         self.on_end(row.request.request_id)
-        row.outbox.put(Finished(row.request.request_id, reason, tail, message, self.clock()))
+        row.outbox.put(
+            Finished(row.request.request_id, reason, tail, message, self.clock(), bool(tail) and row.text.thinking)
+        )
 
     def end_all(self, reason: FinishReason, message: str) -> None:
         """End everything."""

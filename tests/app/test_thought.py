@@ -1,14 +1,18 @@
 """Thinking in a reply: which tokens it takes, what is answered after it, and the acceptance on both sides."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from specchat.app.chat.conversation import Conversation, Turn
-from specchat.app.chat.exchange import as_json, as_markdown
+from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.reply import Reply
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Record, Round, Thinking, to_json
+from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.storage.store import Store
+from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Record, Round, Thinking, to_json
 from tests.app.recorded import events_of_requests, replied
 from tests.app.thinking import MARKERS, thinking_trace
 
@@ -22,7 +26,7 @@ def reply_of(records: list[Record], upto: int | None = None) -> Reply:
 
 def written(pieces: Iterable[str], markers: Thinking | None = MARKERS) -> Reply:
     """A reply of plain tokens with these texts."""
-    template = next(record for record in thinking_trace() if isinstance(record, Round))
+    template = next(record for record in thinking_trace(marked=True) if isinstance(record, Round))
     said = (replace(template, number=n, last_piece=piece, at=n + 1.0) for n, piece in enumerate(pieces))
     return replied([Admitted("r", 3, 0, 0.0, 0.0, thinking=markers), *said])
 
@@ -37,20 +41,20 @@ def shown(reply: Reply) -> tuple[str, str]:
     return texts[True], texts[False]
 
 
+@pytest.mark.parametrize("marked", [False, True])
 @pytest.mark.parametrize("markers", [MARKERS, BEGUN, Thinking("<|a|>x<|b|>", "<|end|><|a|>y", False)])
-def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers: Thinking) -> None:
-    records = thinking_trace(markers=markers)
+def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers: Thinking, marked: bool) -> None:
+    records = thinking_trace(markers=markers, marked=marked)
     whole = reply_of(records)
-    thought, answer = whole.thought.split(whole.text)
-    assert thought.startswith("In Lisbon")
-    assert answer
-    assert whole.answer == answer
+    assert whole.thinking.startswith("In Lisbon")
+    assert whole.text
     for upto in range(2, 80):
         reply = reply_of(records, upto)
         inside, outside = shown(reply)
-        assert whole.text.startswith(inside + outside)
-        assert answer.startswith(outside.lstrip())
-        assert reply.thought.running is (bool(inside) and markers.closing not in inside)
+        assert whole.thinking.startswith(inside.strip())
+        assert whole.text.startswith(outside)
+        assert (reply.thinking, reply.text) == (inside.strip(), outside)
+        assert reply.thought.running is (reply.thought.there and not outside)
     figures = whole.figures.thought
     assert not whole.thought.running
     assert 0 < figures.seconds < whole.metrics.seconds + 1
@@ -60,8 +64,8 @@ def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers
 
 def test_markers_may_be_spread_over_tokens_and_share_them_with_the_text() -> None:
     reply = written(["\n<", "thi", "nk>Hm", ".", "</th", "ink", ">\n", "\n", "Yes", " </think> no"])
-    assert shown(reply) == ("\n<think>Hm.</think>\n\n", "Yes </think> no")
-    assert reply.thought.split(reply.text) == ("Hm.", "Yes </think> no")
+    assert shown(reply) == ("Hm.", "Yes </think> no")
+    assert (reply.thinking, reply.text) == ("Hm.", "Yes </think> no")
     reply.take_figures()
     assert reply.figures.thought.tokens == 8
     assert not reply.thought.running
@@ -71,26 +75,50 @@ def test_markers_may_be_spread_over_tokens_and_share_them_with_the_text() -> Non
 @pytest.mark.parametrize("text", ["<thing> is a tag", "The tag <think> is one</think>.", "  <thin"])
 def test_what_does_not_begin_with_the_marker_is_no_thinking(text: str, markers: Thinking | None) -> None:
     reply = written(list(text), markers)
+    reply.add(Finished("r", FinishReason.EOS, "", "", 99.0))
     assert not reply.thought.there
-    assert reply.answer == text
-    reply.take_figures()
+    assert reply.text == text
     assert reply.figures.thought is None
 
 
 def test_a_stored_reply_knows_its_thinking_and_one_that_broke_off_inside_has_no_answer() -> None:
     live = written(["<think>", "Hm.", "</think>", "Yes"])
-    lines = [to_json(Admitted("r", 3, 0, 0.0, 0.0, thinking=MARKERS)), *map(to_json, live.rounds)]
+    lines = [to_json(Admitted("r", 3, 0, 0.0, 0.0)), *map(to_json, live.rounds)]
     lines.append(to_json(Finished("r", FinishReason.EOS, "", "", 9.0)))
-    assert Reply.stored(live.text, "eos", lambda: lines).answer == "Yes"
+    stored = Reply.stored("Yes", "eos", lambda: lines, "Hm.")
+    assert (stored.text, stored.thinking, len(stored.rounds)) == ("Yes", "Hm.", 4)
     broken = written(["<think>", "Hm."])
-    assert (broken.answer, broken.thought.split(broken.text)) == ("", ("Hm.", ""))
+    assert (broken.text, broken.thinking, broken.has_text) == ("", "Hm.", True)
 
 
-def test_copies_and_markdown_are_without_it_and_json_and_the_model_get_all() -> None:
+def test_exports_and_the_model_get_it_separately() -> None:
     reply = written(["<think>", "Hm.\nWell.", "</think>", "Yes"])
     conversation = Conversation(turns=[Turn("So?", reply)])
     assert conversation.last_text() == "Yes"
     assert "Hm." not in as_markdown(conversation, "m")
     assert "> Hm.\n> Well.\n\nYes" in as_markdown(conversation, "m", thinking=True)
-    assert '"text": "<think>Hm.\\nWell.</think>Yes"' in as_json(conversation, "m")
-    assert conversation.messages_with("And?")[1].content == "<think>Hm.\nWell.</think>Yes"
+    exported = json.loads(as_json(conversation, "m"))["turns"][0]["replies"][0]
+    assert (exported["text"], exported["thinking"]) == ("Yes", "Hm.\nWell.")
+    assert conversation.messages_with("And?")[1] == Message("assistant", "Yes", "Hm.\nWell.")
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_exported_chat_comes_back_with_its_thinking(earlier: bool, tmp_path: Path) -> None:
+    text = as_json(Conversation(turns=[Turn("So?", written(["<think>", "Hm.", "</think>", "\n\nYes"]))]), "m")
+    if earlier:  # the text had the marks, and no field of the file told of the thinking
+        reply = (exported := json.loads(text))["turns"][0]["replies"][0]
+        reply["text"] = "<think>Hm.</think>\n\nYes"
+        del reply["thinking"]
+        for record, piece in zip(reply["rounds"], ["<think>", "Hm.", "</think>", "\n\nYes"], strict=True):
+            record["last_piece"] = piece
+            record.pop("thinking", None)
+        text = json.dumps(exported)
+    chats, problems = read_chats(text)
+    assert not problems
+    with Store(tmp_path / "chats.db") as store:
+        store.import_chats(chats)
+        (chat,) = store.chats()
+        (turn,) = stored_conversation(chat, store.messages(chat.id)).turns
+    assert (turn.reply.text, turn.reply.thinking, len(turn.reply.rounds)) == ("Yes", "Hm.", 4)
+    assert turn.reply.thought.holds(1)
+    assert not turn.reply.thought.holds(3)

@@ -3,19 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from specchat.app.sources.marked import unmarked
 from specchat.engine import Admitted, Fate, Ready, Record, Round, Thinking
 from tests.app.recorded import trace
 
 MARKERS = Thinking("<think>", "</think>", False)
 
 
-def thinking_trace(name: str = "chat", thought: int = 38, *, markers: Thinking = MARKERS) -> list[Record]:
+def thinking_trace(
+    name: str = "chat", thought: int = 38, *, markers: Thinking = MARKERS, marked: bool = False
+) -> list[Record]:
     """A recorded reply whose first rounds are thinking: `<think>` before them, `</think>` after them.
 
     Args:
         name: The trace.
         thought: How many rounds of each reply.
         markers: Of the replies; one that the prompt has begun has no opening marker.
+        marked: Whether the markers are in the text, as in records of earlier versions.
     """
     made: list[Record] = []
     for record in trace(name):
@@ -28,7 +32,7 @@ def thinking_trace(name: str = "chat", thought: int = 38, *, markers: Thinking =
                 made += _marked(record, thought, markers)
             case _:
                 made.append(record)
-    return made
+    return made if marked else list(unmarked(made))
 
 
 def _marked(record: Round, thought: int, markers: Thinking) -> Iterator[Round]:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ def in_memory(network: Any, name: str = "tiny") -> LoadedModel:
     """A network of `SIZES` as if it had been loaded."""
     size = sum(weight.nbytes for weight in network.parameters())
     return LoadedModel(network, tiny_tokenizer(), name, frozenset({EOS}), 512, network.config.vocab_size, size)
+
+
+def reciting_model(tokenizer: Any, text: Sequence[int]) -> LoadedModel:
+    """A network that writes each of these tokens, which all differ, after the one before it, and then an end.
+
+    The first of them is the last one of the prompt.
+    """
+    torch.manual_seed(0)
+    size = len(tokenizer)
+    shape = SIZES | {"hidden_size": 128, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": size}
+    network = LlamaForCausalLM(LlamaConfig(**shape)).eval().requires_grad_(False)
+    for layer in network.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+        layer.mlp.down_proj.weight.zero_()
+    embedded = network.model.embed_tokens.weight.normal_()
+    network.lm_head.weight.zero_()
+    network.lm_head.weight[[*text[1:], EOS]] = embedded[list(text)]
+    made = in_memory(network)
+    return replace(made, tokenizer=tokenizer)
 
 
 def tiny_head(target: LoadedModel, seed: int = 0, vocabulary: int = 200) -> LoadedHead:

@@ -130,6 +130,10 @@ def _round(index: int, record: Round, metrics: Metrics, due: float) -> Data:
         ],
         "figures": _figures(metrics),
     }
+    if record.thinking:
+        shown["thinking"] = [
+            record.thinking[min(token.place, record.accepted, len(record.thinking) - 1)] for token in record.tokens()
+        ]
     if any(record.refused):
         shown["refused"] = [
             [[escape_controls(other.text), _p(other.p), _p(other.q), _p(other.u)] for other in others]

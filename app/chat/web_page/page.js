@@ -31,9 +31,10 @@
   const parts = [];
   for (const reply of data.replies) {
     const prompt = make("div", "prompt", reply.prompt);
+    const thought = make("div", "reply thinking");
     const text = make("div", "reply");
-    by("chat").append(prompt, text);
-    parts.push({ element: prompt, from: reply.start }, { element: text, from: reply.start });
+    by("chat").append(prompt, thought, text);
+    for (const element of [prompt, thought, text]) parts.push({ element, from: reply.start });
     if (reply.given) text.append(make("span", "plain", reply.given));
     for (const round of reply.rounds) {
       const spans = round.tokens.map(([said, fate], place) => {
@@ -43,7 +44,7 @@
         span.about = { round, place };
         return span;
       });
-      text.append(...spans);
+      spans.forEach((span, place) => (round.thinking?.[place] ? thought : text).append(span));
       steps.push({ t: round.t, reply, round, spans });
     }
     if (reply.tail) {

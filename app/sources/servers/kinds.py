@@ -97,6 +97,10 @@ class RecordReader(Reader):
         elif isinstance(record, engine.Admitted | engine.Prefilled | engine.Round | engine.Notice):
             yield replace(record, request_id=self.request_id)
 
+    def ended(self, finished: engine.Finished) -> engine.Finished:
+        """The end as the server reports it."""
+        return finished
+
 
 def find_vllm(listing: Listing) -> Server | None:
     """vLLM, if the models are its own and the server reports its version."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from specchat.app.sources.marked import Unmarked
 from specchat.app.sources.observed import OBSERVED, observed_round
 from specchat.engine import (
     MOST_DRAFTED,
@@ -250,6 +251,7 @@ class Reader:
         self._submitted = clock()
         self._admitted = False
         self._thinking = False
+        self._unmarked = Unmarked(THINKING)
         self._rounds = 0
         self._last_at: float | None = None
 
@@ -302,7 +304,7 @@ class Reader:
             self._admitted, at = True, self.clock()
             self.prompt_tokens = prompt_tokens or 0
             waited = at - self._submitted
-            yield Admitted(self.request_id, self.prompt_tokens, reused, waited, at, thinking=THINKING)
+            yield Admitted(self.request_id, self.prompt_tokens, reused, waited, at)
 
     def text_of(self, chunk: Chunk) -> str:
         """The text of a chunk, with markers around thinking that the server reports separately."""
@@ -319,7 +321,7 @@ class Reader:
         number, position = self._rounds, self.prompt_tokens + self.tokens
         self._last_at, self._rounds = at, number + 1
         self.tokens += len(pieces)
-        return observed_round(self.request_id, number, position, step, pieces, at, seconds)
+        return self._unmarked.round(observed_round(self.request_id, number, position, step, pieces, at, seconds))
 
     def unknown(self, text: str, pieces: Sequence[str], tokens: int | None) -> Iterator[Round]:
         """Tokens of unknown fate, one round each.
@@ -341,6 +343,10 @@ class Reader:
         if reason is not None:
             message = "the server ended the reply with an error" if reason is FinishReason.ERROR else ""
             self.finished = Finished(self.request_id, reason, "", message, self.clock())
+
+    def ended(self, finished: Finished) -> Finished:
+        """The end of the reply, with the text that might have become a mark."""
+        return self._unmarked.finished(finished)
 
     def totals(
         self,

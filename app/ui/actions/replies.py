@@ -79,7 +79,7 @@ class ReplyActions(ActionGroup):
     def copy_code(self, number: int, reply: Reply | None = None) -> None:
         """Copy code block `number` (from 1) of this reply, or of the lowest visible reply that has so many."""
         replies = [reply] if reply is not None else self._scope.screen.transcript.in_sight
-        found = [code_blocks(each.answer) for each in replies]
+        found = [code_blocks(each.text) for each in replies]
         code = next((blocks[number - 1][1] for blocks in found if len(blocks) >= number), None)
         if code is None:
             most = max(map(len, found), default=0)
@@ -91,7 +91,7 @@ class ReplyActions(ActionGroup):
 
     def open_link(self, which: str = "") -> None:
         """`/open`: open a link of the visible replies by its number, or ask which one."""
-        visible = [link for reply in reversed(self._scope.screen.transcript.in_sight) for link in links(reply.answer)]
+        visible = [link for reply in reversed(self._scope.screen.transcript.in_sight) for link in links(reply.text)]
         found = [address for address in dict.fromkeys(visible) if opens_safely(address)]
         if not which:
             self._ask_link(found)
@@ -174,10 +174,9 @@ class ReplyActions(ActionGroup):
         replies = [turn.reply for turn in self._scope.conversation.turns if turn.reply and turn.reply.has_text]
         if not replies:
             raise UnavailableError(NOTHING_YET)
-        thought = replies[-1].thought.split(replies[-1].text)[0]
-        if not thought:
+        if not replies[-1].thinking:
             raise UnavailableError("the last reply has no thinking: /copy reply copies it")
-        self._scope.app.copy_to_clipboard(thought)
+        self._scope.app.copy_to_clipboard(replies[-1].thinking)
 
     @in_background("asking")
     async def _copy_code_of_last(self, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -61,7 +62,7 @@ class ReplyBlock(Block):
             return None
         changed = None
         if self._markdown is not None and reply.has_text:
-            changed = self._markdown.update(lambda: reply.answer, complete=not reply.running)
+            changed = self._markdown.update(lambda: reply.text, complete=not reply.running)
             if changed is None and same_notes and not self._touched and not reply.thought.running:
                 return None
         self._touched = False
@@ -77,9 +78,11 @@ class ReplyBlock(Block):
                 (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
                 for token in record.tokens()
             ]
-            shown = [n for n in range(len(tokens)) if self._shows(start + n)]
-            if shown:
-                self._tokens.append(tokens[shown[0] : shown[-1] + 1], start + shown[0], alone=self._look.by_round)
+            for part in self._shown(range(start, start + len(tokens))):
+                if reply.thought.ends_at(part.start) and not self._look.by_round:
+                    self._tokens.paragraph()
+                mine = tokens[part.start - start : part.stop - start]
+                self._tokens.append(mine, part.start, alone=self._look.by_round)
         ended = not reply.running and (self._stage is None or self._stage[0] is not reply.stage)
         if ended and reply.tail and self._markdown is None:
             self._tokens.append([(reply.tail, Fate.PLAIN)], reply.tokens, alone=self._look.by_round)
@@ -150,6 +153,16 @@ class ReplyBlock(Block):
     def _titled(self) -> bool:
         """Whether the first line is the title of the thinking."""
         return self.reply.thought.there and not self._look.by_round
+
+    def _shown(self, tokens: range) -> Iterator[range]:
+        """The stretches of these tokens that are drawn; the answer begins one after the thinking."""
+        for (shows, *_), stretch in groupby(tokens, lambda token: (self._shows(token), self._part(token))):
+            numbers = list(stretch)
+            if shows:
+                yield range(numbers[0], numbers[-1] + 1)
+
+    def _part(self, token: int) -> bool:
+        return not self._look.by_round and self.reply.thought.holds(token)
 
     def _shows(self, token: int) -> bool:
         """Whether a token is drawn as one: thinking may be folded, and Markdown has none but that."""

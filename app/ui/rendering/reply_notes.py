@@ -99,6 +99,6 @@ def links_width(reply: Reply, *, forkable: bool) -> int:
 def reply_links(reply: Reply, styles: TranscriptStyles, *, forkable: bool) -> Iterator[Segment]:
     """Links below an ended reply: copy it, and what to do with one that is cut off or repeats itself."""
     for what, text in _links(reply, forkable=forkable):
-        if not reply.running and reply.text:
+        if not reply.running and reply.has_text:
             link = Style(meta={"@click": f"request('{what}', {id(reply)})"})
             yield from (Segment("  ", styles.base), Segment(text, styles["link"] + link))

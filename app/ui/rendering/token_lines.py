@@ -95,6 +95,13 @@ class TokenLines:
             elif begins and self._rejected == FOLD:
                 self._add(FOLD_MARK, FOLDED, number)
 
+    def paragraph(self) -> None:
+        """Leave a line empty below the text so far."""
+        if self.lines[-1]:
+            self._break(len(self.lines[-1]))
+        if len(self.lines) > 1 and self.lines[-2] and self.lines[-2][0].fate != TITLE:
+            self._break(0)
+
     def title(self, text: str) -> None:
         """Write a line above all others, which is no part of the text; an empty reply gets one with its first token."""
         if not (self.lines[0] and self.lines[0][0].fate == TITLE):

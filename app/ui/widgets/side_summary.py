@@ -77,7 +77,7 @@ def server_texts(said: Sequence[Reply | None], *, greedy: bool, same_prompt: boo
         return NOT_THE_SAME_PROMPT, None
     if not greedy:
         return "not compared: the texts are sampled", None
-    left, right = (reply.text for reply in said if reply is not None)
+    left, right = (reply.thinking + reply.text for reply in said if reply is not None)
     place = first_difference(left, right)
     if place is None:
         return f"✓ identical, character for character ({len(left)}); {TEXTS_ONLY}", True

@@ -33,6 +33,7 @@ def printed(make_printer: Callable[..., PlainPrinter | JsonPrinter], *events: An
 
 
 HOSTILE = "\x1b[31m\x9b1m\x07\u202e\r"
+PARTS = ("thought", "answer")
 END = Finished("r", FinishReason.EOS, "", "", 2.0)
 
 
@@ -109,28 +110,27 @@ def test_thinking_is_kept_out_of_stdout_and_a_terminal_is_told_how_much_it_was(
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")  # no colours: the text alone counts
     events = first_reply(thinking_trace(markers=Thinking("<think>", "</think>", begun)))
-    whole = "".join(event.text for event in events if isinstance(event, Round))
-    thought, answer = whole.removeprefix("<think>").split("</think>")
+    thought, answer = ("".join(getattr(each, part) for each in events if isinstance(each, Round)) for part in PARTS)
     for terminal in (True, False):
         errors = Output(terminal=terminal)
         monkeypatch.setattr("sys.stderr", errors)
         assert printed(printer_type, *events).strip() == escape_controls(answer).strip()
         assert re.findall(r"thought · (\d+) tokens · \d+\.\d s", errors.text) == ([ANY] if terminal else [])
         assert thought.strip() not in errors.text
-    assert printed(partial(printer_type, thinking=True), *events).strip() == escape_controls(whole).strip()
+    shown = printed(partial(printer_type, thinking=True), *events)
+    assert [part.strip() for part in shown.split("\n\n", 1)] == [escape_controls(thought).strip(), answer.strip()]
 
 
-def test_what_only_looks_like_thinking_is_printed_when_it_is_sure() -> None:
-    admitted = Admitted("r", 3, 0, 0.0, 0.0, thinking=Thinking("<think>", "</think>", False))
-    rounds = [replace(make_round(drafted=0), last_piece=piece) for piece in ("<th", "ree> ", "</think>")]
-    assert printed(PlainPrinter, admitted, *rounds, END) == "<three> </think>\n"
-    assert printed(PlainPrinter, admitted, rounds[0], END) == "<th\n"
+def test_the_end_of_a_reply_belongs_to_what_it_ends() -> None:
+    thought = replace(make_round(drafted=0), last_piece="Hm", thinking=(True,))
+    end = replace(END, tail="</th", thinking=True)
+    assert printed(PlainPrinter, thought, end) == ""
+    assert printed(partial(PlainPrinter, thinking=True), thought, end) == "Hm</th\n"
 
 
 def test_the_object_has_thinking_apart() -> None:
     events = first_reply(thinking_trace())
     ready = next(record for record in thinking_trace() if isinstance(record, Ready))
     values = json.loads(printed(partial(JsonPrinter, ready, Settings()), *events))
-    whole = "".join(event.text for event in events if isinstance(event, Round))
-    thought, answer = whole.removeprefix("<think>").split("</think>")
+    thought, answer = ("".join(getattr(each, part) for each in events if isinstance(each, Round)) for part in PARTS)
     assert (values["thinking"], values["text"].strip()) == (thought.strip(), answer.strip())

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Call
-from specchat.app.server.formats import CompletionFormat
+from specchat.app.server.formats import ChatFormat, Choice, CompletionFormat
 from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Admitted, Engine, Fate, Finished, FinishReason, Request, Round, Sampling
-from tests.engine.tiny import ids_of, tiny_engine
+from tests.engine.tiny import ids_of, reciting_model, tiny_engine, tiny_tokenizer
 from tests.engine.tiny_t5 import tiny_t5, tiny_t5_tokenizer
 
 
@@ -133,3 +134,32 @@ def test_the_text_of_every_choice_is_sent_before_an_error() -> None:
 def test_a_reply_that_is_ended_by_a_closing_server_says_so() -> None:
     (error,) = streamed()
     assert "the reply was ended: the server is closing" in error
+
+
+def test_thinking_is_a_field_of_its_own_in_answers_and_in_requests() -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken("</think>", special=False)])
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
+        "{% endif %}{{ m.content }}{% endfor %}[assistant]{{ '<think>\n' }}"
+    )
+    said = {"role": "assistant", "content": "Yes", "reasoning_content": "Hm."}
+    turns = [{"role": "user", "content": "hi"}, said, {"role": "user", "content": "so", "reasoning": "no assistant's"}]
+    with tiny_engine(reciting_model(tokenizer, tokenizer.encode("\nHm.</think>\rYes"))) as engine:
+        defaults = Defaults(engine, Settings(drafter="none"), engine.wait_ready().context)
+        (request,) = requests_of(parse(ChatBody, json.dumps({"messages": turns}).encode()), "c", defaults)
+        prompt = "[user]hi[assistant]<think>Hm.</think>Yes[user]so[assistant]<think>\n"
+        assert tokenizer.decode(request.prompt_ids) == prompt
+        choice, form = Choice(0, None), ChatFormat("call", "model", 7, speculation=False)
+        deltas = [choice.add(event) for event in engine.stream(request)]
+        sent = [
+            json.loads(chunk[6:])["choices"][0]["delta"] for delta in deltas if (chunk := form.chunk(choice, delta))
+        ]
+        for field in ("reasoning_content", "content"):
+            assert "".join(delta.get(field, "") for delta in sent) == said[field]
+        assert json.loads(form.whole([choice], [deltas], 1))["choices"][0]["message"] == said | {"refusal": None}
+        body = parse(CompletionBody, json.dumps({"prompt": prompt, "max_tokens": 40}).encode())
+        (request,) = requests_of(body, "raw", defaults)
+        raw = CompletionFormat("call", "model", 7, speculation=False)
+        whole = raw.whole([choice], [[choice.add(event) for event in engine.stream(request)]], 1)
+        assert json.loads(whole)["choices"][0]["text"] == "Hm.</think>\rYes"

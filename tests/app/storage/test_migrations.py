@@ -17,6 +17,8 @@ a chat whose replies do not name their prompts, as in version 1."""
 
 VERSION_7 = VERSION_2.with_name("version-7.db")
 """A database that version 7 made: a chat with a file and a paste in its prompts, all of it indexed."""
+VERSION_9 = VERSION_2.with_name("version-9.db")
+"""A database that version 9 made: a chat with a model that thinks, whose marks are in the text."""
 
 
 def paths(store: Store) -> dict[str, list[tuple[str, int, int]]]:
@@ -86,3 +88,30 @@ def test_what_version_7_stored_is_found_by_what_was_sent_along(path: Path) -> No
         assert [(hit.message_id, hit.role) for hit in store.search.find("oolong")] == [(first.id, ATTACHED)]
         assert [(hit.message_id, hit.role) for hit in store.search.find("gyokuro sencha")] == [(second.id, ATTACHED)]
         assert [(hit.message_id, hit.role) for hit in store.search.find("brews")] == [(reply.id, "assistant")]
+
+
+def test_the_thinking_that_version_9_stored_in_the_text_is_told_from_the_answer(path: Path) -> None:
+    shutil.copy(VERSION_9, path)
+    expected = [
+        ("Why?", "The moon.", "Its pull."),
+        ("And the sun?", "Half as much.", "Less so."),  # the prompt had the opening mark
+        ("Both?", "Spring tides", ""),  # stopped while it thought
+        ("Go on", "Neap", "They differ"),  # begins with rounds of another reply
+        ("Plainly?", "", "The tag <think> is one</think>."),
+        ("By channel?", "Hm", "Yes"),
+        ("Killed?", "Ha", ""),
+    ]
+    with Store(path) as store:
+        (chat,) = store.chats()
+        for events in (True, False):
+            messages = store.messages(chat.id, events=events)
+            turns = stored_conversation(chat, messages, None if events else store.events).turns
+            for whole in (False, True):  # as stored, and of the rounds
+                assert all(turn.reply.loaded is whole for turn in turns)
+                assert [(turn.prompt, turn.reply.thinking, turn.reply.text) for turn in turns] == expected
+                assert all(turn.reply.rounds for turn in turns)
+            assert [turn.reply.thought.there for turn in turns] == [bool(thought) for _, thought, _ in expected]
+        copy = store.fork_chat([message.id for message in store.messages(chat.id)], "Copy")
+        turns = stored_conversation(copy, store.messages(copy.id)).turns
+        assert [(turn.prompt, turn.reply.thinking, turn.reply.text) for turn in turns] == expected
+        assert store.replies.exchange(2)[1].endswith("Its pull.")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specchat.engine import EngineConfig, EngineError, Sampling, models_folder
+from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.tokenizer import FILE, PlainTokenizer, check_vocabularies, tokenizer_facts
 from specchat.engine.sequence.template import render
 from tests.engine.tiny import ask, ids_of, said_while_loading, started, tiny_engine, tiny_model

@@ -1,23 +1,22 @@
-"""Thinking: markers, switches and words of chat templates, and replies of models that think."""
+"""Thinking: switches and words of chat templates, earlier thinking in prompts, and replies of models that think."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tokenizers import AddedToken
 
-from specchat.engine import Admitted, Finished, Message, Request, Thinking, from_json, to_json
-from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine import Admitted, Finished, FinishReason, Message, Request, Round, from_json, to_json
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.template_traits import thinking_values
-from specchat.engine.sequence.thinking import find_markers, words_of
-from tests.engine.tiny import TEMPLATE, ask, tiny_engine, tiny_model, tiny_tokenizer
+from specchat.engine.sequence.thinking import words_of
+from tests.engine.tiny import TEMPLATE, ask, reciting_model, tiny_engine, tiny_model, tiny_tokenizer
 
 QWEN = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{% endfor %}[assistant]"
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{% endif %}"
 )
 DEEPSEEK = TEMPLATE + "<think>\n"
-DEEPSEEK_V3 = "{% if not thinking is defined %}{% set thinking = false %}{% endif %}" + TEMPLATE + "{{ '</think>' }}"
 SMOLLM = "{% if '/no_think' in messages[0].content %}quick{% elif \"/think\" in x %}{% endif %}" + TEMPLATE
 OPENING, CLOSING = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
 HARMONY = (
@@ -36,27 +35,19 @@ def tokenizer_of(template: str | None, special: tuple[str, ...] = (), added: tup
 
 
 @pytest.mark.parametrize(
-    ("template", "markers", "switch"),
+    ("template", "switch"),
     [
-        (TEMPLATE, None, None),
-        (None, None, None),
-        (QWEN, ("<think>", "</think>"), "enable_thinking"),
-        (DEEPSEEK, ("<think>", "</think>"), None),
-        (HARMONY, (OPENING, CLOSING), None),
-        ({"default": QWEN, "tool_use": TEMPLATE}, ("<think>", "</think>"), "enable_thinking"),
+        (TEMPLATE, None),
+        (None, None),
+        (QWEN, "enable_thinking"),
+        (DEEPSEEK, None),
+        (HARMONY, None),
+        ({"default": QWEN, "tool_use": TEMPLATE}, "enable_thinking"),
     ],
 )
-def test_markers_and_switch_of_a_template(template: Any, markers: tuple[str, str] | None, switch: str | None) -> None:
-    found = find_markers(tokenizer_of(template))
-    assert (found and (found.opening, found.closing)) == markers
-    assert dict(thinking_values(tokenizer_of(template))) == (
-        {"off": {switch: False}, "on": {switch: True}} if switch else {}
-    )
-
-
-def test_the_vocabulary_may_have_markers_that_the_template_does_not_name() -> None:
-    found = find_markers(tokenizer_of(TEMPLATE, added=("<think>", "</think>")))
-    assert found.special == {}
+def test_the_switch_of_a_template(template: Any, switch: str | None) -> None:
+    values = {"off": {switch: False}, "on": {switch: True}} if switch else {}
+    assert dict(thinking_values(tokenizer_of(template))) == values
 
 
 def test_words_that_a_template_looks_for() -> None:
@@ -64,16 +55,13 @@ def test_words_that_a_template_looks_for() -> None:
     assert words_of(QWEN) == ()
 
 
-def test_the_switch_reaches_the_template_and_the_prompt_may_open_the_block() -> None:
+def test_the_switch_reaches_the_template() -> None:
     tokenizer = tokenizer_of(QWEN)
-    found = find_markers(tokenizer)
     ends = {}
     for thinking in (None, True, False):
         ids = encode(Request("r", (Message("user", "hi"),), thinking=thinking), tokenizer)
-        ends[thinking] = tokenizer.decode(ids).partition("[assistant]")[2], found.of_prompt(ids, tokenizer).begun
-    assert ends == {None: ("", False), True: ("", False), False: ("<think>\n\n</think>\n\n", False)}
-    opened = tokenizer_of(DEEPSEEK)
-    assert found.of_prompt(encode(Request("r", (Message("user", "hi"),), thinking=False), opened), opened).begun
+        ends[thinking] = tokenizer.decode(ids).partition("[assistant]")[2]
+    assert ends == {None: "", True: "", False: "<think>\n\n</think>\n\n"}
 
 
 MINISTRAL = (
@@ -94,6 +82,9 @@ SEED = (
 )
 
 
+KEPT = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+
+
 @pytest.mark.parametrize(
     ("template", "prompt"),
     [
@@ -110,25 +101,45 @@ def test_each_template_gets_earlier_thinking_where_it_reads_it(template: str, pr
     assert prompt in tokenizer.decode(encode(Request("r", turns), tokenizer))
 
 
-def test_markers_that_are_special_tokens_are_part_of_the_text_and_other_special_tokens_are_not() -> None:
-    tokenizer = tokenizer_of(TEMPLATE, ("[THINK]", "[/THINK]", "[TOOL]"))
-    markers = find_markers(tokenizer)
-    assert sorted(markers.special.values()) == ["[/THINK]", "[THINK]"]
-    reply = Detokenizer(tokenizer, (), markers.special)
-    pieces = [reply.add(token) for token in tokenizer.encode("[THINK]é[TOOL][/THINK]ü")]
-    assert "".join(pieces) + reply.tail() == "[THINK]é[/THINK]ü"
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_engine_says_which_tokens_of_a_reply_are_thinking(begun: bool) -> None:
+    model = tiny_model()
+    model.tokenizer.chat_template = TEMPLATE + ("<think>\n" if begun else "") + "{# <think> #}"
+    text = f"{'' if begun else '<think>'}Hm</think>\n\nYes"
+    with tiny_engine(model) as engine:
+        asked = replace(ask("hi", max_tokens=4), prompt=None, messages=(Message("user", "hi"),), reply_text=text)
+        admitted, *rounds, finished = list(engine.stream(asked))
+        assert isinstance(admitted, Admitted)
+        assert "".join(token.text for token in admitted.given if token.thinking) == "Hm"
+        assert "".join(token.text for token in admitted.given if not token.thinking) == "Yes"
+        assert not any(record.thinking for record in rounds if isinstance(record, Round))
+        stopped = list(engine.stream(replace(asked, request_id="stopped", reply_text=text.split("</")[0])))
+        assert all(any(record.thinking) for record in stopped if isinstance(record, Round))
+        raw = list(engine.stream(replace(asked, request_id="raw", raw=True)))
+        assert "".join(token.text for token in raw[0].given) == text
+        assert isinstance(finished, Finished)
+        for record in (admitted, *stopped, *raw):
+            assert from_json(to_json(record)) == record
+        assert not engine.wait_ready().thinking_switch
 
 
-def test_a_reply_says_what_stands_around_its_thinking() -> None:
-    for template, expected in ((QWEN, Thinking("<think>", "</think>", False)), (TEMPLATE, None)):
-        model = tiny_model()
-        model.tokenizer.chat_template = template
+def test_the_stream_of_a_reply_says_which_tokens_are_thinking_and_its_next_prompt_follows_the_template() -> None:
+    tokenizer = tokenizer_of(
+        "{% for m in messages %}[{{ m.role }}]" + KEPT + "{% endfor %}[reply]", ("<think>", "</think>")
+    )
+    marked = "<think>Hm.\n</think>\rYes"
+    model = reciting_model(tokenizer, tokenizer.encode(f"]{marked}"))
+    for drafter in ("none", "suffix"):
         with tiny_engine(model) as engine:
-            admitted, *_, finished = list(engine.stream(ask("hi", max_tokens=4, thinking=True)))
-            assert isinstance(admitted, Admitted)
-            assert admitted.thinking == expected
+            _, *rounds, finished = list(engine.stream(ask("hi", max_tokens=40, drafter=drafter, stop=("e!",))))
             assert isinstance(finished, Finished)
-            assert from_json(to_json(admitted)) == admitted
-            ready = engine.wait_ready()
-            assert ready.thinking_switch is (template == QWEN)
-            assert from_json(to_json(ready)) == ready
+            assert finished.reason is FinishReason.EOS
+            records = [record for record in rounds if isinstance(record, Round)]
+            thought, answer = ("".join(getattr(record, part) for record in records) for part in ("thought", "answer"))
+            assert (thought, answer + finished.tail) == ("Hm.\n", "Yes")
+            assert [flag for record in records for flag in record.thinking or (False,) * len(record.emitted)] == [
+                *[True] * len("<Hm.\n<\r"), *[False] * len("Yes."),
+            ]  # fmt: skip
+            turns = (Message("user", "hi"), Message("assistant", answer, thought.strip()), Message("user", "so"))
+            prompt = tokenizer.decode(engine.prompt_ids(Request("p", turns)))
+            assert prompt == "[user]hi[assistant]<think>Hm.</think>Yes[user]so[reply]"

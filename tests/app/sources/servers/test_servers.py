@@ -203,11 +203,11 @@ def test_lm_studio_reports_sums() -> None:
     assert replied(asked(shapes.LM_STUDIO, in_usage)[0]).metrics.passes == 2
 
 
-def test_any_other_server_is_plain_and_its_thoughts_are_marked() -> None:
+def test_any_other_server_is_plain_and_its_thinking_is_no_answer() -> None:
     events, body = asked(shapes.PLAIN, shapes.PLAIN_STREAM, sampling=Sampling(0.0))
     assert set(body) == {"model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "messages"}
     reply = replied(events)
-    assert reply.text == "<think>\nHm.\n</think>\n\nHi there"
+    assert (reply.thinking, reply.text) == ("Hm.", "Hi there")
     assert reply.thought.there
     assert {fate for _, fate in tokens(reply)} == {U}
     s = reply.metrics
