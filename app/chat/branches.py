@@ -96,7 +96,7 @@ def entitle(requests: RequestManager, conversation: Conversation, then: Callable
     source, settings, first = requests.source, requests.effective, conversation.turns[0]
     if source is None or settings is None or first.reply is None:
         return
-    prompt, answer = first.prompt, first.reply.answer
+    prompt, answer = first.prompt, first.reply.text
 
     def take(text: str, complete: bool) -> None:
         then(written_title(text, prompt, answer, complete=complete))

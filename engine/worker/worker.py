@@ -122,7 +122,7 @@ class Worker:
             ),
             (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
         ):
-            made = self._made(assemble)
+            made = self._fitting(assemble)
         self._put_to_work(made)
         target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
         values = thinking_values(tokenizer)
@@ -192,7 +192,7 @@ class Worker:
     def _make_scheduler(self, made: Assembly) -> Scheduler:
         return Scheduler(made.target.cache, prefixes=made.target.capabilities.prefixes)
 
-    def _made(self, assemble: Assemble) -> Assembly:
+    def _fitting(self, assemble: Assemble) -> Assembly:
         """The first size that there is memory to warm up with."""
         made = assemble(self.config, self._say_loading)
         while not self._warms_up(made):
