@@ -102,7 +102,7 @@ def test_a_trace_whose_prompt_the_template_refuses_is_named(tokenizer: Any) -> N
     texts, problems = read(refusing, TRACE)
     assert not texts
     assert problems
-    assert all("the model's chat template refuses this conversation: no roles" in each for each in problems)
+    assert all("the model's chat template refuses every conversation (no roles)" in each for each in problems)
 
 
 @pytest.mark.parametrize(
