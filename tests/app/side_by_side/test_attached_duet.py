@@ -186,7 +186,7 @@ def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
             terminal.wait_for("nothing is predicted for a server")
             assert terminal.leave("\x11") == 0
     titles = [chat.title for chat in Store(tmp_path / "data" / "specchat.db").chats()]
-    assert "the quick brown fox · llama.cpp" in titles
+    assert titles == ["the quick brown fox"]
 
 
 def test_texts_are_compared_where_they_can_be() -> None:
