@@ -94,7 +94,7 @@ class Choice:
             case Admitted():
                 self.admitted = True
                 self.prompt_tokens, self.reused_tokens = event.prompt_tokens, event.reused_tokens
-                return Delta(event, self.echo.text, "", self.echo.logprobs) if self.echo else Delta(event)
+                return Delta(event, self.echo.text, logprobs=self.echo.logprobs) if self.echo else Delta(event)
             case Round():
                 self.tokens += len(event.emitted)
                 return Delta(event, event.answer, event.thought, self._with_held(event))

@@ -121,7 +121,7 @@ class Connection:
         except LOST as error:
             raise EngineError(f"{self.url} cannot be reached ({words(error)}): start a server there") from None
         try:
-            models: list[Any] = parse(data)["data"] if status == 200 else [None]
+            models: Any = parse(data)["data"] if status == 200 else None
             known = all(isinstance(each, Mapping) and isinstance(each["id"], str) for each in models)
         except (ValueError, LookupError, TypeError):
             known = False
