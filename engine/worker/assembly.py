@@ -248,15 +248,16 @@ def cache_memory(config: EngineConfig, device: torch.device) -> int | None:
 
 def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assembly:
     """With the first of these slots and contexts that there is memory for."""
-    shortage = ""
+    shortage = EngineError("")
     for number, (slots, context) in enumerate(sizes, 1):
         left = sizes[number:]
         try:
             return _of_size(loaded, slots, context, partial(_first_that_fits, loaded, left) if left else None)
         except (EngineError, torch.OutOfMemoryError) as error:
-            shortage = str(error) if isinstance(error, EngineError) else OUT_OF_MEMORY
+            # Not the error itself, whose traceback holds the memory of this try.
+            shortage = type(error)(str(error)) if isinstance(error, EngineError) else EngineError(OUT_OF_MEMORY)
         free_memory()  # the next try needs the memory of this one
-    raise EngineError(shortage)
+    raise shortage
 
 
 def _of_size(loaded: _Loaded, slots: int, context: int, smaller: Callable[[], Assembly] | None) -> Assembly:

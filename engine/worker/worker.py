@@ -25,6 +25,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.errors import ClosingError, EngineError, errors_as, first_line
 from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
@@ -122,7 +123,10 @@ class Worker:
             ),
             (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
         ):
-            made = self._fitting(assemble)
+            try:
+                made = self._fitting(assemble)
+            except KernelError as error:
+                raise EngineError(f"{self.config.target} cannot be loaded: {error}") from error
         self._put_to_work(made)
         target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
         values = thinking_values(tokenizer)
