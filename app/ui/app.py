@@ -136,9 +136,10 @@ class SpecChat(App[None]):
         return self.chat_screen
 
     def get_css_variables(self) -> dict[str, str]:
-        """Textual's variables and the colours of fates, for any theme."""
+        """Textual's variables with the colours of the app, for any theme; plots read them from `theme_variables`."""
         variables = super().get_css_variables()
-        return variables | theme_colours(self.current_theme, variables)
+        self.theme_variables = variables | theme_colours(self.current_theme, variables)
+        return self.theme_variables
 
     def on_mount(self) -> None:
         """Paint first."""

@@ -158,7 +158,7 @@ def timeline_styles(timeline: Widget) -> dict[str, Style]:
     for fate in Fate:
         styles[f"token--{fate.value}"] = token = timeline.get_component_rich_style(f"token--{fate.value}")
         styles[f"sign--{fate.value}"] = token + Style(strike=False, underline=False)  # lines would hide a sign
-    styles["thin"] = Style(color=styles["draft"].color, bgcolor=styles["verify"].color)
+    styles["thin"] = styles["draft"]
     styles["base"] = timeline.rich_style
     return styles
 

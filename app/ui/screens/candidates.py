@@ -191,7 +191,7 @@ class CandidatesScreen(SubScreen[int | None]):
         note = f"  {count} replies · {self._slots} at once, {waits} wait for a free slot" if waits > 0 else ""
         prompt = Content(" ".join(self.turn.prompt.split()))
         prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
-        self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "dim")))
+        self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "$quiet")))
 
 
 def _columns(count: int, width: int) -> int:

@@ -254,7 +254,7 @@ class SearchScreen(Dialog[Hit | None]):
         options = self.query_one(OptionList)
         options.clear_options()
         if not self._hits and text.strip():
-            options.add_option(Option(Content.styled("nothing found", "dim"), disabled=True))
+            options.add_option(Option(Content.styled("nothing found", "$quiet"), disabled=True))
         width = max(options.scrollable_content_region.width, 20)
         options.add_options([_hit_line(hit).truncate(width, ellipsis=True) for hit in self._hits])
         options.highlighted = 0 if self._hits else None

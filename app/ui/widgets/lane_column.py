@@ -43,7 +43,7 @@ class LaneColumn(Vertical):
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
         side, label = SIDES[self._side], self._duet.labels[self._side]
-        self._title.update(Content.assemble((f"{side} ", "dim"), (label, "bold"), clock, target))
+        self._title.update(Content.assemble((f"{side} ", "$quiet"), (label, "bold"), clock, target))
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""
