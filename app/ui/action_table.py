@@ -92,7 +92,7 @@ _SETTINGS = (
     Action(name="context", run="prompt.context", about="context: size, use, what happens when full",
            place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
     Action(name="models", run="models.command", about="target and draft models: load, download, unload", place=CHAT,
-           keys="ctrl+backslash,alt+m", footer=14, title="Models", slash="model", takes="TARGET DRAFT"),
+           keys="ctrl+backslash,alt+m", footer=15, title="Models", slash="model", takes="TARGET DRAFT"),
     Action(name="cache", run="views.cache", about="what the cache holds, by chat",
            place=CHAT, priority="alt+k", title="Cache", slash="cache"),
     Action(name="draft-model", run="models.load_draft", about="load another draft model, or none",
@@ -102,7 +102,7 @@ _SETTINGS = (
     Action(name="learn", run="learn.command", about="train the draft head on your chats while idle; undo",
            place=CHAT, title="Learn from chats", slash="learn", takes="stop|undo"),
     Action(name="controls", run="views.controls", about="controls: γ, drafter, sampling, presets", place=CHAT,
-           keys="ctrl+o,f9", title="Controls", slash="controls"),
+           keys="ctrl+o,f9", key_display="^o", footer=14, title="Controls", slash="controls"),
     Action(name="greedy", run="controls.toggle_greedy", about="temperature 0, or back to what it was", place=CHAT,
            priority="alt+g", keys="g", title="Greedy"),
     Action(name="preset", run="controls.use_preset", about="set all controls as saved", place=CHAT,
@@ -192,8 +192,8 @@ _READING = (
     Action(name="details", run="screen.inspection.toggle", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
            title="Details of a reply", when="screen.conversation.turns",
            about="details of a reply: every token, its round and its times; a click on a token does too"),
-    Action(name="setup", run="screen.widgets.panel.fold_setup", about="models, device and memory in the panel: show or fold",
-           priority="alt+s", title="Setup"),
+    Action(name="setup", run="screen.widgets.panel.fold_setup", keys="f7", title="Setup",
+           about="models, device and memory in the panel: show or fold; a click does too"),
     Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two set-ups, fairly timed",
            label="side by side", when="make_duet", priority="ctrl+y", keys="f11", title="Side by side"),
     Action(name="jump", run="views.jump", about="show a letter next to each visible message: press one to go there",
@@ -220,18 +220,18 @@ _DETAILS = (
 )  # fmt: skip
 
 _REPLAY = (
-    Action(name="replay-pause", run="screen.stepping.toggle", place=REPLAY, keys="space", label="pause", footer=15),
-    Action(name="replay-step", run="screen.stepping.step", place=REPLAY, keys="full_stop", label="step", footer=16),
+    Action(name="replay-pause", run="screen.stepping.toggle", place=REPLAY, keys="space", label="pause", footer=16),
+    Action(name="replay-step", run="screen.stepping.step", place=REPLAY, keys="full_stop", label="step", footer=17),
     Action(name="replay-back", run="screen.stepping.move", args=("scrub", -1), place=REPLAY, keys="left"),
     Action(name="replay-forward", run="screen.stepping.move", args=("scrub", 1), place=REPLAY, keys="right"),
     Action(name="round-back", run="screen.stepping.move", args=("step_back", 1), place=REPLAY, keys="comma"),
     Action(name="next-rejection", run="screen.stepping.move", args=("to_rejection", 1), about="the next rejection",
-           place=REPLAY, keys="x", label="rejection", footer=17),
+           place=REPLAY, keys="x", label="rejection", footer=18),
     Action(name="faster", run="screen.stepping.move", args=("faster", 1), place=REPLAY, keys="plus,equals_sign",
-           key_display="+", footer=18),
+           key_display="+", footer=19),
     Action(name="slower", run="screen.stepping.move", args=("faster", -1), place=REPLAY, keys="minus"),
     Action(name="again", run="screen.stepping.move", args=("again", 1), about="play again from the start", place=REPLAY,
-           keys="r", footer=19),
+           keys="r", footer=20),
 )  # fmt: skip
 
 _APP = (
@@ -247,7 +247,7 @@ _APP = (
     Action(name="help", run="views.help", about="keys, commands, and what the colours mean", keys="f1", title="Help",
            slash="help"),
     Action(name="keys", run="views.keys", about="the keys that work here, with the ids to change them by",
-           keys="question_mark"),
+           keys="question_mark", key_display="?", footer=21),
     *(
         Action(name=f"copy-code-{n}", run="replies.copy_code", args=(n,), priority=f"alt+{n}", keys=f"{n}")
         for n in range(1, 10)

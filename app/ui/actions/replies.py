@@ -17,7 +17,7 @@ from specchat.app.settings.settings import NO_SWITCH, THINKING, thinking_word
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
-from specchat.app.ui.rendering.line_painter import conversation_svg
+from specchat.app.ui.rendering.pictures import conversation_svg
 from specchat.engine import make_folder
 
 COPIED = "clipboard.txt"

@@ -104,7 +104,8 @@ class Card(StyledWidget):
         """A figure: its name, then its value at this column; both are cut to the width."""
         value = cut(one_line(value), self.inner - LABEL)
         column = min(column, self.inner - cell_len(value))
-        return Text.assemble(self.label(cut(name, column - 1).ljust(column)), (value, self.style(part) if part else Style.null()))
+        style = self.style(part) if part else Style.null()
+        return Text.assemble(self.label(cut(name, column - 1).ljust(column)), (value, style))
 
     def wrapped(self, name: str, value: str) -> list[Text]:
         """A figure whose value may need several lines."""

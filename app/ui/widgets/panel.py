@@ -171,7 +171,7 @@ class Speed(ReplyCard):
         return gain.measured * (1 + gain.error) < 1 and gain.measured < SLOWER
 
 
-class SetupCard(ReplyCard):
+class SetUpCard(ReplyCard):
     """The models, the machine, the prompt, and what the interface costs. Folded to its title once there is a reply."""
 
     folded = True
@@ -206,7 +206,8 @@ class SetupCard(ReplyCard):
         ready = self.ready
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · {gamma_limit(asked)}" if asked else self.reply.drafter
-        rows = [self.row("drafter", drafting or NOTHING), *(self.row(*each) for each in reading(self.reply) if self.present)]
+        rows = [self.row("drafter", drafting or NOTHING)]
+        rows += [self.row(*each) for each in reading(self.reply) if self.present]
         if self.reply.model not in ("", self.loaded):
             rows.append(self.row("target", Path(self.reply.model).name))
             rows += self.sentence(f"loaded now: {ready.target}") if ready else []
@@ -244,7 +245,7 @@ class Panel(Container):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(classes="-empty", **options)
-        self._setup = SetupCard("setup", id="setup")
+        self._setup = SetUpCard("setup", id="setup")
         self._cards: tuple[ReplyCard, ...] = (
             Speed("speedup", id="speed"),
             AcceptanceCard("acceptance", id="acceptance"),
