@@ -39,9 +39,9 @@ class ReplyActions(ActionGroup):
         try:
             await asyncio.to_thread(write_over, path, text)
         except OSError as error:
-            self._scope.say(f"copied {size} (and not to {path}: {error.strerror or error})")
+            self._scope.say(f"copied {size}; no copy in {path}: {error.strerror or error}")
         else:
-            self._scope.say(f"copied {size} · if your terminal did not take them: {path}")
+            self._scope.say(f"copied {size} · if they are not in the clipboard: {path}")
 
     def explain_selection(self) -> None:
         """Say once which key copies text that was selected with the mouse."""

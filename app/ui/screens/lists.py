@@ -96,10 +96,10 @@ class MessagesScreen(ItemsScreen):
         Binding("r", "give('regenerate')", "another reply"),
         Binding("c", "give('continue')", "continue"),
         Binding("f", "give('fork')", "fork"),
-        Binding("left", "switch('reply', -1)", "reply before", priority=True),
-        Binding("right", "switch('reply', 1)", "reply after", priority=True),
-        Binding("shift+left", "switch('version', -1)", "version before", priority=True),
-        Binding("shift+right", "switch('version', 1)", "version after", priority=True),
+        Binding("left", "switch('reply', -1)", "previous reply", priority=True),
+        Binding("right", "switch('reply', 1)", "next reply", priority=True),
+        Binding("shift+left", "switch('version', -1)", "previous version", priority=True),
+        Binding("shift+right", "switch('version', 1)", "next version", priority=True),
     )
     TITLE, CHOOSES = "messages", "go"
     KEYS = (

@@ -59,8 +59,8 @@ class Timeline(ScrollView, can_focus=True):
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "timeline",
-        Binding("left", "pick(-1)", "round before", show=False),
-        Binding("right", "pick(1)", "round after", show=False),
+        Binding("left", "pick(-1)", "previous round", show=False),
+        Binding("right", "pick(1)", "next round", show=False),
         Binding("up", "lane(-1)", "lane above", show=False),
         Binding("down", "lane(1)", "lane below", show=False),
         Binding("home", "pick_end(0)", "first round", show=False),

@@ -84,7 +84,7 @@ WRONG = {
     "/drafter magic": f"drafter 'magic' is not known: choose one of {', '.join(DRAFTERS)}",
     "/preset fast": "preset 'fast' is not known: none is saved yet, /save NAME makes one",
     "/save ../up": "'../up' cannot name a preset: use letters, digits, and - . + _ between them",
-    "/help me": "/help takes no argument, and got 'me'",
+    "/help me": "/help takes no argument",
     "/export pdf": "/export pdf is not understood: it takes md, json, svg, html",
     "/candidates 9 x": "/candidates takes a number from 2 to 8 followed by a prompt",
     "/candidates 4": "/candidates takes a number from 2 to 8 followed by a prompt",
