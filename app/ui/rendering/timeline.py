@@ -8,6 +8,7 @@ and a bar longer than `MOST` to so much; both are marked.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -188,23 +189,18 @@ def gap(cells: int, styles: Mapping[str, Style], *, late: bool) -> Iterator[Segm
 def token_signs(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:
     """A sign for each token, or counts if the signs do not fit; each in the colour of its fate."""
     width = slot.right - slot.left
-    parts = [(token.fate, SIGNS[token.fate]) for token in record.tokens()]
-    if len(parts) >= width:
-        parts = _counts(record, width)
+    fates = [token.fate for token in record.tokens()]
+    parts = [(fate, SIGNS[fate]) for fate in fates] if len(fates) < width else _counts(fates, width)
     for fate, text in parts:
         yield Segment(text, styles[f"sign--{fate.value}"])
     yield Segment(" " * (width - sum(len(text) for _, text in parts)), styles["base"])
 
 
-def _counts(record: Round, width: int) -> list[tuple[Fate, str]]:
+def _counts(fates: Sequence[Fate], width: int) -> list[tuple[Fate, str]]:
     """The number of tokens of each fate, in the order of the tokens; what does not fit is left out."""
-    rejected = record.tested - record.accepted
-    counts = {Fate.ACCEPTED: record.accepted, Fate.REJECTED: rejected, Fate.DISCARDED: record.wasted - rejected}
-    texts = {fate: f"{SIGNS[fate]}{count if count > 1 else ''}" for fate, count in counts.items() if count}
-    if record.accepted and width > 1:
-        texts[Fate.ACCEPTED] = str(record.accepted)
-    if record.last_fate is not None:
-        texts[record.last_fate] = SIGNS[record.last_fate]
+    texts = {fate: f"{SIGNS[fate]}{count if count > 1 else ''}" for fate, count in Counter(fates).items()}
+    if Fate.ACCEPTED in texts and width > 1:
+        texts[Fate.ACCEPTED] = str(fates.count(Fate.ACCEPTED))
     fitting: list[Fate] = []
     for fate in sorted(texts, key=_FIRST.index):
         if sum(len(texts[each]) for each in (*fitting, fate)) <= width:

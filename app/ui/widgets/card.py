@@ -109,8 +109,8 @@ class Card(StyledWidget):
 
     def wrapped(self, name: str, value: str) -> list[Text]:
         """A figure whose value may need several lines."""
-        lines = Text(one_line(value)).wrap(self.app.console, max(self.inner - LABEL, 1))
-        return [self.row("" if number else name, line.plain.rstrip()) for number, line in enumerate(lines)]
+        first, *others = Text(one_line(value)).wrap(self.app.console, max(self.inner - LABEL, 1))
+        return [self.row(name, first.plain.rstrip()), *(Text(" " * LABEL).append_text(line) for line in others)]
 
     def meter(self, share: float | None, width: int, part: str = "full") -> Text:
         """A share as a line."""

@@ -200,9 +200,7 @@ class SetUpCard(ReplyCard):
         await self.run_action("app.run('setup')")
 
     def rows(self) -> list[Text]:
-        """The setup of the reply; nothing where it is folded."""
-        if self.has_class("-folded"):
-            return []
+        """The setup of the reply; the style sheet hides it where it is folded."""
         ready = self.ready
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · {gamma_limit(asked)}" if asked else self.reply.drafter

@@ -1,6 +1,7 @@
 """The same time is in the same column in every lane."""
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import replace
 
 from rich.style import Style
@@ -104,11 +105,10 @@ def test_rows_are_broken_between_rounds_and_stay_as_rounds_are_added() -> None:
 def test_counts_have_the_colours_of_their_fates() -> None:
     styles = {f"sign--{fate.value}": Style(meta={"fate": fate}) for fate in Fate} | {"base": Style()}
     for record in (record for name in ("tree", "usual") for reply in replies_of(name) for record in reply.rounds):
-        rejected = record.tested - record.accepted
-        counts = {Fate.ACCEPTED: record.accepted, Fate.REJECTED: rejected, Fate.DISCARDED: record.wasted - rejected}
-        for width in range(1, len(list(record.tokens())) + 1):
+        counts = Counter(token.fate for token in record.tokens())
+        for width in range(1, counts.total() + 1):
             segments = list(token_signs(record, TimelineSlot(0.0, 1.0, 0, width), styles))
             assert sum(len(segment.text) for segment in segments) == width
             for text, style, _ in segments[:-1]:
                 fate = style.meta["fate"]
-                assert width == 1 or int(text.strip(SIGNS[fate]) or 1) == counts.get(fate, 1)
+                assert width == 1 or int(text.strip(SIGNS[fate]) or 1) == counts[fate]
