@@ -192,7 +192,7 @@ _READING = (
     Action(name="details", run="screen.inspection.toggle", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
            title="Details of a reply", when="screen.conversation.turns",
            about="details of a reply: every token, its round and its times; a click on a token does too"),
-    Action(name="setup", run="screen.widgets.panel.fold_setup", keys="f7", title="Setup",
+    Action(name="setup", run="screen.widgets.panel.fold_setup", priority="f7", title="Setup",
            about="models, device and memory in the panel: show or fold; a click does too"),
     Action(name="side-by-side", run="comparison.side_by_side", about="one prompt in two setups, timed fairly",
            label="side by side", when="make_duet", priority="ctrl+y", keys="f11", title="Side by side"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
+from rich.style import Style
 from textual.pilot import Pilot
 from textual.renderables.digits import Digits
 
@@ -22,6 +23,7 @@ from tests.app.quiet import show_all
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
+BOLD = Style(bold=True)
 WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 
 
@@ -97,7 +99,9 @@ def text_of(widget: Card) -> str:
 def large_number(lines: list[str]) -> tuple[str, str, str]:
     """What is beside the first of three lines with large digits; the digits; and what is beside the second."""
     console, digits, column = Console(), "", 0
-    glyphs = {c: ["".join(s.text for s in line) for line in console.render_lines(Digits(c))] for c in "0123456789.x"}
+    glyphs = {
+        c: ["".join(s.text for s in line) for line in console.render_lines(Digits(c, BOLD))] for c in "0123456789.x"
+    }
     rows = [row.ljust(80) for row in lines]
     while found := next(
         (

@@ -58,6 +58,16 @@ def too_weak(stage: Stage) -> dict[str, float]:
     return found
 
 
+@pytest.mark.parametrize("name", THEMES)
+def test_frames_without_the_focus_are_quieter_than_those_with_it(name: str) -> None:
+    theme = next(theme for theme in (themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()) if theme.name == name)
+    colours = themes.theme_colours(theme, theme.to_color_system().generate())
+    background = Color.parse(colours["background"])
+    quiet, focused = (themes.contrast(Color.parse(colours[part]), background) for part in ("border", "primary"))
+    assert quiet < 1.8
+    assert focused >= SIGN
+
+
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCREENS]
 )
