@@ -19,7 +19,7 @@ from specchat.app.errors import UsageError
 _FATES = {  # on dark ground, on light ground, in 16 colours
     "accepted": ("#4cc9a4", "#00735a", "ansi_green"),
     "rejected": ("#f0764a", "#a33a00", "ansi_red"),
-    "discarded": ("#808894", "#6b7079", "ansi_bright_black"),
+    "discarded": ("#868d99", "#60646c", "ansi_bright_black"),
     "correction": ("#f2b441", "#8a5a00", "ansi_yellow"),
     "bonus": ("#6cbdf2", "#00619c", "ansi_cyan"),
     "plain": ("#d5dae2", "#2b303b", "ansi_default"),
@@ -87,7 +87,7 @@ def theme_colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
     colours = {name: colour.hex for name, colour in (grounds | tones).items()}
     colours["background"] = background.hex
     colours |= {name: colours[role] for role, names in _ROLES.items() for name in names.split()}
-    return colours | ({} if theme.name in BUILTIN_THEMES else theme.variables)
+    return colours | ({} if BUILTIN_THEMES.get(theme.name) is theme else theme.variables)
 
 
 _COLOURS = "primary", "secondary", "accent", "warning", "error", "success"

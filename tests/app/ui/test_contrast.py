@@ -9,6 +9,7 @@ from textual.color import Color
 from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
 
+from specchat.app.chat import web_page
 from specchat.app.ui import themes
 from tests.app.stage import Stage
 
@@ -56,6 +57,13 @@ def too_weak(stage: Stage) -> dict[str, float]:
         if ratio < (SIGN if sign else TEXT) or style.dim:
             found[f"{text.strip()} {one.hex} on {other.hex}"] = round(ratio, 1)
     return found
+
+
+def test_exported_pages_have_the_colours_of_the_app() -> None:
+    styles = (Path(web_page.__file__).parent / "page.css").read_text()
+    for fates in (themes.FATES_ON_DARK, themes.FATES_ON_LIGHT):
+        assert all(f"--{name.removeprefix('fate-')}: {tone};" in styles for name, tone in fates.items())
+    assert "opacity" not in styles
 
 
 @pytest.mark.parametrize("name", THEMES)
