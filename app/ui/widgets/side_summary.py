@@ -118,10 +118,7 @@ def gains(comparison: Comparison) -> list[Pair]:
     theory = "" if lane.predicted_work is None else f", {times(lane.predicted_work)} by Theorem 3.11"
     return [
         ("measured", f"{times(comparison.measured)} speedup, {times(comparison.measured_in_all)} reading included"),
-        (
-            "predicted",
-            f"{times(comparison.predicted)} by Theorem 3.8, which assumes even acceptance, equal passes and no overhead",
-        ),
+        ("predicted", f"{times(comparison.predicted)} by Theorem 3.8 (even acceptance, equal passes, no overhead)"),
         ("saved", f"{saved} of {passes} target passes ({percent(saved / passes)})" if passes else NOTHING),
         ("work", f"{times(lane.work)} per token{theory}"),
     ]
