@@ -157,14 +157,15 @@ class TheoryScreen(Dialog[None]):
             plot.scatter(list(points[0]), list(points[1]), label="measured", marker="●", color=colours["warning"])
         if counted:
             values = [value for _, _, y in curves for value in y] + list(points[1])
-            plot.yticks(_whole_numbers(min(values), max(values)))
+            ticks = _whole_numbers(min(values), max(values))
+            plot.yticks(ticks, [f"{tick:.0f}" for tick in ticks])
         widget.refresh()
 
 
-def _whole_numbers(least: float, greatest: float) -> list[int]:
+def _whole_numbers(least: float, greatest: float) -> list[float]:
     """At most `_TICKS` whole numbers from `least` to `greatest`, evenly apart."""
     step = ceil((floor(greatest) - ceil(least) + 1) / _TICKS) or 1
-    return list(range(ceil(least), floor(greatest) + 1, step))
+    return [float(number) for number in range(ceil(least), floor(greatest) + 1, step)]
 
 
 def _emitted_by_length(reply: Reply) -> tuple[list[float], list[float]]:
