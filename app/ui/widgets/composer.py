@@ -82,8 +82,7 @@ class Composer(WrappedArea):
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
         self._completer = slash.Completer()
-        self._helps = True
-        """Whether a question mark asks for help, as the footer shows it."""
+        self._helps = True  # whether the footer has the question mark
         self._marked: tuple[str, int] = ("", 0)
         """The text for which the user has moved through the menu, and the entry that was reached."""
         self.tray = AttachmentTray()
