@@ -52,8 +52,8 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 _REJECTED = "How finished replies show rejected drafts: folded, in place or hidden."
-_KEEP = "At exit, write what was read of the latest chats to disk (at most 1 GB), for the next start."
-_SIDE = "One prompt in two set-ups, each with its own clock; with --attach, also a server."
+_KEEP = "At exit, store the cache of the latest chats (at most 1 GB) for the next start."
+_SIDE = "One prompt in two setups, each with its own clock; with --attach, also a server."
 
 
 @app.callback(invoke_without_command=True)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from specchat.app.errors import explained
 from specchat.app.sanitize import escape_controls
+from specchat.app.ui.rendering.pictures import without_buttons
 from specchat.engine.tools.bench import BenchReport
 
 _SIZE = 90, 22
@@ -75,7 +76,7 @@ class DraftComparison:
         )
         console.print(Text.from_ansi(self._plot()))
         with explained(f"the picture {file} cannot be written"), file.open("x", encoding="utf-8") as picture:
-            picture.write(console.export_svg(title=self._title))
+            picture.write(without_buttons(console.export_svg(title=self._title)))
 
     def _plot(self) -> str:
         """Speedups by batch, with a line at the speedup of plain decoding; as text with ANSI colours."""

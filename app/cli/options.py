@@ -102,10 +102,10 @@ SETTINGS: Mapping[str, Any] = {
         frequency_penalty=(float, "F", "Above 0: tokens of the reply become less likely with each occurrence."),
         dry_multiplier=(float, "F", "Above 0 (usual: 0.8): tokens that continue a repetition become less likely."),
         dry_base=(float, "F", "How fast DRY grows with the length of the repetition; usual: 1.75."),
-        dry_allowed_length=(int, "N", "Tokens of a repetition from which DRY counts; usual: 2."),
+        dry_allowed_length=(int, "N", "Length of a repetition from which DRY counts, in tokens; usual: 2."),
         dry_penalty_last_n=(int, "N", "Last tokens in which DRY looks for repetitions; -1: all."),
         xtc_probability=(float, "P", "Above 0: chance to draw without the top choices (XTC)."),
-        xtc_threshold=(float, "P", "What a top choice of XTC has at least; usual: 0.1."),
+        xtc_threshold=(float, "P", "Least probability of a top choice of XTC; usual: 0.1."),
         max_tokens=(int, "N", "End the reply after N tokens."),
     ),
     **table(
@@ -117,7 +117,7 @@ SETTINGS: Mapping[str, Any] = {
     **table(
         MACHINE,
         slots=(int, "N", "Maximum number of concurrent requests."),
-        cache_memory=(float, "GB", "Memory that keeps what was read of all chats; default: a quarter of what is free."),
+        cache_memory=(float, "GB", "Memory of the prefix cache of all chats; default: a quarter of what is free."),
         cache_type=(str, "f16|q8", "q8 keeps the cache in 8 bits: twice the text in the same memory."),
         dtype=(str, "TYPE", "auto, float32, bfloat16 or float16."),
         quantize=(str, "auto|q8|q4|none", "8- or 4-bit weights; auto: as in a GGUF file, else 8 bits on the CPU."),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -15,7 +17,7 @@ from specchat.app.cli.terminal import unescaped
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.observed import resolve_rounds
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Metrics, Ready, Record, Round, Totals
+from specchat.engine import Admitted, Baseline, Fate, Finished, FinishReason, Metrics, Ready, Record, Round, Totals
 
 _DIM, _NOT_DIM = "\x1b[2m", "\x1b[22m"
 _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
@@ -93,7 +95,7 @@ class PlainPrinter:
         self._thought.end()
         if self._line_open:
             self._line_open = False
-            print(flush=True)
+            self._write("\n")
 
     def _styled(self, event: Round) -> Iterable[tuple[str, str]]:
         """The text of each emitted token, plain and as printed."""
@@ -103,32 +105,71 @@ class PlainPrinter:
         """Print text; thinking only if it is asked for, and an empty line after it."""
         if not text or (thinking and not self._thinking):
             return
-        if self._inside and not thinking:
-            print("\n" if not self._line_open else "\n\n", end="")
+        gap = "\n" if not self._line_open else "\n\n"
+        shown = gap + shown if self._inside and not thinking else shown
         self._inside, self._line_open = thinking, not text.endswith("\n")
+        self._write(shown)
+
+    def _write(self, shown: str) -> None:
         print(shown, end="", file=unescaped(sys.stdout), flush=True)
 
 
 class ColourPrinter(PlainPrinter):
-    """Prints each token in the style of its fate, see `app.ui.rendering.styles`, if the terminal supports it."""
+    """Prints each token in the style of its fate, wrapped at words, and the figures of the reply below it.
 
-    def __init__(self, *, thinking: bool = False) -> None:
+    Args:
+        thinking: whether thinking is printed before the answer.
+        ready: the loaded models, for the speedup.
+    """
+
+    def __init__(self, *, thinking: bool = False, ready: Ready | None = None) -> None:
         super().__init__(thinking=thinking)
         from rich.console import COLOR_SYSTEMS, Console
         from rich.style import Style
 
+        from specchat.app.chat.reply import Reply
+        from specchat.app.cli.word_wrap import WordWrap
         from specchat.app.ui.rendering.styles import FATE_STYLES
 
+        baseline = Baseline()
+        if ready is not None:
+            baseline.add(ready)
+        self._reply = Reply(baseline=baseline)
+        self._wrap = WordWrap(lambda: shutil.get_terminal_size().columns)
         console = Console()
         self._system = COLOR_SYSTEMS.get(console.color_system or "")
         styles = {fate: Style.parse(style) for fate, style in FATE_STYLES.items()}
         self._styles = {fate: style.without_color if console.no_color else style for fate, style in styles.items()}
 
+    def add(self, event: Admitted | Round | Totals) -> None:
+        """Print what the round emitted, and count it."""
+        self._reply.add(event)
+        super().add(event)
+
+    def finish(self, event: Finished) -> None:
+        """Print the text that was held back, and on stderr how the reply ended and its figures."""
+        super().finish(event)
+        self._reply.add(event)
+        from specchat.app.chat.reply import ENDINGS
+        from specchat.app.ui.rendering.figures import summary
+
+        figures = summary(self._reply.figures)
+        if figures and sys.stderr.isatty():
+            ending = [ENDINGS[event.reason]] if event.reason is not FinishReason.EOS else []
+            line = " · ".join([*ending, *figures])
+            print(f"{_DIM}{line}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
+
     def _styled(self, event: Round) -> Iterable[tuple[str, str]]:
+        """The text of each emitted token; of what is printed, words have its style: lines would show below spaces."""
         for token in event.tokens():
             if token.fate in _EMITTED:
                 style = self._styles[token.fate]
-                yield token.text, style.render(escape_controls(token.text), color_system=self._system)
+                words = re.split(r"(\s+)", escape_controls(token.text))
+                styled = (style.render(w, color_system=self._system) if w.strip() else w for w in words)
+                yield token.text, "".join(styled)
+
+    def _write(self, shown: str) -> None:
+        super()._write(self._wrap.feed(shown))
 
 
 class JsonPrinter:
@@ -197,7 +238,6 @@ Printer = PlainPrinter | JsonPrinter
 """Prints one reply from its events, which it gets in order."""
 
 
-def text_printer(*, thinking: bool = False) -> PlainPrinter:
+def text_printer(*, thinking: bool = False, ready: Ready | None = None) -> PlainPrinter:
     """The printer for stdout: coloured on a terminal, otherwise plain."""
-    printer = ColourPrinter if sys.stdout.isatty() else PlainPrinter
-    return printer(thinking=thinking)
+    return ColourPrinter(thinking=thinking, ready=ready) if sys.stdout.isatty() else PlainPrinter(thinking=thinking)

@@ -1,4 +1,4 @@
-"""Set-ups of lanes: a drafter with options, as in head:gamma=6 or model:gamma=auto,draft=FOLDER."""
+"""Setups of lanes: a drafter with options, as in head:gamma=6 or model:gamma=auto,draft=FOLDER."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def parse_set_up(text: str) -> dict[str, Any]:
     """
     drafter, colon, rest = text.strip().partition(":")
     if not drafter:
-        raise UsageError(f"set-up {text!r} names no drafter: write one, {EXAMPLE}")
+        raise UsageError(f"setup {text!r} names no drafter: write one, {EXAMPLE}")
     if drafter not in DRAFTERS:
-        raise UsageError(f"set-up {text!r} begins with {drafter!r}, which is not a drafter: use {', '.join(DRAFTERS)}")
+        raise UsageError(f"setup {text!r} begins with {drafter!r}, which is not a drafter: use {', '.join(DRAFTERS)}")
     values: dict[str, Any] = {}
     for part in rest.split(",") if colon else ():
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if name not in FIELDS or not equals or not value:
-            raise UsageError(f"set-up {text!r} has {part!r}, which is not one of gamma=, draft=, target=: {EXAMPLE}")
+            raise UsageError(f"setup {text!r} has {part!r}, which is not one of gamma=, draft=, target=: {EXAMPLE}")
         if name == "draft" and name in values:  # several that are merged
             value = f"{values[name]},{value}"
         elif name in values:
-            raise UsageError(f"set-up {text!r} has {name} twice: leave one of them out")
+            raise UsageError(f"setup {text!r} has {name} twice: leave one of them out")
         values[name] = value
     if drafter == "none":
         for name in ("gamma", "draft"):
             if name in values and values[name] != "0":
-                raise UsageError(f"set-up {text!r} has a {name}, and none drafts nothing: leave it out")
+                raise UsageError(f"setup {text!r} has a {name}, and none drafts nothing: leave it out")
         values |= {"gamma": "0", "draft": ""}
     if "gamma" in values:
         values["gamma"] = _gamma(text, values["gamma"])
@@ -61,7 +61,7 @@ def lanes(left: str | None, right: str | None, shared: Settings) -> tuple[Settin
     """The settings of both lanes; by default no drafts on the left and the best drafter on the right.
 
     Raises:
-        SettingsError, UsageError: a set-up is not understood or contradicts itself.
+        SettingsError, UsageError: a setup is not understood or contradicts itself.
     """
     made = []
     usual = AUTO if shared.drafter == "none" else shared.drafter
@@ -93,4 +93,4 @@ def _gamma(text: str, value: str) -> int | None:
     try:
         return int(value)
     except ValueError:
-        raise UsageError(f"set-up {text!r} has gamma {value!r}: it must be a whole number or auto") from None
+        raise UsageError(f"setup {text!r} has gamma {value!r}: it must be a whole number or auto") from None

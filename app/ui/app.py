@@ -35,6 +35,7 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
+from specchat.app.ui.rendering.pictures import without_buttons
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.textual_internals import disable_toasts, show_as_text
 from specchat.app.ui.themes import ThemeChoice, theme_colours
@@ -65,7 +66,7 @@ class SpecChat(App[None]):
     CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
     BINDINGS = named(
         "app",
-        Binding("ctrl+q", "quit", "quit", show=False, priority=True),
+        Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
         Binding("ctrl+p", "command_palette", "palette", key_display="^p", priority=True),
     )
 
@@ -135,10 +136,15 @@ class SpecChat(App[None]):
         self.chat_screen.fit(self.size)
         return self.chat_screen
 
+    def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
+        """The screen as SVG."""
+        return without_buttons(super().export_screenshot(title=title, simplify=simplify))
+
     def get_css_variables(self) -> dict[str, str]:
-        """Textual's variables and the colours of fates, for any theme."""
+        """Textual's variables with the colours of the app, for any theme; plots read them from `theme_variables`."""
         variables = super().get_css_variables()
-        return variables | theme_colours(self.current_theme, variables)
+        self.theme_variables = variables | theme_colours(self.current_theme, variables)
+        return self.theme_variables
 
     def on_mount(self) -> None:
         """Paint first."""

@@ -16,7 +16,7 @@ from specchat.app.settings.settings import CHAT
 from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.line_painter import conversation_svg
+from specchat.app.ui.rendering.pictures import conversation_svg
 from specchat.engine import Record
 
 

@@ -67,12 +67,12 @@ def read_theme(path: Path) -> Theme:
     variables = _table(path, values.pop(VARIABLES, {}), VARIABLES)
     for fate, colour in _table(path, values.pop(FATES, {}), FATES).items():
         if fate not in _FATES:
-            raise _wrong(path, f"{FATES}.{fate}", f"is not a fate: choose of {', '.join(sorted(_FATES))}")
+            raise _wrong(path, f"{FATES}.{fate}", f"is not a fate: choose one of {', '.join(sorted(_FATES))}")
         _check(path, f"{FATES}.{fate}", colour, _COLOUR)
         variables[f"fate-{fate}"] = colour
     for name, value in values.items():
         if name not in _CHECKS:
-            raise _wrong(path, name, f"is not a field of a theme: choose of {', '.join((*_KINDS, FATES))}")
+            raise _wrong(path, name, f"is not a field of a theme: choose one of {', '.join((*_KINDS, FATES))}")
         _check(path, name, value, _CHECKS[name])
     if "primary" not in values:
         raise _wrong(path, "primary", 'is missing: give it a colour, as in primary = "#d99bc1"')

@@ -55,7 +55,7 @@ def parse(text: str) -> tuple[Action, str]:
     if command.needs and not argument:
         raise UsageError(f"/{command.slash} needs a value; usage: {command.usage}")
     if argument and not command.takes:
-        raise UsageError(f"/{command.slash} takes no argument, and got {argument!r}")
+        raise UsageError(f"/{command.slash} takes no argument")
     return command, argument
 
 

@@ -1,4 +1,4 @@
-"""The two themes of specchat, colours of the fates for every theme, and the choice of a theme.
+"""The two themes of specchat, readable colours for every theme, and the choice of a theme.
 
 The fates' colours are from the palette of Okabe and Ito, which people with any kind of colour blindness can
 distinguish, made lighter on dark ground and darker on light ground. No fate relies on its colour: each also has an
@@ -8,7 +8,6 @@ attribute.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from textual.app import App
 from textual.color import Color
@@ -19,8 +18,8 @@ from specchat.app.errors import UsageError
 
 _FATES = {  # on dark ground, on light ground, in 16 colours
     "accepted": ("#4cc9a4", "#00735a", "ansi_green"),
-    "rejected": ("#ff8a50", "#a33a00", "ansi_red"),
-    "discarded": ("#a0a8b4", "#4f5560", "ansi_bright_black"),
+    "rejected": ("#f0764a", "#a33a00", "ansi_red"),
+    "discarded": ("#868d99", "#60646c", "ansi_bright_black"),
     "correction": ("#f2b441", "#8a5a00", "ansi_yellow"),
     "bonus": ("#6cbdf2", "#00619c", "ansi_cyan"),
     "plain": ("#d5dae2", "#2b303b", "ansi_default"),
@@ -32,34 +31,24 @@ FATES_ON_DARK, FATES_ON_LIGHT, FATES_IN_16_COLOURS = (
 
 READABLE = 4.5
 """Contrast with the background that text needs (WCAG 2.1, level AA)."""
+VISIBLE = 3.0
+"""Contrast that signs need."""
+QUIET = 1.4
+"""Contrast of frames without the focus."""
+STRONG = 7.0
+"""Contrast of ordinary text, so that quiet text can be quieter."""
+_GROUNDS = {"surface": 1.1, "panel": 1.25, "highlight": 1.4}
+"""Maximum contrast of other grounds with the background, so that the same colours can be read on all of them."""
 
-
-def _theme(name: str, *, dark: bool, border: str, hover: str, quiet: str, selection: int, **colours: Any) -> Theme:
-    """One of specchat's themes; its footer, cursor and scroll bars have the colours of text, primary and background."""
-    primary, background = colours["primary"], colours["background"]
-    variables = {
-        "border": border, "border-blurred": border,
-        "footer-background": background, "footer-key-foreground": primary, "footer-description-foreground": quiet,
-        "input-selection-background": f"{primary} {selection}%",
-        "block-cursor-background": primary, "block-cursor-foreground": background,
-        "scrollbar": border, "scrollbar-hover": hover, "scrollbar-active": primary, "scrollbar-background": background,
-        "scrollbar-background-hover": background, "scrollbar-background-active": background,
-        "scrollbar-corner-color": background,
-    }  # fmt: skip
-    return Theme(name=name, accent=primary, success=colours["secondary"], dark=dark, variables=variables, **colours)
-
-
-DARK = _theme(
-    "specchat-dark", dark=True,
-    primary="#d99bc1", secondary="#4cc9a4", warning="#f2c14e", error="#f0824a", foreground="#d5dae2",
-    background="#0f1218", surface="#151a22", panel="#1d242f", border="#2c3543", hover="#3b475a", quiet="#8b94a3",
-    selection=30,
+DARK = Theme(
+    name="specchat-dark", dark=True,
+    primary="#d99bc1", secondary="#4cc9a4", warning="#f2c14e", error="#f0824a", success="#4cc9a4", accent="#d99bc1",
+    foreground="#d5dae2", background="#0f1218", surface="#151a22", panel="#1d242f",
 )  # fmt: skip
-LIGHT = _theme(
-    "specchat-light", dark=False,
-    primary="#96487a", secondary="#00735a", warning="#8a5a00", error="#b84300", foreground="#2b303b",
-    background="#fbfaf7", surface="#f3f1ec", panel="#e9e6df", border="#d5d1c7", hover="#bdb8ab", quiet="#6b7079",
-    selection=25,
+LIGHT = Theme(
+    name="specchat-light", dark=False,
+    primary="#96487a", secondary="#00735a", warning="#8a5a00", error="#b84300", success="#00735a", accent="#96487a",
+    foreground="#2b303b", background="#fbfaf7", surface="#f3f1ec", panel="#e9e6df",
 )  # fmt: skip
 
 
@@ -74,17 +63,48 @@ def check_theme(name: str, own: Iterable[str] = ()) -> None:
 
 
 def theme_colours(theme: Theme, variables: dict[str, str]) -> dict[str, str]:
-    """The fates' colours for a theme with these variables; colours that the theme itself defines have priority.
+    """The colours of the app for a theme with these variables, all of them readable.
 
-    `quiet` and `faint` are solid, unlike Textual's `text-muted`, so that they can colour parts of a line.
+    Grounds are moved towards the background, and text and signs away from it, until their contrast is enough. Frames
+    and bars of what has no focus are quiet. Variables that a theme of the user defines have priority. `quiet` and
+    `faint` are solid, unlike Textual's `text-muted`, so that they can colour parts of a line.
     """
     if theme.ansi:
-        return FATES_IN_16_COLOURS | {"quiet": "ansi_default", "faint": "ansi_bright_black"} | theme.variables
-    foreground, background = Color.parse(variables["foreground"]), Color.parse(variables["background"])
-    faint = foreground.blend(background, 0.72).hex
-    tones = (FATES_ON_DARK if theme.dark else FATES_ON_LIGHT) | {"quiet": foreground.blend(background, 0.38).hex}
-    readable = {name: _readable(Color.parse(tone), background).hex for name, tone in tones.items()}
-    return readable | {"faint": faint} | theme.variables
+        own = {"quiet": "ansi_default", "faint": "ansi_bright_black", "highlight": f"{variables['primary']} 25%"}
+        return FATES_IN_16_COLOURS | own | theme.variables
+    background, foreground = Color.parse(variables["background"]), Color.parse(variables["foreground"])
+    grounds = {name: background + Color.parse(variables[name]) for name in ("surface", "panel")}
+    grounds["highlight"] = grounds["surface"].blend(Color.parse(variables["primary"]), 0.25)
+    grounds = {name: _flat(ground, background, _GROUNDS[name]) for name, ground in grounds.items()}
+    panel, worst = grounds["panel"], grounds["highlight"]
+    fates = FATES_ON_DARK if theme.dark else FATES_ON_LIGHT
+    tones = {name: _apart(Color.parse(tone), panel, READABLE) for name, tone in fates.items()}
+    tones |= {name: _apart(Color.parse(variables[name]), worst, READABLE) for name in _COLOURS}
+    tones["foreground"] = _apart(foreground, worst, STRONG)
+    tones["quiet"] = _apart(foreground.blend(background, 0.38), worst, READABLE)
+    tones["faint"] = _apart(foreground.blend(background, 0.72), panel, VISIBLE)
+    tones["border"] = _apart(foreground.blend(background, 0.84), background, QUIET)
+    colours = {name: colour.hex for name, colour in (grounds | tones).items()}
+    colours["background"] = background.hex
+    colours |= {name: colours[role] for role, names in _ROLES.items() for name in names.split()}
+    return colours | ({} if BUILTIN_THEMES.get(theme.name) is theme else theme.variables)
+
+
+_COLOURS = "primary", "secondary", "accent", "warning", "error", "success"
+_ROLES = {
+    "primary": "footer-key-foreground block-cursor-background scrollbar-active link-background-hover",
+    "foreground": "input-selection-foreground input-cursor-background block-cursor-blurred-foreground "
+    "screen-selection-foreground",
+    "quiet": "footer-foreground footer-description-foreground text-muted text-disabled foreground-muted "
+    "foreground-disabled scrollbar-hover",
+    "border": "border-blurred scrollbar",
+    "highlight": "input-selection-background screen-selection-background",
+    "panel": "block-cursor-blurred-background block-hover-background",
+    "background": "footer-background footer-item-background footer-key-background footer-description-background "
+    "block-cursor-foreground input-cursor-foreground link-color-hover scrollbar-background "
+    "scrollbar-background-hover scrollbar-background-active scrollbar-corner-color",
+}
+"""Textual's variables that have one of the app's colours."""
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -93,11 +113,17 @@ def contrast(one: Color, other: Color) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def _readable(tone: Color, background: Color) -> Color:
-    """The tone with enough contrast to the background."""
-    end = Color(255, 255, 255) if _luminance(background) < 0.18 else Color(0, 0, 0)
+def _apart(tone: Color, ground: Color, ratio: float) -> Color:
+    """The tone with at least this contrast to the ground: made lighter or darker, whichever the ground allows."""
+    end = Color(255, 255, 255) if _luminance(ground) < 0.18 else Color(0, 0, 0)
     shades = (tone.blend(end, step / 20) for step in range(21))
-    return next((shade for shade in shades if contrast(shade, background) >= READABLE), end)
+    return next((shade for shade in shades if contrast(shade, ground) >= ratio), end)
+
+
+def _flat(ground: Color, background: Color, most: float) -> Color:
+    """The ground with at most this contrast to the background."""
+    shades = (ground.blend(background, step / 20) for step in range(21))
+    return next(shade for shade in shades if contrast(shade, background) <= most)
 
 
 def _luminance(colour: Color) -> float:

@@ -36,7 +36,7 @@ time        the lane's clock for the reply, from its submission on, prefill incl
 tokens/s    tokens / time from the start of the first round to the end of the last
 measured    time per token left / time per token right, over the rounds; median over pairs of runs
 predicted   Leviathan et al. 2023, Theorem 3.8, with the measured alpha and c, over the draft lengths that were run
-            it leaves out uneven acceptance, wider passes and overhead, so it differs from what is measured
+            without varying acceptance, the cost of verifying several tokens, and overhead, so what is measured differs
 saved       target passes saved / target passes of plain decoding
 work        arithmetic operations per token / those of plain decoding, counted; then by Theorem 3.11 from alpha
 range       least and greatest of all runs

@@ -5,7 +5,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from rich.console import Console
+from rich.style import Style
 from textual.pilot import Pilot
+from textual.renderables.digits import Digits
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import Session
@@ -13,12 +16,14 @@ from specchat.app.sources.player import Player
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.card import Card
+from specchat.app.ui.widgets.panel import Speed
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
 from tests.app.quiet import show_all
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
+BOLD = Style(bold=True)
 WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 
 
@@ -84,7 +89,30 @@ def reply_of(screen: ChatScreen, turn: int = -1) -> Reply:
 
 
 def text_of(widget: Card) -> str:
-    return "\n".join(line.plain for line in widget.rows())
+    """The lines of a card; large digits as a row."""
+    lines = [line.plain for line in widget.rows()]
+    if isinstance(widget, Speed) and lines[2:3] and lines[2].endswith("measured speedup"):
+        lines[:3] = ["measured     " + " ".join(filter(None, large_number(lines[:3])))]
+    return "\n".join(lines)
+
+
+def large_number(lines: list[str]) -> tuple[str, str, str]:
+    """What is beside the first of three lines with large digits; the digits; and what is beside the second."""
+    console, digits, column = Console(), "", 0
+    glyphs = {
+        c: ["".join(s.text for s in line) for line in console.render_lines(Digits(c, BOLD))] for c in "0123456789.x"
+    }
+    rows = [row.ljust(80) for row in lines]
+    while found := next(
+        (
+            (c, len(glyph[2].rstrip()) if c == "." else 3)
+            for c, glyph in glyphs.items()
+            if all(row[column:].startswith(part[: 1 if c == "." else 3]) for row, part in zip(rows, glyph, strict=True))
+        ),
+        None,
+    ):
+        digits, column = digits + found[0], column + found[1]
+    return rows[0][column:].strip(), digits.replace("x", "×"), rows[1][column:].strip()
 
 
 def spot_of(screen: ChatScreen) -> tuple[int, Fate]:

@@ -79,7 +79,8 @@ def answer(
         if writer:
             writer.write(ready)
             writer.write(request)
-        printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=question.show_thinking)
+        thinks = question.show_thinking
+        printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=thinks, ready=ready)
         if options.get("thinking") is not None and not ready.thinking_switch:
             printer.note(NO_SWITCH.format(ready.target))
         if not attach and (notice := settings.context_notice(ready)):

@@ -31,7 +31,7 @@ def open_chat(options: Mapping[str, object], side: SideOptions | None = None, at
 
     Args:
         options: options of the settings that were given.
-        side: begin side by side with these set-ups.
+        side: begin side by side with these setups.
         attach: address of a server to use instead of an engine.
 
     Raises:

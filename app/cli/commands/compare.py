@@ -1,4 +1,4 @@
-"""`specchat compare`: prompts in two set-ups; times, speedup, and whether the texts are equal."""
+"""`specchat compare`: prompts in two setups; times, speedup, and whether the texts are equal."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def compare(
     attach: options.AttachRight = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run a prompt in two set-ups that share the device fairly; report their times and whether the texts agree.
+    """Run a prompt in two setups that share the device fairly; report their times and whether the texts agree.
 
-    With --attach, one set-up on this machine is compared with a server, which is timed by its own stream.
+    With --attach, one setup on this machine is compared with a server, which is timed by its own stream.
     """
     given = {"max_tokens": _MAX_TOKENS, **given}
     shared, notice = load_settings(settings_file(), given)

@@ -26,7 +26,7 @@ class LearnActions(ActionGroup):
     def command(self, argument: str = "") -> None:
         """`/learn` asks and starts, or says how far it is; `/learn stop`; `/learn undo`."""
         if argument not in ("", *WORDS):
-            raise UsageError(f"/learn takes {' or '.join(WORDS)}, and got {argument!r}")
+            raise UsageError(f"/learn takes {' or '.join(WORDS)}, or nothing")
         requests = self._scope.requests
         if isinstance(self._scope.archive, NoArchive) or requests.session.attached:
             raise UnavailableError(NOT_HERE)

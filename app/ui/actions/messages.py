@@ -184,7 +184,7 @@ class MessageActions(ActionGroup):
         multiplier = max(2 * (settings.dry_multiplier or 0.0), DRY)
         stronger = replace(settings, dry_multiplier=multiplier)
         self._started(branches.regenerate(self._scope.requests, self._scope.conversation, turn, stronger))
-        self._scope.say(f"once more with DRY {multiplier:g}, this once: the controls stay as they are")
+        self._scope.say(f"trying again with DRY {multiplier:g}, only this time: the controls are unchanged")
 
     @in_background("fork")
     async def _fork_chat(self, turn: Turn) -> None:
@@ -198,7 +198,7 @@ class MessageActions(ActionGroup):
         )
         if chat is not None:
             self._chats.open(chat)
-            self._scope.say(f"forked at message {len(turns)}: the other chat stays as it is")
+            self._scope.say(f"forked at message {len(turns)}: the other chat is unchanged")
 
     @in_background("asking")
     async def fork_token(self, spot: Spot) -> None:

@@ -257,7 +257,7 @@ class ModelActions(ActionGroup):
         self.source = NoSource()
         self._scope.requests.switch(self._scope.screen.stepping.through(self.source), settings)
         self._scope.screen.widgets.show_loading(NOTHING)
-        self._scope.say(f"unloaded · the next prompt loads {Path(settings.target).name} again")
+        self._scope.say(f"unloaded · the next prompt reloads {Path(settings.target).name}")
 
     def _leave(self, settings: Settings) -> Source | None:
         """Stop using the engine; returns it, still to be closed."""

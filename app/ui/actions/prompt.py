@@ -212,7 +212,7 @@ class PromptActions(ActionGroup):
         self._scope.archive.set_options(conversation)
         self._scope.screen.widgets.show_frame()
         when = "from the next reply on" if conversation.turns else "in this chat"
-        self._scope.say(f"system prompt kept · {when}" if text else f"no system prompt · {when}")
+        self._scope.say(f"system prompt set · {when}" if text else f"no system prompt · {when}")
 
     def _save(self, texts: NamedTexts, name: str, text: str, missing: str) -> None:
         if not text:

@@ -17,7 +17,7 @@ from specchat.app.settings.settings import NO_SWITCH, THINKING, thinking_word
 from specchat.app.storage.files import write_first_free, write_over
 from specchat.app.ui.action_table import COPIES
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
-from specchat.app.ui.rendering.line_painter import conversation_svg
+from specchat.app.ui.rendering.pictures import conversation_svg
 from specchat.engine import make_folder
 
 COPIED = "clipboard.txt"
@@ -39,9 +39,9 @@ class ReplyActions(ActionGroup):
         try:
             await asyncio.to_thread(write_over, path, text)
         except OSError as error:
-            self._scope.say(f"copied {size} (and not to {path}: {error.strerror or error})")
+            self._scope.say(f"copied {size}; no copy in {path}: {error.strerror or error}")
         else:
-            self._scope.say(f"copied {size} · if your terminal did not take them: {path}")
+            self._scope.say(f"copied {size} · if they are not in the clipboard: {path}")
 
     def explain_selection(self) -> None:
         """Say once which key copies text that was selected with the mouse."""

@@ -88,7 +88,7 @@ class ActionScope:
             UnavailableError: settings are not stored.
         """
         if self.preferences is None:
-            raise UnavailableError("presets are not kept here")
+            raise UnavailableError("presets are not available here")
         return self.preferences
 
     @property

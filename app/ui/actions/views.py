@@ -1,4 +1,4 @@
-"""What is on screen: other screens, how replies are drawn, the theme; and comparisons of drafters and set-ups."""
+"""What is on screen: other screens, how replies are drawn, the theme; and comparisons of drafters and setups."""
 
 from __future__ import annotations
 
@@ -200,7 +200,9 @@ class ComparisonActions(ActionGroup):
                 if name not in drafters:
                     raise UsageError(unknown_drafter(name, drafters))
             if len(drafters) < 2:
-                raise UsageError("there is only one drafter: load a draft model (--draft, /draft NAME) to compare with")
+                raise UsageError(
+                    "there is only one drafter: load a draft model (--draft, /draft NAME) to compare it with"
+                )
             if names and names[0] == names[1]:
                 raise UsageError(f"both drafters are {names[0]}: name two different ones")
         except AppError as error:

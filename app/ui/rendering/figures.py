@@ -40,7 +40,7 @@ UNSURE = 0.15
 """Relative standard error from which on a measured speedup is shown without it, as "about"."""
 EVEN = 1.05
 """Speedups below this are none in words."""
-LOSSES = "α uneven", "wider passes", "overhead"
+LOSSES = "acceptance varies", "verifying several tokens", "overhead"
 """Labels of the factors between the predicted and the measured speedup."""
 
 
@@ -110,10 +110,10 @@ def summary(figures: ReplyFigures, *, with_speedup: bool = True) -> list[str]:
 
 def faster(gain: Speedup) -> str:
     """The measured speedup in words."""
-    factor, word = (gain.measured, "faster") if gain.measured >= 1 else (1 / gain.measured, "slower")
-    if factor < EVEN:
+    if 1 / EVEN < gain.measured < EVEN:
         return "as fast as without drafts"
-    return f"{factor:.1f}× {word}" if gain.error < UNSURE else f"about {factor:.1f}× {word}"
+    words = f"{gain.measured:.1f}× faster" if gain.measured > 1 else f"{(1 - gain.measured) * 100:.0f} % slower"
+    return words if gain.error < UNSURE else f"about {words}"
 
 
 def measured(gain: Speedup | None) -> str:

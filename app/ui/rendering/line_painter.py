@@ -1,21 +1,17 @@
-"""Draws the visible lines of a transcript, with letters and the text selection, and pictures of whole transcripts."""
+"""Draws the visible lines of a transcript, with letters and the text selection."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable
 from functools import cached_property
 
-from rich.console import Console
-from rich.segment import Segment, Segments
+from rich.segment import Segment
 from textual.geometry import Region
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from specchat.app.ui.rendering.block import INDENT, TurnOrReply
+from specchat.app.ui.rendering.block import TurnOrReply
 from specchat.app.ui.rendering.block_stack import BlockStack
-from specchat.app.ui.rendering.figures import FATES
-from specchat.app.ui.rendering.reply_notes import LINK_TEXTS
+from specchat.app.ui.rendering.pictures import legend
 from specchat.app.ui.rendering.styles import TranscriptStyles
 
 MOST = 400
@@ -87,10 +83,10 @@ class LinePainter:
         return strip
 
     def all_lines(self) -> tuple[list[Strip], int]:
-        """Every line, on screen or not, with what the colours mean below them; and the width of all of them."""
+        """Every line, on screen or not, with the legend below them; and the width of all of them."""
         styles, width = self.styles, max(self._view.size.width, 2)
         lines = [self._stack.strip(y, styles) for y in range(self._stack.height)]
-        lines.append(legend_strip(styles))
+        lines += legend(lines, styles)
         return [line.adjust_cell_length(width, styles.base) for line in lines], width
 
     def letter(self, letters: str) -> dict[str, TurnOrReply]:
@@ -101,24 +97,3 @@ class LinePainter:
         self._letters = {line: letter for letter, (line, _) in lettered}
         self._view.refresh()
         return {letter: part for letter, (_, part) in lettered}
-
-
-def legend_strip(styles: TranscriptStyles) -> Strip:
-    """The legend of the colours, for pictures without a header."""
-    names = ((Segment(fate.value, styles.fates[fate]), Segment("  ", styles.base)) for fate in FATES)
-    return Strip([Segment(" " * INDENT, styles.base), *(segment for name in names for segment in name)])
-
-
-def conversation_svg(title: str, strips: Iterable[Strip], width: int) -> str:
-    """A whole conversation, however long, as it would look on a terminal that is high enough."""
-    console = Console(
-        width=width, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True,
-        legacy_windows=False, safe_box=False,
-    )  # fmt: skip
-    for strip in strips:
-        shown = [
-            Segment(" " * len(s.text), s.style) if s.text in LINK_TEXTS and s.style and s.style.meta else s
-            for s in strip
-        ]
-        console.print(Segments([*shown, Segment.line()]), end="")
-    return console.export_svg(title=title)

@@ -23,7 +23,7 @@ ORANGE = "#e69f00"
 SKY_BLUE = "#56b4e9"
 
 FATE_STYLES: dict[Fate, str] = {
-    Fate.ACCEPTED: GREEN, Fate.REJECTED: f"strike dim {VERMILION}", Fate.DISCARDED: "dim",
+    Fate.ACCEPTED: GREEN, Fate.REJECTED: f"strike {VERMILION}", Fate.DISCARDED: "italic",
     Fate.CORRECTION: f"underline {ORANGE}", Fate.BONUS: f"bold {SKY_BLUE}", Fate.PLAIN: "", Fate.UNKNOWN: "italic",
 }  # fmt: skip
 """Rich style of each fate, for text outside the app."""

@@ -8,6 +8,7 @@ and a bar longer than `MOST` to so much; both are marked.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -16,6 +17,7 @@ from statistics import median
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.content import Content
 from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
@@ -103,6 +105,14 @@ class TimelineLayout:
         places = self._places[lane]
         return range(bisect_left(places, first), bisect_left(places, last))
 
+    def rows(self, room: int) -> list[int]:
+        """First columns of the rows into which the lanes are broken between rounds, each of at most `room` cells."""
+        rows = [0]
+        for slot in self.slots:
+            if slot.right + 1 - rows[-1] > room and slot.left - 1 > rows[-1]:
+                rows.append(slot.left - 1)
+        return rows
+
     def round_at(self, lane: int, column: int) -> int | None:
         """Index of the lane's round at this column, or the nearest one to it."""
         places = self._places[lane]
@@ -136,15 +146,18 @@ def _usual_scale(rounds: Sequence[Round]) -> int | None:
 
 
 SIGNS = dict(zip(Fate, "●✕·◆+○?", strict=True))
+_FIRST = [Fate.CORRECTION, Fate.BONUS, Fate.PLAIN, Fate.UNKNOWN, Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED]
+"""Which counts are shown first where not all of them fit."""
 PARTS = ("draft", "verify", "rest", "lane", "picked")
 """Component classes of a timeline, besides those of tokens."""
 DRAFT, VERIFY, REST = "▓", "█", "░"
 PAUSED, CUT = "‖", "//"
 SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}
-LEGENDS = (
-    "  ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
-    " ".join(f"{SIGNS[fate]} {fate.value}" for fate in FATES),
-    " ".join(f"{SIGNS[fate]} {SHORT.get(fate, fate.value)}" for fate in FATES),
+LEGENDS = tuple(
+    Content(gap).join(
+        Content.styled(f"{SIGNS[fate]} {names.get(fate, fate.value)}", f"$fate-{fate.value}") for fate in FATES
+    )
+    for gap, names in (("  ", {}), (" ", {}), (" ", SHORT))
 )
 """What the signs mean, the longest first."""
 
@@ -158,7 +171,7 @@ def timeline_styles(timeline: Widget) -> dict[str, Style]:
     for fate in Fate:
         styles[f"token--{fate.value}"] = token = timeline.get_component_rich_style(f"token--{fate.value}")
         styles[f"sign--{fate.value}"] = token + Style(strike=False, underline=False)  # lines would hide a sign
-    styles["thin"] = Style(color=styles["draft"].color, bgcolor=styles["verify"].color)
+    styles["thin"] = styles["draft"]
     styles["base"] = timeline.rich_style
     return styles
 
@@ -174,19 +187,25 @@ def gap(cells: int, styles: Mapping[str, Style], *, late: bool) -> Iterator[Segm
 
 
 def token_signs(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:
-    """A sign for each token, or counts if the signs do not fit."""
+    """A sign for each token, or counts if the signs do not fit; each in the colour of its fate."""
     width = slot.right - slot.left
-    tokens = list(record.tokens())
-    if len(tokens) >= width:
-        last = "" if record.last_fate is None else SIGNS[record.last_fate]
-        text = f"{record.accepted}{last}" if width > 1 else last or SIGNS[Fate.ACCEPTED]
-        wasted = f"−{record.wasted}"
-        text += wasted if record.wasted and len(text + wasted) < width else ""
-        yield Segment(text[:width].ljust(width), styles[f"token--{Fate.ACCEPTED.value}"])
-        return
-    for token in tokens:
-        yield Segment(SIGNS[token.fate], styles[f"sign--{token.fate.value}"])
-    yield Segment(" " * (width - len(tokens)), styles["base"])
+    fates = [token.fate for token in record.tokens()]
+    parts = [(fate, SIGNS[fate]) for fate in fates] if len(fates) < width else _counts(fates, width)
+    for fate, text in parts:
+        yield Segment(text, styles[f"sign--{fate.value}"])
+    yield Segment(" " * (width - sum(len(text) for _, text in parts)), styles["base"])
+
+
+def _counts(fates: Sequence[Fate], width: int) -> list[tuple[Fate, str]]:
+    """The number of tokens of each fate, in the order of the tokens; what does not fit is left out."""
+    texts = {fate: f"{SIGNS[fate]}{count if count > 1 else ''}" for fate, count in Counter(fates).items()}
+    if Fate.ACCEPTED in texts and width > 1:
+        texts[Fate.ACCEPTED] = str(fates.count(Fate.ACCEPTED))
+    fitting: list[Fate] = []
+    for fate in sorted(texts, key=_FIRST.index):
+        if sum(len(texts[each]) for each in (*fitting, fate)) <= width:
+            fitting.append(fate)
+    return [(fate, texts[fate]) for fate in texts if fate in fitting]
 
 
 def time_bar(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:

@@ -33,7 +33,7 @@ MIN_HEIGHT = 9
 class CandidateFrame(Vertical):
     """The tokens of one reply, without its prompt. The frame has its number and figures; a click on it picks it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named("candidate", Binding("enter", "pick", "go on with this one"))
+    BINDINGS: ClassVar[list[BindingType]] = named("candidate", Binding("enter", "pick", "continue with this one"))
 
     def __init__(self, turn: Turn, place: int, pace: Pace) -> None:
         """Make it.
@@ -90,7 +90,7 @@ class CandidateFrame(Vertical):
             return f" {number} ", ""
         link = Style.from_meta({"@click": f"screen.pick({self.place})"})
         title = Content.assemble(" ", (f"{number}", "bold"), f" {accepted}")
-        return title, Content.styled(f" go on with {number} ", link)
+        return title, Content.styled(f" continue with {number} ", link)
 
 
 class CandidatesScreen(SubScreen[int | None]):
@@ -191,7 +191,7 @@ class CandidatesScreen(SubScreen[int | None]):
         note = f"  {count} replies · {self._slots} at once, {waits} wait for a free slot" if waits > 0 else ""
         prompt = Content(" ".join(self.turn.prompt.split()))
         prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
-        self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "dim")))
+        self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "$quiet")))
 
 
 def _columns(count: int, width: int) -> int:

@@ -26,6 +26,8 @@ from specchat.app.ui.screens.dialogs import Dialog, framed
 
 THEORY_KEYS = named("theory", Binding("escape,h,q", "dismiss", "close", key_display="esc"))
 """Defined here because the theory screen and its plotting library are imported late."""
+LABEL = 17
+"""Widest label of a figure; longer ones are wrapped, so that the definitions keep their room."""
 HELP = Path(__file__).parent.parent / "rendering" / "help.toml"
 Row = tuple[str | Text, str]
 """Keys, the id of a key binding or a command, and what it does."""
@@ -175,6 +177,7 @@ class DefinitionsScreen(TableScreen):
 
     def _column(self, figures: list[Figure]) -> Table:
         table = self.table(padding=(0, 2, 1, 0))
+        table.columns[0].no_wrap, table.columns[0].max_width = False, LABEL
         for figure in figures:
             sentence, picture = figure.sentence, figure.picture
             about = Group(

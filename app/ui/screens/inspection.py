@@ -101,7 +101,6 @@ class Inspection:
     def toggle_lines(self, *, on: bool | None = None) -> None:
         """One round per line, as in Figure 1 of Leviathan et al. 2023, or running text."""
         self._transcript.by_round = not self._transcript.by_round if on is None else on
-        self._screen.set_class(self._transcript.by_round, "-by-round")
 
     def forget(self) -> None:
         """Another conversation is shown: select nothing, and clear lanes and figures."""

@@ -96,10 +96,10 @@ class MessagesScreen(ItemsScreen):
         Binding("r", "give('regenerate')", "another reply"),
         Binding("c", "give('continue')", "continue"),
         Binding("f", "give('fork')", "fork"),
-        Binding("left", "switch('reply', -1)", "reply before", priority=True),
-        Binding("right", "switch('reply', 1)", "reply after", priority=True),
-        Binding("shift+left", "switch('version', -1)", "version before", priority=True),
-        Binding("shift+right", "switch('version', 1)", "version after", priority=True),
+        Binding("left", "switch('reply', -1)", "previous reply", priority=True),
+        Binding("right", "switch('reply', 1)", "next reply", priority=True),
+        Binding("shift+left", "switch('version', -1)", "previous version", priority=True),
+        Binding("shift+right", "switch('version', 1)", "next version", priority=True),
     )
     TITLE, CHOOSES = "messages", "go"
     KEYS = (
@@ -254,7 +254,7 @@ class SearchScreen(Dialog[Hit | None]):
         options = self.query_one(OptionList)
         options.clear_options()
         if not self._hits and text.strip():
-            options.add_option(Option(Content.styled("nothing found", "dim"), disabled=True))
+            options.add_option(Option(Content.styled("nothing found", "$quiet"), disabled=True))
         width = max(options.scrollable_content_region.width, 20)
         options.add_options([_hit_line(hit).truncate(width, ellipsis=True) for hit in self._hits])
         options.highlighted = 0 if self._hits else None

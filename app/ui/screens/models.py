@@ -57,7 +57,7 @@ class Models(Protocol):
 
 
 REFRESH_S = 0.5
-KEYS = "enter loads · d drafts · p pauses · u unloads · o a path or a hub id"
+KEYS = "enter loads or downloads · d drafts · p pauses · u unloads · o a path or a hub id"
 NUMBERS = 9
 """Width of a size in cells."""
 SPEED = 5
@@ -72,7 +72,7 @@ class ModelsScreen(Dialog[None]):
         "models",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("d", "draft", "draft"),
-        Binding("p", "pull", "fetch or pause"),
+        Binding("p", "pull", "download or pause"),
         Binding("u", "unload", "unload"),
         Binding("o", "other", "other"),
     )

@@ -1,4 +1,4 @@
-"""The side-by-side screen: the same prompt in two set-ups, each with its own clock."""
+"""The side-by-side screen: the same prompt in two setups, each with its own clock."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from math import ceil, floor
 from statistics import fmean
 
 from rich.table import Table
@@ -33,6 +34,7 @@ _FAR = 64
 _TABLE_1 = (0.6, 2), (0.7, 3), (0.8, 2), (0.8, 5), (0.9, 2), (0.9, 10)
 """α and γ of the rows of Table 1."""
 _LIVE_S = 1.0
+_TICKS = 9
 _CURVES = ("fate-accepted", "fate-bonus", "fate-correction", "fate-rejected", "primary", "fate-plain")
 """Colours of curves, by the names of the theme's variables."""
 
@@ -79,7 +81,7 @@ class TheoryScreen(Dialog[None]):
     def _draw(self) -> None:
         self._draw_reply()
         curves = [(f"γ {gamma}", _ALPHAS, [expected_tokens(a, gamma) for a in _ALPHAS]) for gamma in (1, 3, 5, 7, 10)]
-        self._plot("theory-figure-2", "Figure 2: tokens per pass, by α", curves)
+        self._plot("theory-figure-2", "Figure 2: tokens per pass, by α", curves, counted=True)
         self._draw_optimal_gamma()
         self._draw_trade()
 
@@ -98,6 +100,7 @@ class TheoryScreen(Dialog[None]):
             "tokens per pass, by γ",
             [("equation 1", _GAMMAS, [expected_tokens(a, gamma) for gamma in _GAMMAS])],
             points=(lengths, means),
+            counted=True,
         )
         rounds = self._reply.own_rounds
         point = ([fmean(record.steps for record in rounds)], [gain.measured]) if gain is not None else ((), ())
@@ -119,7 +122,7 @@ class TheoryScreen(Dialog[None]):
         curves = [
             (f"c {c:g}", shown, [float(optimal_gamma(a, c, _FAR)) for a in shown]) for c in (0.01, 0.02, 0.05, 0.1)
         ]
-        self._plot("theory-figure-3", "Figure 3: the best γ, by α", curves)
+        self._plot("theory-figure-3", "Figure 3: the best γ, by α", curves, counted=True)
 
     def _draw_trade(self) -> None:
         curves = []
@@ -136,8 +139,10 @@ class TheoryScreen(Dialog[None]):
         curves: Sequence[tuple[str, Sequence[float], Sequence[float]]],
         points: tuple[Sequence[float], Sequence[float]] = ((), ()),
         mark: int | None = None,
+        *,
+        counted: bool = False,
     ) -> None:
-        """Draw curves, measured points, and a line at the best γ."""
+        """Draw curves, measured points, and a line at the best γ; `counted` values have whole numbers as ticks."""
         widget = self.query_one(f"#{name}", PlotextPlot)
         variables = self.app.get_css_variables()
         plot = widget.plt
@@ -150,7 +155,17 @@ class TheoryScreen(Dialog[None]):
             plot.plot(list(x), list(y), label=label, marker="braille", color=colours[colour])
         if points[0]:
             plot.scatter(list(points[0]), list(points[1]), label="measured", marker="●", color=colours["warning"])
+        if counted:
+            values = [value for _, _, y in curves for value in y] + list(points[1])
+            ticks = _whole_numbers(min(values), max(values))
+            plot.yticks(ticks, [f"{tick:.0f}" for tick in ticks])
         widget.refresh()
+
+
+def _whole_numbers(least: float, greatest: float) -> list[float]:
+    """At most `_TICKS` whole numbers from `least` to `greatest`, evenly apart."""
+    step = ceil((floor(greatest) - ceil(least) + 1) / _TICKS) or 1
+    return [float(number) for number in range(ceil(least), floor(greatest) + 1, step)]
 
 
 def _emitted_by_length(reply: Reply) -> tuple[list[float], list[float]]:

@@ -76,7 +76,7 @@ class TourScreen(SubScreen[None]):
 
     def _show(self) -> None:
         lesson = self._lessons[self._at]
-        names = [(f" {other.name} ", "reverse bold" if other is lesson else "dim") for other in self._lessons]
+        names = [(f" {other.name} ", "reverse bold" if other is lesson else "$quiet") for other in self._lessons]
         self.query_one("#tour-head", Static).update(Content.assemble(*names))
         said = Content.assemble((lesson.sentence, "bold"), "\n", lesson.text)
         self.query_one("#tour-said", Static).update(said)

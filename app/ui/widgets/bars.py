@@ -83,7 +83,7 @@ class PaneTabs(Static):
         signs = {"chats": self._sign}  # instead of a space, so that no name moves
         tabs = [
             Content(f"{signs.get(name) or ' '}{name} ")
-            .stylize("reverse bold" if name == pane else "dim")
+            .stylize("reverse bold" if name == pane else "$quiet")
             .stylize(Style.from_meta({"@click": f"screen.tab('{name}')"}))
             for name in self._panes
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
@@ -11,7 +12,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as VisualStyle
 
-from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply import Reply, Stage
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import cut, meter, one_line
@@ -99,10 +100,17 @@ class Card(StyledWidget):
         """A main figure: its value, then its name."""
         return Text.assemble((value, self.style("figure")), " ", self.label(name))
 
-    def row(self, name: str, value: str, part: str = "") -> Text:
-        """A figure: its name, then its value, which is cut to the width."""
+    def row(self, name: str, value: str, part: str = "", column: int = LABEL) -> Text:
+        """A figure: its name, then its value at this column; both are cut to the width."""
         value = cut(one_line(value), self.inner - LABEL)
-        return Text.assemble(self.label(name.ljust(LABEL)), (value, self.style(part) if part else Style.null()))
+        column = min(column, self.inner - cell_len(value))
+        style = self.style(part) if part else Style.null()
+        return Text.assemble(self.label(cut(name, column - 1).ljust(column)), (value, style))
+
+    def wrapped(self, name: str, value: str) -> list[Text]:
+        """A figure whose value may need several lines."""
+        first, *others = Text(one_line(value)).wrap(self.app.console, max(self.inner - LABEL, 1))
+        return [self.row(name, first.plain.rstrip()), *(Text(" " * LABEL).append_text(line) for line in others)]
 
     def meter(self, share: float | None, width: int, part: str = "full") -> Text:
         """A share as a line."""
@@ -130,6 +138,15 @@ class ReplyCard(Card):
         """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
         self.reply, self.held = reply, held
         self.update()
+
+    def collapse(self) -> None:
+        """Take no room while there is nothing to show."""
+        self.display = self.present
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a reply."""
+        return bool(self.reply.request_id) or self.reply.stage is not Stage.WAITING
 
     @property
     def drafting(self) -> bool:

@@ -78,6 +78,7 @@ class ChatList(KeyList):
     def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
         """Show these chats; the highlight stays on its chat. Nothing is drawn where nothing has changed."""
         before = self.chats[self.highlighted].id if self.highlighted is not None and self.chats else None
+        self.set_class(not chats, "-empty")
         self.chats, self._open, self._marks, self._now = chats, opened.id if opened else None, marks, now
         wanted = before if self.has_focus else self._open
         place = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)

@@ -82,6 +82,7 @@ class Composer(WrappedArea):
         self.offering = True
         """Whether tab puts in the first prompts, one after the other: in an empty chat."""
         self._completer = slash.Completer()
+        self._helps = True  # whether the footer has the question mark
         self._marked: tuple[str, int] = ("", 0)
         """The text for which the user has moved through the menu, and the entry that was reached."""
         self.tray = AttachmentTray()
@@ -129,6 +130,16 @@ class Composer(WrappedArea):
         if self._handle(event):
             event.prevent_default()
             event.stop()
+
+    def check_consume_key(self, key: str, character: str | None = None) -> bool:
+        """Whether the key is typed into the prompt: not the question mark that asks for help."""
+        return super().check_consume_key(key, character) and (character != "?" or bool(self.text))
+
+    def on_text_area_changed(self) -> None:
+        """Show the key for help in the footer only where it works."""
+        if bool(self.text) is self._helps:
+            self._helps = not self.text
+            self.screen.refresh_bindings()
 
     @property
     def menu(self) -> list[slash.Entry]:

@@ -22,7 +22,7 @@ from specchat.engine import Sampling
 
 LABEL = 14
 NOW, LIVE, LATER, PRESETS = "at once", "from the next round on", "from the next reply on", "presets"
-LOADS = "loads the models again"
+LOADS = "reloads the models"
 SAVE = "save these as a preset …"
 
 Entry = Control | str | None

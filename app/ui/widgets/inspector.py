@@ -165,7 +165,7 @@ class ChancesCard(SpotCard):
 
     def _bar(self, probability: float | None, width: int, part: str) -> Text:
         if probability is None:  # not among the top-k of this side
-            return Text("·".rjust(width + NUMBER), self.style("empty"))
+            return Text("·".rjust(width + NUMBER), self.style("label"))
         return Text.assemble(self.meter(probability, width, part), number(probability, 2).rjust(NUMBER))
 
 

@@ -1,9 +1,8 @@
-"""The keys at the bottom: the few that matter where the focus is, and the way back."""
+"""The keys at the bottom: those of the place that has the focus, and at the right end those that always work."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
@@ -16,8 +15,8 @@ from textual.strip import Strip
 from specchat.app.ui.widgets.styled import StyledWidget
 
 ESCAPE = "escape"
-MOST = 6
-"""Keys at most, besides escape."""
+ALWAYS = ("app.run('keys')", "quit")
+"""Actions whose keys are at the right end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class ShownKey:
 
 
 class KeyBar(StyledWidget):
-    """The first keys of the focused widget, the screen and the app, on one line; a click presses one.
+    """The keys of the focused widget, the screen and the app that fit on one line; a click presses one.
 
     Textual's footer is a widget for each key: to make them anew costs as much as thirty frames of a reply, whenever a
     reply begins or ends.
@@ -49,6 +48,8 @@ class KeyBar(StyledWidget):
         super().__init__(**options)
         self.keys: list[ShownKey] = []
         """Those there is room for, from left to right."""
+        self._lefts: list[int] = []
+        """Their first columns."""
         self._all: list[ShownKey] = []
         self._pointed: ShownKey | None = None
         """The key below the mouse."""
@@ -79,9 +80,11 @@ class KeyBar(StyledWidget):
 
     def render_line(self, y: int) -> Strip:  # noqa: ARG002 there is one
         """The keys side by side."""
-        between = Segment(" ", self.rich_style.background_style)
-        segments = [segment for key in self.keys for segment in (between, *self._segments(key))]
-        return Strip(segments[1:])
+        segments, column = [], 0
+        for key, left in zip(self.keys, self._lefts, strict=True):
+            segments += [Segment(" " * (left - column), self.rich_style.background_style), *self._segments(key)]
+            column = left + key.cells - 1
+        return Strip(segments)
 
     def _segments(self, key: ShownKey) -> tuple[Segment, Segment]:
         name, description = (self.get_component_rich_style(f"key-bar--{part}") for part in ("key", "description"))
@@ -108,24 +111,28 @@ class KeyBar(StyledWidget):
             self._fit()
 
     def _fit(self) -> None:
-        """Show escape, and the first keys that there is room for."""
-        self.keys, room = [], self.content_size.width + 1  # no space after the last key
-        room -= sum(key.cells for key in self._all if key.key == ESCAPE)
-        others = 0
-        for key in self._all:
-            if key.key != ESCAPE:
-                others, room = others + 1, room - key.cells
-            if key.key == ESCAPE or (others <= MOST and room >= 0):
-                self.keys.append(key)
+        """Show escape, the keys that always work, and the first others that there is room for."""
+        width = self.content_size.width + 1  # no space after the last key
+        room, shown = width, []
+        for key in sorted(self._all, key=lambda key: key.key != ESCAPE and (1 if key.action in ALWAYS else 2)):
+            room -= key.cells
+            if room < 0:
+                break
+            shown.append(key)
+        self.keys = sorted(shown, key=lambda key: (key.action in ALWAYS, self._all.index(key)))
+        self._lefts, column = [], 0
+        right = width - sum(key.cells for key in self.keys if key.action in ALWAYS)
+        for key in self.keys:
+            left = max(column, right) if key.action in ALWAYS else column
+            self._lefts.append(left)
+            column = left + key.cells
         self.refresh()
 
     def _key_at(self, x: int) -> ShownKey | None:
         """The key in this column of the widget; none between two of them."""
         column = x - self.gutter.left
-        for key, end in zip(self.keys, accumulate(key.cells for key in self.keys), strict=True):
-            if end - key.cells <= column < end - 1:
-                return key
-        return None
+        places = zip(self.keys, self._lefts, strict=True)
+        return next((key for key, left in places if left <= column < left + key.cells - 1), None)
 
     def _point(self, key: ShownKey | None) -> None:
         if key != self._pointed:

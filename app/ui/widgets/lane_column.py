@@ -1,4 +1,4 @@
-"""One of two columns of the side-by-side mode: a lane's set-up, its transcript and its figures."""
+"""One of two columns of the side-by-side mode: a lane's setup, its transcript and its figures."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class LaneColumn(Vertical):
         self.show_set_up()
 
     def show_set_up(self) -> None:
-        """The set-up, as far as it is known."""
+        """The setup, as far as it is known."""
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
         side, label = SIDES[self._side], self._duet.labels[self._side]
-        self._title.update(Content.assemble((f"{side} ", "dim"), (label, "bold"), clock, target))
+        self._title.update(Content.assemble((f"{side} ", "$quiet"), (label, "bold"), clock, target))
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""

@@ -49,11 +49,11 @@ class Masthead(Horizontal):
     def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:
         """Show target, drafter, the setting of γ (None where it adapts), and the temperature if replies are sampled."""
         drafts = drafter not in ("", "none") and gamma != 0
-        length = ("" if drafter == OBSERVED else f"  {gamma_limit(gamma_text(gamma))}", "dim")
+        length = ("" if drafter == OBSERVED else f"  {gamma_limit(gamma_text(gamma))}", "$quiet")
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
-        drawn = Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("dim")
+        drawn = Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("$quiet")
         warning = Content("") if sampling.lossless else Content.assemble("  ", (" lossy ", "reverse"))
-        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "dim"), draft, drawn, warning)
+        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "$quiet"), draft, drawn, warning)
         self._show()
 
     def show_targets(self, targets: str, note: str) -> None:

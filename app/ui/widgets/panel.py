@@ -1,4 +1,4 @@
-"""The speculation panel: cards for acceptance, speed and speedup, and the set-up."""
+"""The speculation panel: cards for speedup and speed, for acceptance, and for the setup, which folds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import Click
+from textual.renderables.digits import Digits
 
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.controls import gamma_limit
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import (
+    LOSSES,
     NOTHING,
     UNSURE,
     cut,
@@ -40,8 +42,10 @@ SURE = 20
 """Rounds before a speedup is called one, or none."""
 SLOWER = 0.97
 """A measured speedup below this, and below 1 by more than its error, is worth a warning."""
-SAID, DRAFTS, GAIN = 2, 2, 6
-"""Lines reserved for the fates of drafted tokens, for several drafts, and for a measured speedup."""
+SAID, DRAFTS, LARGE, GAIN = 2, 2, 3, 5
+"""Lines reserved for the fates of drafted tokens, for several drafts, for the headline, and for what explains it."""
+LOSS = max(map(len, LOSSES)) + 1
+"""Column of the figures that explain the speedup."""
 WARNING = "▲ slower than no drafts would be"
 SEVERAL = ("combined", "merged")
 """The drafters that combine several drafts."""
@@ -111,19 +115,20 @@ class AcceptanceCard(ReplyCard):
 
 
 class Speed(ReplyCard):
-    """Tokens per second, and the speedup: predicted, measured, and the losses between them."""
+    """The speedup: measured, as the headline, predicted, and the losses between them; and tokens per second."""
 
     def rows(self) -> list[Text]:
         """The figures of the reply."""
         s, figures = self.metrics, self.reply.figures
-        now = s.recent_tokens_per_second if figures.running and not self.held else None
-        over = f"{rate(s.tokens_per_second)} tok/s" if s.rounds else NOTHING
+        now = None if self.held else s.recent_tokens_per_second
+        over = rate(s.tokens_per_second if s.rounds else None)
         return [
-            self.headline(rate(now), "tok/s now"),
-            Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
-            self.row("reply", over),
-            self.row("first token", duration(s.time_to_first_token_s)),
+            *self._padded(self._headline(figures.gain), LARGE),
             *self._padded(self._gain(figures.gain), GAIN),
+            self.headline(rate(now), "tok/s now") if figures.running else self.headline(over, "tok/s"),
+            Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
+            *([self.row("reply", f"{over} tok/s")] if figures.running else []),
+            self.row("first token", duration(s.time_to_first_token_s)),
         ]
 
     def update(self) -> None:
@@ -133,17 +138,30 @@ class Speed(ReplyCard):
         if slower != bool(self.border_subtitle):
             self.border_subtitle = WARNING if slower else ""
 
+    def _headline(self, gain: Speedup | None) -> list[Text]:
+        """The measured speedup in large digits, with its standard error; in words until there is a number."""
+        if self.metrics.observed:
+            return []
+        value, _, error = measured(gain).partition(" ± ")
+        factor, style = value.removeprefix("about "), self.style("figure")
+        if not factor.endswith("×"):
+            return [self.headline(value, "speedup")]
+        lines = self.app.console.render_lines(Digits(factor.replace("×", "x"), style), pad=False)
+        large = [Text("".join(segment.text for segment in line), style) for line in lines]
+        beside = ("" if value == factor else "about"), (f"± {error}" if error else ""), "measured speedup"
+        return [Text.assemble(digits, "  ", self.label(text)) for digits, text in zip(large, beside, strict=True)]
+
     def _gain(self, gain: Speedup | None) -> list[Text]:
         if self.metrics.observed:
             return self.sentence("observed: not available, the server reports no probabilities")
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
         sure = gain is not None and gain.error < UNSURE
+        predicted = "measuring …" if gain is None else times(gain.predicted)
         return [
+            self.row("predicted", predicted, "" if sure else "label", LOSS),
+            *(self.row(label, text, "label", LOSS) for label, text in (losses(gain) if gain is not None else ())),
             self.row("α", f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
-            self.row("predicted", "measuring …" if gain is None else times(gain.predicted), "" if sure else "label"),
-            self.row("measured", measured(gain), "figure" if sure else "label"),
-            *(self.row(label, text, "label") for label, text in (losses(gain) if gain is not None else ())),
         ]
 
     def _is_slower(self, gain: Speedup | None) -> bool:
@@ -154,7 +172,13 @@ class Speed(ReplyCard):
 
 
 class SetUpCard(ReplyCard):
-    """The models, the machine, the prompt, and what the interface costs."""
+    """The models, the machine, the prompt, and what the interface costs. Folded to its title once there is a reply."""
+
+    folded = True
+
+    def collapse(self) -> None:
+        """Take no room while no model is loaded."""
+        self.display = self.present or self.ready is not None
 
     loaded = ""
     """The loaded model, as replies name theirs."""
@@ -163,12 +187,25 @@ class SetUpCard(ReplyCard):
     gpu = ""
     interface: float | None = None
 
+    def update(self) -> None:
+        """Draw again what has changed; the title says whether there is more."""
+        folded = self.folded and self.present
+        self.set_class(folded, "-folded")
+        self.border_title = f"{'▸' if folded else '▾'} setup" if self.present else "setup"
+        super().update()
+
+    async def on_click(self, event: Click) -> None:
+        """Fold or unfold."""
+        event.stop()
+        await self.run_action("app.run('setup')")
+
     def rows(self) -> list[Text]:
-        """The set-up of the reply."""
+        """The setup of the reply; the style sheet hides it where it is folded."""
         ready = self.ready
         asked = self.reply.gamma if self.reply.drafter not in ("", NONE, OBSERVED) else ""
         drafting = f"{self.reply.drafter} · {gamma_limit(asked)}" if asked else self.reply.drafter
-        rows = [self.row("drafter", drafting or NOTHING), *(self.row(*each) for each in reading(self.reply))]
+        rows = [self.row("drafter", drafting or NOTHING)]
+        rows += [self.row(*each) for each in reading(self.reply) if self.present]
         if self.reply.model not in ("", self.loaded):
             rows.append(self.row("target", Path(self.reply.model).name))
             rows += self.sentence(f"loaded now: {ready.target}") if ready else []
@@ -188,15 +225,16 @@ class SetUpCard(ReplyCard):
     def _machine(self, ready: Ready) -> list[Text]:
         if ready.observed:
             return [self.row("server", ready.observed)]
-        slot, shorter = size_text(ready.slot_bytes), ready.context < ready.model_context
+        shorter = ready.context < ready.model_context
+        kept = f"up to {size_text(ready.slot_bytes)} per chat, {size_text(ready.kept_bytes)} in all"
         return [
             self.row("device", f"{ready.device_name or ready.device} · {ready.dtype}"),
-            self.row("memory", f"{size_text(ready.weight_bytes)} + {size_text(ready.cache_bytes)}"),
+            *self.wrapped("memory", f"models {size_text(ready.weight_bytes)}, cache {size_text(ready.cache_bytes)}"),
             *([self.row("graphs", graphs(self.captured or ready))] if ready.graphs else []),
             *([self.row("graphs left", str(self.captured.left))] if self.captured and self.captured.left else []),
             *([self.row("context", f"{ready.context:,} of {ready.model_context:,}")] if shorter else []),
-            *([self.row("kept texts", f"{slot} each, ≤ {size_text(ready.kept_bytes)}")] if ready.kept_bytes else []),
-            *([self.row("drafts", "chains: its state has no branches")] if ready.state_bytes else []),
+            *(self.wrapped("prefix cache", kept) if ready.kept_bytes else []),
+            *(self.wrapped("drafts", "chains: the state of the model has no branches") if ready.state_bytes else []),
         ]
 
 
@@ -204,12 +242,12 @@ class Panel(Container):
     """All cards; a column on a wide screen, a page on a narrow one. A click explains the figures."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._set_up = SetUpCard("set-up", id="set-up")
+        super().__init__(classes="-empty", **options)
+        self._setup = SetUpCard("setup", id="setup")
         self._cards: tuple[ReplyCard, ...] = (
+            Speed("speedup", id="speed"),
             AcceptanceCard("acceptance", id="acceptance"),
-            Speed("speed", id="speed"),
-            self._set_up,
+            self._setup,
         )
 
     def compose(self) -> ComposeResult:
@@ -220,23 +258,31 @@ class Panel(Container):
         """Show the figures of this reply, whose rounds may be held back; called again when they have changed."""
         for card in self._cards:
             card.show(reply, held=held)
+            card.collapse()
+        self.set_class(not self._setup.present, "-empty")
+
+    def fold_setup(self) -> None:
+        """Fold the setup, or show it."""
+        self._setup.folded = not self._setup.folded
+        self._setup.update()
 
     def show_machine(self, ready: Ready | None, model: str) -> None:
         """Show what is loaded, if anything, and where; `model` is the model as replies name it."""
-        self._set_up.loaded, self._set_up.captured = model, None
+        self._setup.loaded, self._setup.captured = model, None
         for card in self._cards:
             card.ready = ready
-        self._set_up.update()
+            card.collapse()
+        self._setup.update()
 
     def show_captured(self, captured: Captured) -> None:
         """Show how many CUDA graphs there are by now."""
-        self._set_up.captured = captured
-        self._set_up.update()
+        self._setup.captured = captured
+        self._setup.update()
 
     def show_load(self, gpu: str, interface: float | None) -> None:
         """Show the load of the GPU (empty without one), and the interface's share of one core."""
-        self._set_up.gpu, self._set_up.interface = gpu, interface
-        self._set_up.update()
+        self._setup.gpu, self._setup.interface = gpu, interface
+        self._setup.update()
 
     async def on_click(self, event: Click) -> None:
         """Open the definitions."""

@@ -150,9 +150,10 @@ class Chips(HintLines):
         await self.run_action("app.run('attachments')")
 
 
-MOST_HINTS = 6
-"""Maximum number of lines, so that the composer stays visible on a small terminal."""
-USAGE = 24
+HINTS, BESIDES = range(6, 15), 10
+"""Lines of the menu, fewest to most, and lines of the screen that it leaves free where it can."""
+USAGE, MEANS = 26, 20
+"""Cells of a command, and the fewest of its description, which continues on the next line."""
 
 
 class CommandHint(HintLines):
@@ -168,18 +169,30 @@ class CommandHint(HintLines):
         else:
             self.show_these(*((entry, place == marked) for place, entry in enumerate(menu)))
 
-    def lines(self, width: int) -> list[Text]:  # noqa: ARG002 the base class names it
-        """A line for each visible entry, and one for the number of all."""
+    def lines(self, width: int) -> list[Text]:
+        """The entries around the highlighted one that there is room for, and a line with the number of all."""
         count, marked = len(self._shown), next((n for n, (_, is_marked) in enumerate(self._shown) if is_marked), 0)
-        room = MOST_HINTS - (count > MOST_HINTS)
-        first = max(0, min(marked - room // 2, count - room))
-        lines = [self._line(entry, marked=is_marked) for entry, is_marked in self._shown[first : first + room]]
-        if count > room:
-            chooses = any(entry.line for entry, _ in self._shown)
-            keys = "↑ ↓ move · enter chooses" if chooses else "tab goes through them"
-            lines.append(self.styled(f"  {first + 1}–{first + room} of {count} · {keys}", "command-hint--means"))
-        return lines
+        entries = [self._lines(entry, width, marked=is_marked) for entry, is_marked in self._shown]
+        most = min(max(self.app.size.height - BESIDES, HINTS[0]), HINTS[-1])
+        if sum(map(len, entries)) <= most:
+            return [line for entry in entries for line in entry]
+        room = most - 1
+        first = last = marked
+        while first > 0 and sum(map(len, entries[first - 1 : marked])) <= room // 2:
+            first -= 1
+        while last < count and sum(map(len, entries[first : last + 1])) <= room:
+            last += 1
+        while first > 0 and sum(map(len, entries[first - 1 : last])) <= room:
+            first -= 1
+        chooses = any(entry.line for entry, _ in self._shown)
+        keys = "↑ ↓ move · enter chooses" if chooses else "tab goes through them"
+        note = self.styled(f"  {first + 1}–{last} of {count} · {keys}", "command-hint--means")
+        return [*(line for entry in entries[first:last] for line in entry), note]
 
-    def _line(self, entry: slash.Entry, *, marked: bool) -> Text:
+    def _lines(self, entry: slash.Entry, width: int, *, marked: bool) -> list[Text]:
         name = self.styled(entry.name.ljust(USAGE), f"command-hint--{'marked' if marked else 'usage'}")
-        return Text.assemble("▸ " if marked else "  ", name, self.styled(entry.about, "command-hint--means"))
+        about = self.styled(entry.about, "command-hint--means")
+        parts = about.wrap(self.app.console, max(width - 2 - len(name), MEANS)) if entry.about else [about]
+        first, *others = parts
+        indent = " " * (2 + len(name))
+        return [Text.assemble("▸ " if marked else "  ", name, first), *(Text.assemble(indent, part) for part in others)]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.events import Click, MouseScrollDown, MouseScrollUp
 from textual.geometry import Size
 from textual.message import Message
@@ -37,7 +39,9 @@ from specchat.app.ui.rendering.timeline import (
 LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
 MOST_LANES = 4
-"""Maximum number of visible lanes."""
+"""Maximum number of visible lanes on a screen of usual height."""
+SHARE, SHARE_ALONE = 6, 2
+"""The timeline may have a sixth of the screen's height, and half of it on its own page."""
 NARROW = 70
 """Cells below which names are short."""
 WHEEL = 8
@@ -47,13 +51,16 @@ NAME, SHORT_NAME = 12, 8
 
 
 class Timeline(ScrollView, can_focus=True):
-    """Timeline: lanes of rounds. Follows the newest round until the user picks one or scrolls away."""
+    """Timeline: lanes of rounds, in several rows where there is room, otherwise scrolled sideways.
+
+    Follows the newest round until the user picks one or scrolls away.
+    """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
     BINDINGS: ClassVar[list[BindingType]] = named(
         "timeline",
-        Binding("left", "pick(-1)", "round before", show=False),
-        Binding("right", "pick(1)", "round after", show=False),
+        Binding("left", "pick(-1)", "previous round", show=False),
+        Binding("right", "pick(1)", "next round", show=False),
         Binding("up", "lane(-1)", "lane above", show=False),
         Binding("down", "lane(1)", "lane below", show=False),
         Binding("home", "pick_end(0)", "first round", show=False),
@@ -80,9 +87,11 @@ class Timeline(ScrollView, can_focus=True):
         self._picked: tuple[int, int] | None = None
         """Lane and index of the selected round."""
         self._following = True
+        self._rows: list[int] = []
+        """First columns of the rows; empty where there is room for one, which scrolls."""
         self._styles: dict[str, Style] = {}
         """Resolved when first needed, for one theme."""
-        self._titles = ("", "")
+        self._titles: tuple[Content | str, str] = ("", "")
         self.border_title = "rounds"
 
     def show(self, replies: Sequence[Reply], names: Sequence[str] = (), own: int | None = None) -> None:
@@ -100,7 +109,6 @@ class Timeline(ScrollView, can_focus=True):
         self._own = own
         if replies != self._lanes.replies or sum(counts) < sum(before):  # a server reports fewer
             self._picked, self._following, self._zoom = None, True, None
-            self.styles.height = 2 + LINES * min(max(len(replies), 1), MOST_LANES)
         self._lanes = TimelineLayout(replies, self._zoom, own)
         self._resize()
         self.refresh(self.size.region)
@@ -115,25 +123,25 @@ class Timeline(ScrollView, can_focus=True):
             self._picked, self._following = (lane, index), False
             slot = self._lanes.slot(lane, index)
             left, room = self.scroll_offset.x, self._room
-            if not left <= slot.left <= slot.right <= left + room:
+            if not self._rows and not left <= slot.left <= slot.right <= left + room:
                 self._scroll(x=max(slot.left - room // 2, 0))
             top, height = self.scroll_offset.y, self.scrollable_content_region.height
-            if not top <= lane * LINES < top + height:
-                self._scroll(y=lane * LINES)
+            line = lane * LINES + max(bisect_right(self._rows, slot.left) - 1, 0) * self._row_lines
+            if not top <= line < top + height:
+                self._scroll(y=line)
         self.refresh()
         self._describe()
 
     def render_line(self, y: int) -> Strip:
         """One line of a lane: its name, then the visible columns."""
-        lane, line = divmod(y + self.scroll_offset.y, LINES)
+        row, lane, line = self._place(y)
         width = self.scrollable_content_region.width
         styles = self._styles = self._styles or timeline_styles(self)
-        if lane >= len(self._lanes.replies):
+        if lane >= len(self._lanes.replies) or row >= max(len(self._rows), 1):
             return Strip([Segment(" " * width, styles["base"])])
-        left = self.scroll_offset.x
+        left = column = self._left(row)
+        right = self._rows[row + 1] - 1 if row + 1 < len(self._rows) else left + self._room
         segments = [Segment(self._gutter(lane, line), styles["lane"])]
-        column = left
-        right = left + self._room
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
             record = self._lanes.rounds[lane][index]
@@ -160,8 +168,14 @@ class Timeline(ScrollView, can_focus=True):
     def watch_scroll_x(self, old_value: float, new_value: float) -> None:
         """Follow the newest round if the user scrolls to the end; stop if away from it."""
         super().watch_scroll_x(old_value, new_value)
-        if self._picked is None and new_value != old_value:
+        if self._picked is None and new_value != old_value and not self._rows:
             self._following = new_value >= self.max_scroll_x
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """The same, where there are several rows."""
+        super().watch_scroll_y(old_value, new_value)
+        if self._picked is None and new_value != old_value and self._rows:
+            self._following = new_value >= self.max_scroll_y
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
         """Scroll along the time axis."""
@@ -176,9 +190,9 @@ class Timeline(ScrollView, can_focus=True):
         offset = event.get_content_offset(self)
         if offset is None:
             return
-        lane = (offset.y + self.scroll_offset.y) // LINES
-        if lane < len(self._lanes.replies):
-            self._tell(lane, self._lanes.round_at(lane, offset.x - self._margin + self.scroll_offset.x))
+        row, lane, _ = self._place(offset.y)
+        if lane < len(self._lanes.replies) and row < max(len(self._rows), 1):
+            self._tell(lane, self._lanes.round_at(lane, offset.x - self._margin + self._left(row)))
 
     def action_pick(self, step: int) -> None:
         """The round before or after."""
@@ -215,11 +229,28 @@ class Timeline(ScrollView, can_focus=True):
     def _wheel(self, event: MouseScrollDown | MouseScrollUp, columns: int) -> None:
         event.prevent_default()
         event.stop()
-        self._scroll(x=self.scroll_offset.x + columns)
+        if self._rows:
+            self._scroll(y=self.scroll_offset.y + (self._row_lines if columns > 0 else -self._row_lines))
+        else:
+            self._scroll(x=self.scroll_offset.x + columns)
 
     def _tell(self, lane: int, index: int | None) -> None:
         if index is not None:
             self.post_message(self.Picked(self._lanes.replies[lane], index))
+
+    def _place(self, y: int) -> tuple[int, int, int]:
+        """Row, lane and line of the lane at a line of the widget."""
+        row, line = divmod(y + self.scroll_offset.y, self._row_lines)
+        return (row, *divmod(line, LINES))
+
+    def _left(self, row: int) -> int:
+        """First column of a row."""
+        return self._rows[row] if self._rows else self.scroll_offset.x
+
+    @property
+    def _row_lines(self) -> int:
+        """Lines of all lanes."""
+        return LINES * max(len(self._lanes.replies), 1)
 
     @property
     def _margin(self) -> int:
@@ -239,18 +270,26 @@ class Timeline(ScrollView, can_focus=True):
         self.scroll_to(x, y, animate=False, immediate=True, force=True)
 
     def _resize(self) -> None:
-        size = Size(self._lanes.width + self._margin, LINES * len(self._lanes.replies))
+        alone = self.screen.has_class("-pane-rounds") and not self.screen.has_class("-inspect")
+        free = self.app.size.height // (SHARE_ALONE if alone else SHARE)
+        rows = self._lanes.rows(self._room)
+        shown = min(max(free // self._row_lines, 1), len(rows))
+        self._rows = rows if shown > 1 else []
+        self.styles.height = 2 + min(self._row_lines * shown, max(free, LINES * MOST_LANES))
+        size = Size(self._lanes.width + self._margin, self._row_lines)
+        if self._rows:
+            size = Size(self.container_size.width, self._row_lines * len(rows))
         self.set_reactive(Widget.virtual_size, size)  # setting it would lay the whole screen out anew
         self.set_reactive(Widget.show_horizontal_scrollbar, size.width > self.container_size.width)
         self.set_reactive(Widget.show_vertical_scrollbar, size.height > self.container_size.height)
         if self._following:
-            self._scroll(x=self.max_scroll_x)
+            self._scroll(x=self.max_scroll_x, y=self.max_scroll_y if self._rows else None)
         self._describe()
 
     def _describe(self) -> None:
         """Show the legend of the signs in the upper border, and the selected round or the legend of the bars below."""
         room = self.outer_size.width - 6
-        legend = next((legend for legend in LEGENDS if cell_len(legend) <= room), "rounds")
+        legend = next((legend for legend in LEGENDS if legend.cell_length <= room), "rounds")
         titles = legend, subtitle(self._lanes, self._picked)
         if titles != self._titles:
             self._titles = titles

@@ -23,7 +23,7 @@ tau         tokens per row and target pass, the correction or bonus included
 c           time of one draft step / time of a target pass of plain decoding
 pass        time of a verification / time of a target pass of plain decoding; the theory assumes 1
 predicted   Leviathan et al. 2023, Theorem 3.8, with the measured alpha and c, over the draft lengths that were run
-            it leaves out uneven acceptance, wider passes and overhead, so it differs from what is measured
+            without varying acceptance, the cost of verifying several tokens, and overhead, so what is measured differs
 measured    time per token of plain decoding / time per token, in the same run
 against     time per token of the peer / time per token of ours, in the same run
 MB/token    weights and KV cache read per token; then per second, and as a fraction of the copy bandwidth

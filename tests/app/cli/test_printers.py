@@ -82,6 +82,45 @@ def test_every_emitted_token_has_the_style_of_its_fate(colours: pytest.MonkeyPat
     assert seen == {word: ("default", *look[1:]) if without else look for word, look in expected.items()}
 
 
+def test_lines_are_wrapped_at_words_and_spaces_have_no_lines(colours: pytest.MonkeyPatch) -> None:
+    colours.setenv("COLUMNS", "20")
+    pieces = (
+        " the",
+        " target",
+        " ver",
+        "ifies every",
+        " draft",
+        "ed token:\n",
+        "    code = 1\n",
+        "日本語の挨拶をしましょう！",
+    )
+    rounds = [
+        replace(make_round(drafted=1, accepted=0, rejected=True), pieces=("x",), last_piece=piece) for piece in pieces
+    ]
+    screen = pyte.Screen(20, 12)
+    pyte.Stream(screen).feed(printed(ColourPrinter, *rounds, END).replace("\n", "\r\n"))
+    lines = [line.rstrip() for line in screen.display]
+    assert lines[:5] == [
+        " the target verifies",
+        "every drafted token:",
+        "    code = 1",
+        "日本語の挨拶をしまし",
+        "ょう！",
+    ]
+    cells = [cell for line in screen.buffer.values() for cell in line.values()]
+    assert any(cell.underscore for cell in cells)
+    assert not any(cell.underscore for cell in cells if cell.data == " ")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_reply_on_a_terminal_ends_with_its_figures(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    errors = Output(terminal=terminal)
+    monkeypatch.setattr("sys.stderr", errors)
+    printed(ColourPrinter, *one_of_each(), replace(END, reason=FinishReason.LENGTH))
+    figures = r"token limit · .*67 % accepted · .* tok/s · 5 tokens\x1b\[22m\n$"
+    assert bool(re.search(figures, errors.text)) is terminal
+
+
 def test_sixteen_colours_will_do(colours: pytest.MonkeyPatch) -> None:
     colours.delenv("COLORTERM")
     colours.setenv("TERM", "xterm-16color")
@@ -109,6 +148,7 @@ def test_thinking_is_kept_out_of_stdout_and_a_terminal_is_told_how_much_it_was(
     printer_type: type[PlainPrinter], begun: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "dumb")  # no colours: the text alone counts
+    monkeypatch.setenv("COLUMNS", "10000")  # no line is wrapped
     events = first_reply(thinking_trace(markers=Thinking("<think>", "</think>", begun)))
     thought, answer = ("".join(getattr(each, part) for each in events if isinstance(each, Round)) for part in PARTS)
     for terminal in (True, False):

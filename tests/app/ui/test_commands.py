@@ -84,7 +84,7 @@ WRONG = {
     "/drafter magic": f"drafter 'magic' is not known: choose one of {', '.join(DRAFTERS)}",
     "/preset fast": "preset 'fast' is not known: none is saved yet, /save NAME makes one",
     "/save ../up": "'../up' cannot name a preset: use letters, digits, and - . + _ between them",
-    "/help me": "/help takes no argument, and got 'me'",
+    "/help me": "/help takes no argument",
     "/export pdf": "/export pdf is not understood: it takes md, json, svg, html",
     "/candidates 9 x": "/candidates takes a number from 2 to 8 followed by a prompt",
     "/candidates 4": "/candidates takes a number from 2 to 8 followed by a prompt",
@@ -265,6 +265,10 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
         assert hint.render().plain.splitlines()[0].startswith("▸ /new")
         for _ in range(len(SLASH_COMMANDS) - 1):
             await stage.press(pilot, "down")
+            lines = hint.render().plain.splitlines()
+            assert 10 <= len(lines) <= 14
+            assert sum(line.startswith("▸") for line in lines) == 1
+            assert not any(line.endswith("…") for line in lines)
         assert f"▸ {SLASH_COMMANDS[-1].usage}" in hint.render().plain
         assert f"of {len(SLASH_COMMANDS)}" in hint.render().plain
         await stage.press(pilot, "down", "up", "down")

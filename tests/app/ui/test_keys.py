@@ -194,7 +194,7 @@ async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sen
 
 
 async def test_chats_and_panel_fold(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
+    async with stage.started(WIDE, events=30) as pilot:
         await stage.press(pilot, "ctrl+b")
         assert widget(stage, ChatList).has_focus
         await stage.press(pilot, "ctrl+b")

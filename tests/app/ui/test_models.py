@@ -188,7 +188,7 @@ async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) ->
         await stage.send(pilot, "/unload")
         assert (machine.display, "memory" in text_of(card)) == (False, False)
         assert stage.first.closed
-        assert stage.said[-1] == "unloaded · the next prompt loads smollm2-135m again"
+        assert stage.said[-1] == "unloaded · the next prompt reloads smollm2-135m"
         await stage.send(pilot, QUESTION)
         await stage.settle(pilot)
         (settings, engine), *_ = stage.made

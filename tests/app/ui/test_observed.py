@@ -69,7 +69,8 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
 
 async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
     stage = Stage(tmp_path, records=[replace(READY, target="m\nn\to")])
-    async with stage.started((140, 40)):
+    async with stage.started((80, 24)) as pilot:
+        await stage.press(pilot, "ctrl+g")
         card = stage.app.screen.query_one(SetUpCard)
         drawn = [card.render_line(y).text for y in range(card.size.height)]
         assert sum(line.startswith("target       m↵n⇥o ") for line in drawn) == 1

@@ -1,10 +1,23 @@
 """The same time is in the same column in every lane."""
 
+from bisect import bisect_right
+from collections import Counter
 from dataclasses import replace
 
+from rich.style import Style
+
 from specchat.app.chat.reply import Reply
-from specchat.app.ui.rendering.timeline import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
-from specchat.engine import Round
+from specchat.app.ui.rendering.timeline import (
+    MOST,
+    PAUSE,
+    SCALES_MS,
+    SIGNS,
+    USUAL,
+    TimelineLayout,
+    TimelineSlot,
+    token_signs,
+)
+from specchat.engine import Fate, Round
 from tests.app.recorded import events_of_requests, replied, trace
 
 
@@ -75,3 +88,27 @@ def test_lanes_of_other_chats_end_with_mine() -> None:
     ended = TimelineLayout([cut, other], own=1)
     assert 0 < ended.count(1) < len(other.rounds)
     assert all(record.at - record.seconds < cut.rounds[-1].at for record in other.rounds[: ended.count(1)])
+
+
+def test_rows_are_broken_between_rounds_and_stay_as_rounds_are_added() -> None:
+    (reply,) = replies_of("detail")
+    lanes, room = TimelineLayout([reply]), 60
+    rows = lanes.rows(room)
+    assert len(rows) > 2
+    for slot in lanes.slots:
+        row = bisect_right(rows, slot.left) - 1
+        assert rows[row] < slot.left < slot.right <= rows[row] + room
+    fewer = TimelineLayout([replied(reply.rounds[:-5])], lanes.scale).rows(room)
+    assert fewer == rows[: len(fewer)]
+
+
+def test_counts_have_the_colours_of_their_fates() -> None:
+    styles = {f"sign--{fate.value}": Style(meta={"fate": fate}) for fate in Fate} | {"base": Style()}
+    for record in (record for name in ("tree", "usual") for reply in replies_of(name) for record in reply.rounds):
+        counts = Counter(token.fate for token in record.tokens())
+        for width in range(1, counts.total() + 1):
+            segments = list(token_signs(record, TimelineSlot(0.0, 1.0, 0, width), styles))
+            assert sum(len(segment.text) for segment in segments) == width
+            for text, style, _ in segments[:-1]:
+                fate = style.meta["fate"]
+                assert width == 1 or int(text.strip(SIGNS[fate]) or 1) == counts[fate]

@@ -56,12 +56,12 @@ async def test_zoom_keeps_the_round(stage: Stage) -> None:
     async with answering(stage) as (pilot, screen):
         timeline = screen.query_one(Timeline)
         await stage.press(pilot, "ctrl+l", "t", "left", "left")
-        before, width = timeline.border_subtitle, timeline.virtual_size.width
+        before, size = timeline.border_subtitle, timeline.virtual_size.area
         await stage.press(pilot, "z")
-        assert timeline.virtual_size.width > width
+        assert timeline.virtual_size.area > size
         assert timeline.border_subtitle == before
         await stage.press(pilot, "Z", "Z")
-        assert timeline.virtual_size.width < width
+        assert timeline.virtual_size.area < size
 
 
 async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
@@ -98,16 +98,16 @@ async def test_rounds_are_a_tab_on_a_narrow_screen(stage: Stage) -> None:
 async def test_the_wheel_goes_along_the_time_and_the_end_is_followed_again(stage: Stage) -> None:
     async with stage.after(answered, WIDE) as pilot:
         timeline = screen_of(stage).query_one(Timeline)
-        end = timeline.scroll_offset.x
+        end = timeline.scroll_offset.y
         assert end > 0
         await pilot._post_mouse_events([MouseScrollUp], widget=Timeline, offset=(5, 1))
         await stage.settle(pilot)
-        assert timeline.scroll_offset.x < end
-        away = timeline.scroll_offset.x
+        assert timeline.scroll_offset.y < end
+        away = timeline.scroll_offset.y
         await stage.give(pilot, 10)
-        assert timeline.scroll_offset.x == away
+        assert timeline.scroll_offset.y == away
         for _ in range(30):
             await pilot._post_mouse_events([MouseScrollDown], widget=Timeline, offset=(5, 1))
         await stage.settle(pilot)
         await stage.give(pilot, 10)
-        assert timeline.scroll_offset.x == timeline.max_scroll_x > end
+        assert timeline.scroll_offset.y == timeline.max_scroll_y > end

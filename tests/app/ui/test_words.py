@@ -39,5 +39,5 @@ async def test_every_label_of_panel_and_inspector_is_defined(stage: Stage, monke
     monkeypatch.setattr(Card, "row", noted)
     async with stage.started(WIDE, events=None) as pilot:
         await stage.press(pilot, "ctrl+l")
-    assert {"measured", "wider passes", "target", "round ended"} <= labels
+    assert {"predicted", "verifying several tokens", "target", "round ended"} <= labels
     assert labels <= {figure.label for figure in definitions("figures")}

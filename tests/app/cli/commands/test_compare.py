@@ -1,4 +1,4 @@
-"""`specchat compare` on a model of random weights: its tables, its JSON, its failures, and how set-ups are written."""
+"""`specchat compare` on a model of random weights: its tables, its JSON, its failures, and how setups are written."""
 
 import json
 from collections.abc import Callable

@@ -158,3 +158,17 @@ def test_a_chat_becomes_a_page_that_replays_it(chats: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert run(["export", "lisbon", "--perfetto"]) == 0
     assert len(json.loads(capsys.readouterr().out)["traceEvents"]) > 4 * len(reply["rounds"])
+
+
+def test_pictures_have_no_buttons_and_a_legend_only_of_coloured_tokens(chats: Path) -> None:
+    with Store(chats / "data" / "specchat.db") as store:
+        chat = store.create_chat("Not written here")
+        reply = store.add_message(chat.id, "assistant", "", parent=store.add_message(chat.id, "user", "Hello?"))
+        store.append_rounds(reply, "Good day.", [])
+        store.finish_message(reply, "eos")
+    assert run(["screenshot", CODE, "--out", "trace.svg"]) == 0
+    for title, coloured in (("Lisbon", True), ("Not written", False)):
+        assert run(["export", title, "--out", f"{title}.svg"]) == 0
+        text = text_of(chats / f"{title}.svg")
+        assert ("correction" in text) is coloured
+    assert not any("<circle" in picture.read_text() for picture in chats.glob("*.svg"))
