@@ -38,8 +38,12 @@ _ENDS = """
 """
 END_TEXTS = frozenset(_ENDS.split())
 """Texts of tokens that end a turn, a text or a file: those of llama.cpp (llama-vocab.cpp), and a few like them."""
-_NO_ENDS = (("<|end|>", "<|return|>", "<|call|>"), ("<|end|>", "<|flush|>", "<|calls|>"), ("</s>", "<|tool_response>"))
-"""Texts of which the first ends no turn if the vocabulary has the others: gpt-oss ends each of its messages so."""
+_NO_ENDS = (
+    *(("<|end|>", "<|return|>", "<|call|>"), ("<|end|>", "<|flush|>", "<|calls|>")),
+    *(("<|eom|>", "<|eot|>"), ("</s>", "<|tool_response>")),
+)
+"""Texts of which the first ends no turn if the vocabulary has the others: gpt-oss and Muse end each of their messages
+so."""
 
 
 class PlainTokenizer:

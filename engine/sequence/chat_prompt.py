@@ -73,7 +73,9 @@ def _accepted_forms(
     """
     first = messages if system else _without_system(messages)
     joined = _joined(first)
-    forms = dict.fromkeys((first, joined, _joined(_without_system(joined))))
+    bare = _without_system(joined)
+    answers = [message for message in bare[:-1] if message.content.strip()]
+    forms = dict.fromkeys((first, joined, _joined(bare), _joined((*answers, *bare[-1:]))))
     no_tools: tuple[dict[str, object], ...] = {}, {"tools": []}
     yield from ((form, tools) for tools in no_tools for form in forms if form)
 

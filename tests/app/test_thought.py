@@ -11,6 +11,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.web_page import chat_data
 from specchat.app.storage.store import Store
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Record, Round, Thinking, to_json
 from tests.app.recorded import events_of_requests, replied
@@ -97,6 +98,10 @@ def test_exports_and_the_model_get_it_separately() -> None:
     assert conversation.last_text() == "Yes"
     assert "Hm." not in as_markdown(conversation, "m")
     assert "> Hm.\n> Well.\n\nYes" in as_markdown(conversation, "m", thinking=True)
+    rounds = chat_data(conversation)["replies"][0]["rounds"]
+    assert [(each["tokens"][0][0], each.get("thinking")) for each in rounds] == [
+        ("", [True]), ("Hm.\nWell.", [True]), ("", [True]), ("Yes", None),
+    ]  # fmt: skip
     exported = json.loads(as_json(conversation, "m"))["turns"][0]["replies"][0]
     assert (exported["text"], exported["thinking"]) == ("Yes", "Hm.\nWell.")
     assert conversation.messages_with("And?")[1] == Message("assistant", "Yes", "Hm.\nWell.")

@@ -101,6 +101,28 @@ def test_each_template_gets_earlier_thinking_where_it_reads_it(template: str, pr
     assert prompt in tokenizer.decode(encode(Request("r", turns), tokenizer))
 
 
+STRICT = (
+    "{% for m in messages %}{% if not m.content %}{{ raise_exception('empty') }}{% endif %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles') }}{% endif %}"
+    "[{{ m.role }}]{{ m.content }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt"),
+    [
+        (SEED, "[user]hi[assistant]<seed:think>hm</seed:think>[user]so"),
+        (MINISTRAL, "[user]hi[assistant][THINK]hm[/THINK][user]so"),
+        (QWEN, "[user]hi[assistant][user]so[assistant]"),
+        (STRICT, "[user]hi\n\nso"),
+    ],
+)
+def test_a_reply_that_was_stopped_while_it_thought_breaks_no_prompt(template: str, prompt: str) -> None:
+    turns = (Message("user", "hi"), Message("assistant", "", "hm"), Message("user", "so"))
+    tokenizer = tokenizer_of(template)
+    assert tokenizer.decode(encode(Request("r", turns), tokenizer)) == prompt
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_an_engine_says_which_tokens_of_a_reply_are_thinking(begun: bool) -> None:
     model = tiny_model()

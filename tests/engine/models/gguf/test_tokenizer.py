@@ -92,6 +92,7 @@ def test_stated_ends_count_too_unless_the_model_has_no_such_token() -> None:
     [
         (["<|end|>", "<|return|>", "<|call|>"], {"<|return|>", "<|call|>"}),
         (["<|end|>", "<|flush|>", "<|calls|>"], {"<|flush|>", "<|calls|>"}),
+        (["<|eom|>", "<|eot|>"], {"<|eot|>"}),
         (["</s>", "<|tool_response>", "<turn|>"], {"<|tool_response>", "<turn|>"}),
     ],
 )
