@@ -1,8 +1,9 @@
 """Layout and segments of the timeline: the columns of each round, the signs of its tokens, and its times as a bar.
 
-The same time is at the same column in every lane, and bars are true to scale. Rounds of one batch share a slot. Between
-two slots lies one empty cell, or `PAUSE` of them where time passed: pauses and the reading of prompts are cut to that,
-and a bar longer than `MOST` to so much; both are marked.
+The same time is at the same column in every lane, and bars are true to scale. Rounds of several lanes at one time, as
+those of one batch, share a slot; each round of a lane has one of its own. Between two slots lies one empty cell, or
+`PAUSE` of them where time passed: pauses and the reading of prompts are cut to that, and a bar longer than `MOST` to so
+much; both are marked.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class TimelineSlot:
     late: bool = False
     """Whether time passed before it."""
 
+    def is_during(self, start: float, end: float) -> bool:
+        """Whether another lane's round is at the same time: at least half of it, or of this slot."""
+        return self.end - start >= min(end - start, self.end - self.start) / 2 and start < self.end
+
 
 class TimelineLayout:
     """The lanes of some replies with the rounds that they have now.
@@ -79,11 +84,12 @@ class TimelineLayout:
         self._places: list[list[int]] = [[] for _ in self.replies]
         """The slot of each round of each lane."""
         for start, lane, record in rounds:
-            if self.slots and start < self.slots[-1].end:
+            places = self._places[lane]
+            if self.slots and places[-1:] != [len(self.slots) - 1] and self.slots[-1].is_during(start, record.at):
                 self.slots[-1].end = max(self.slots[-1].end, record.at)
             else:
                 self._add(start, record)
-            self._places[lane].append(len(self.slots) - 1)
+            places.append(len(self.slots) - 1)
         self._lefts = [slot.left for slot in self.slots]
         self.width = self.slots[-1].right + 1 if self.slots else 0
         """Columns in all, with an empty one at each end."""
@@ -176,17 +182,27 @@ def gap(cells: int, styles: Mapping[str, Style], *, late: bool) -> Iterator[Segm
 def token_signs(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:
     """A sign for each token, or counts if the signs do not fit."""
     width = slot.right - slot.left
-    tokens = list(record.tokens())
-    if len(tokens) >= width:
+    fates = fates_of(record)
+    if len(fates) >= width:
         last = "" if record.last_fate is None else SIGNS[record.last_fate]
         text = f"{record.accepted}{last}" if width > 1 else last or SIGNS[Fate.ACCEPTED]
         wasted = f"−{record.wasted}"
         text += wasted if record.wasted and len(text + wasted) < width else ""
         yield Segment(text[:width].ljust(width), styles[f"token--{Fate.ACCEPTED.value}"])
         return
-    for token in tokens:
-        yield Segment(SIGNS[token.fate], styles[f"sign--{token.fate.value}"])
-    yield Segment(" " * (width - len(tokens)), styles["base"])
+    for fate in fates:
+        yield Segment(SIGNS[fate], styles[f"sign--{fate.value}"])
+    yield Segment(" " * (width - len(fates)), styles["base"])
+
+
+def fates_of(record: Round) -> list[Fate]:
+    """The fates of all drafted tokens, other candidates for the same positions included, and of the last token."""
+    fates: list[Fate] = []
+    for place in range(record.tested):
+        tested = [Fate.REJECTED] * len(record.refused[place]) if record.refused else []
+        fates += [*tested, Fate.ACCEPTED if place < record.accepted else Fate.REJECTED]
+    last = [] if record.last_fate is None else [record.last_fate]
+    return [*fates, *[Fate.DISCARDED] * record.discarded, *last]
 
 
 def time_bar(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:

@@ -63,9 +63,11 @@ class AcceptanceCard(ReplyCard):
             self.headline(rate(s.mean_emitted_length), "tokens per round · τ"),
             Text(emitted(s), self.style("label")),
             *([] if drafts else [Text()]),
-            Text("by draft position".ljust(self.inner - 6) + "tested", self.style("label")),
         ]
-        for number in range(min(max(len(s.per_position), self._positions()), most)):
+        found = len(s.per_position)
+        heading = "by draft position" + (f" 1–{most} of {found}" if found > most else "")
+        lines.append(Text(heading.ljust(self.inner - 6) + "tested", self.style("label")))
+        for number in range(min(max(found, self._positions()), most)):
             known = number < len(s.per_position)
             share, count = (s.per_position[number], s.position_tested[number]) if known else (None, 0)
             tested = f"{percent(share):>5} {count:>5}"
@@ -123,7 +125,7 @@ class Speed(ReplyCard):
             Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
             self.row("reply", over),
             self.row("first token", duration(s.time_to_first_token_s)),
-            *self._padded(self._gain(figures.gain), GAIN),
+            *self._padded(self._gain(figures.gain, running=figures.running), GAIN),
         ]
 
     def update(self) -> None:
@@ -133,7 +135,7 @@ class Speed(ReplyCard):
         if slower != bool(self.border_subtitle):
             self.border_subtitle = WARNING if slower else ""
 
-    def _gain(self, gain: Speedup | None) -> list[Text]:
+    def _gain(self, gain: Speedup | None, *, running: bool) -> list[Text]:
         if self.metrics.observed:
             return self.sentence("observed: not available, the server reports no probabilities")
         alpha = self.metrics.alpha
@@ -141,8 +143,8 @@ class Speed(ReplyCard):
         sure = gain is not None and gain.error < UNSURE
         return [
             self.row("α", f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
-            self.row("predicted", "measuring …" if gain is None else times(gain.predicted), "" if sure else "label"),
-            self.row("measured", measured(gain), "figure" if sure else "label"),
+            self.row("predicted", times(gain.predicted if gain else None), "" if sure else "label"),
+            self.row("measured", measured(gain, running=running), "figure" if sure else "label"),
             *(self.row(label, text, "label") for label, text in (losses(gain) if gain is not None else ())),
         ]
 

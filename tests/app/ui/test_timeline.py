@@ -1,6 +1,7 @@
 """The same time is in the same column in every lane."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.timeline import MOST, PAUSE, SCALES_MS, USUAL, TimelineLayout
@@ -75,3 +76,17 @@ def test_lanes_of_other_chats_end_with_mine() -> None:
     ended = TimelineLayout([cut, other], own=1)
     assert 0 < ended.count(1) < len(other.rounds)
     assert all(record.at - record.seconds < cut.rounds[-1].at for record in other.rounds[: ended.count(1)])
+
+
+def test_rounds_that_overlap_by_microseconds_are_all_drawn() -> None:
+    """Clocks are read one after the other: a round may seem to begin 4 µs before the one before it has ended."""
+    (whole,) = replies_of("detail")
+    rounds, now = [], 0.0
+    for record in whole.rounds:
+        now += record.seconds - 4e-6
+        rounds.append(replace(record, at=now))
+    lanes = TimelineLayout([replied(rounds)])
+    columns = [(lanes.slot(0, index).left, lanes.slot(0, index).right) for index in range(len(rounds))]
+    assert all(before[1] < after[0] for before, after in pairwise(columns))
+    assert [lanes.round_at(0, left) for left, _ in columns] == [*range(len(rounds))]
+    assert [*lanes.visible(0, 0, lanes.width)] == [*range(len(rounds))]
