@@ -23,9 +23,11 @@ from specchat.engine.events import (
     FinishReason,
     Given,
     Loading,
+    Measured,
     Notice,
     Prefilled,
     Ready,
+    Speedup,
     Step,
     Thinking,
     Totals,
@@ -51,7 +53,7 @@ from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Ro
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
-from specchat.engine.stats.speedup import Baseline, Speedup, SpeedupTracker
+from specchat.engine.stats.speedup import Baseline, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
 from specchat.engine.threads import JoinedThread
 from specchat.engine.tools.lane_figures import Comparison, LaneTally

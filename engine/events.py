@@ -298,6 +298,40 @@ class Died:
     """Time of this event."""
 
 
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """Speedup over plain decoding, as factors: predicted · acceptance · passes · overhead = measured, exactly."""
+
+    c: float
+    """Drafting time per drafted position / time of a plain pass."""
+    predicted: float
+    """By Leviathan et al. 2023, Theorem 3.8, from the α estimate, c and the actual draft lengths."""
+    measured: float
+    """Time per token of plain rounds / time per token of these rounds."""
+    error: float
+    """Standard error of `measured`, relative to it."""
+    acceptance: float
+    """Tokens emitted / tokens expected if α were the same for every token; below 1 if it is not."""
+    passes: float
+    """Time of drafts and plain passes / time of drafts and verifications: cost of wider passes and longer contexts."""
+    overhead: float
+    """Effect of the time outside draft and verification, relative to plain rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a reply by its end. It is stored with the reply, and later measurements do not change it."""
+
+    request_id: str
+    """The request."""
+    gain: Speedup | None
+    """Its speedup; None if it was not measured."""
+    rounds: int
+    """Number of rounds that the speedup is computed from."""
+    read_s: float
+    """Seconds to read a token of a prompt, in the fastest chunk until then; 0 if none was read."""
+
+
 Event = (
     Loading | Ready | Captured | Admitted | Prefilled | Round | Notice | Counted | CacheUse | Totals | Finished | Died
 )

@@ -23,7 +23,7 @@ class Fate(StrEnum):
     REJECTED = "rejected"
     """Drafted, and rejected by the target."""
     DISCARDED = "discarded"
-    """Drafted after a rejection, not tested."""
+    """Drafted, but not tested: after a rejection, or a further candidate that was not needed."""
     CORRECTION = "correction"
     """Drawn from the residual norm(max(0, p - q)) after a rejection."""
     BONUS = "bonus"
@@ -185,6 +185,13 @@ class Round:
     thinking: tuple[bool, ...] = ()
     """Whether each emitted token is part of the model's thinking, marks included; empty if none is, and then not in the
     trace."""
+    context: int = 0
+    """Tokens of all rows of the batch before this round; 0 if unknown, as in traces older than version 5."""
+
+    @property
+    def mean_context(self) -> float:
+        """Tokens before this round per row of the batch."""
+        return self.context / self.rows if self.context else self.position
 
     @property
     def observed(self) -> bool:
@@ -205,6 +212,16 @@ class Round:
     def wasted(self) -> int:
         """Drafted tokens that are not part of the reply."""
         return self.verified - self.accepted
+
+    @property
+    def rejected(self) -> int:
+        """Number of tokens that were tested and rejected, further candidates for a position included."""
+        return self.tested - self.accepted + sum(map(len, self.refused))
+
+    @property
+    def discarded(self) -> int:
+        """Number of drafted tokens that were not tested."""
+        return max(self.wasted - self.rejected, 0)
 
     @property
     def steps(self) -> int:

@@ -1,10 +1,11 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
 The first line is `{"record": "trace", "version": 5}`. Every other line is a `Request` or an event, with its type's name
-in lower case under `record`. Unknown fields are an error: a newer format has a newer version; versions 1 (no trees), 2
-(no plain passes, no frequency penalty, no `Detail.probability`, no reply that begins with given tokens), 3 (no
-thinking, no recommended sampling, and no replies of other servers: no unknown fate, no `Totals`) and 4 (thinking in
-the text, between the marks of `Admitted.thinking`) are also read.
+in lower case under `record`; among those of a stored reply is also a `Measured`. Unknown fields are an error: a newer
+format has a newer version; versions 1 (no trees), 2 (no plain passes, no frequency penalty, no `Detail.probability`, no
+reply that begins with given tokens), 3 (no thinking, no recommended sampling, and no replies of other servers: no
+unknown fate, no `Totals`) and 4 (thinking in the text, between the marks of `Admitted.thinking`; no `Measured`, no
+`Round.context`) are also read.
 `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
 damaged trace fails here and not halfway through a replay.
 """
@@ -25,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from specchat.engine.errors import EngineError
-from specchat.engine.events import MOST_DRAFTED, Admitted, Event, Totals
+from specchat.engine.events import MOST_DRAFTED, Admitted, Event, Measured, Totals
 from specchat.engine.files import create_text
 from specchat.engine.request import Request
 from specchat.engine.round import Round
@@ -33,20 +34,22 @@ from specchat.engine.round import Round
 VERSION = 5
 READABLE = (1, 2, 3, 4, VERSION)
 Record = Event | Request
+StoredRecord = Record | Measured
+"""What a line of a stored reply may be."""
 
-_TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(Record)}
+_TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(StoredRecord)}
 _LEFT_OUT = ("proposers", "thinking")
 """Fields that are not written if they are empty, as in most rounds and messages."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-def to_json(record: Record) -> str:
+def to_json(record: StoredRecord) -> str:
     """Serialise a record to one line, without line end; lone surrogates are escaped, so it can be encoded as UTF-8."""
     line = _ENCODER.encode({"record": type(record).__name__.lower(), **_values(record)})
     return line if line.isascii() else _HALVES.sub(lambda half: f"\\u{ord(half[0]):04x}", line)
 
 
-def from_json(line: str) -> Record:
+def from_json(line: str) -> StoredRecord:
     """Parse a line that `to_json` wrote.
 
     Raises:
@@ -54,13 +57,15 @@ def from_json(line: str) -> Record:
     """
     try:
         values = json.loads(line)
-        record: Record = _record(_TYPES[values.pop("record")], values)
+        record: StoredRecord = _record(_TYPES[values.pop("record")], values)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError, EngineError) as error:
         raise ValueError(f"not a record: {error}") from error
     if isinstance(record, Round):
         _check(record)
     elif isinstance(record, Totals) and not all(0 <= a <= d <= MOST_DRAFTED for d, a in record.steps or ()):
         raise ValueError(f"the steps of {record.request_id} contradict themselves")
+    elif isinstance(record, Measured) and record.gain is not None and record.gain.measured <= 0:
+        raise ValueError(f"the speedup of {record.request_id} is not positive")
     return record
 
 
@@ -136,9 +141,11 @@ def read_trace(path: Path) -> Iterator[Record]:
         raise EngineError(f"{path} is not a specchat trace of version {VERSION}: record one with specchat ask --trace")
     for number, line in enumerate(lines[1:], start=2):
         try:
-            yield from_json(line.decode())
+            record = from_json(line.decode())
         except ValueError:
             raise EngineError(f"{path} is damaged: line {number} is not a trace record") from None
+        if not isinstance(record, Measured):
+            yield record
 
 
 def _is_header(line: bytes) -> bool:

@@ -16,14 +16,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from specchat.engine.trace import READABLE, VERSION, Record
+from specchat.engine.trace import READABLE, VERSION, StoredRecord
 
 FILE = Path(__file__).resolve().parents[1] / "assets" / "trace.schema.json"
 
 
 def schema() -> dict[str, Any]:
     """The schema of one line."""
-    kinds = get_args(Record)
+    kinds = get_args(StoredRecord)
     named: dict[str, Any] = {}
     for kind in kinds:
         _define(kind, named, record=True)

@@ -18,7 +18,7 @@ from specchat.app.errors import AppError, LostRowError
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Admitted, Finished, Record, Round, to_json
+from specchat.engine import Admitted, Finished, Measured, Record, Round, to_json
 
 T = TypeVar("T")
 RETRY_S = 1.0
@@ -168,7 +168,7 @@ class Archive(StoreWriter):
 
         return self.in_order(write)
 
-    def append(self, additions: list[tuple[Reply, list[Record]]]) -> Future[None]:
+    def append(self, additions: Sequence[tuple[Reply, Sequence[Record | Measured]]]) -> Future[None]:
         """Add records to replies in one transaction; a `Finished` marks its reply as ended."""
 
         def write() -> None:
@@ -179,6 +179,10 @@ class Archive(StoreWriter):
                 self._refresh_past()
 
         return self.in_order(write)
+
+    def measured(self, reply: Reply) -> Future[None] | None:
+        """Store the final speedup of an ended reply."""
+        return self.append([(reply, [reply.measured])]) if reply.measured is not None else None
 
     def finish(self, reply: Reply, reason: str) -> Future[None]:
         """Mark a reply as ended that got no `Finished`."""
@@ -297,7 +301,7 @@ class Archive(StoreWriter):
         if self._past is not None:
             self._past.refresh()
 
-    def _add(self, reply: Reply, records: Sequence[Record]) -> None:
+    def _add(self, reply: Reply, records: Sequence[Record | Measured]) -> None:
         """Store records of a reply; without a row its start could not be stored, which was reported then."""
         if reply.message_id is None:
             return
@@ -306,7 +310,7 @@ class Archive(StoreWriter):
             if isinstance(record, Finished):
                 self._store.finish_message(reply.message_id, record.reason.value)
 
-    def _append(self, row: int, records: Iterable[Record], said: Sequence[tuple[str, str]]) -> None:
+    def _append(self, row: int, records: Iterable[Record | Measured], said: Sequence[tuple[str, str]]) -> None:
         """Append records to a stored reply, and the answer and the thinking that each adds to it."""
         answer, thinking = ("".join(part) for part in zip(*said, strict=True)) if said else ("", "")
         self._store.append_rounds(row, answer, map(to_json, records), thinking)
@@ -332,7 +336,7 @@ class NoArchive(Archive):
         """There is no thread to end."""
 
 
-def _said(record: Record, reply: Reply) -> tuple[str, str]:
+def _said(record: Record | Measured, reply: Reply) -> tuple[str, str]:
     """Answer and thinking that a record adds to its stored reply; given tokens that were carried are stored already."""
     if isinstance(record, Round):
         return record.answer, record.thought

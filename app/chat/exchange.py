@@ -19,7 +19,7 @@ from specchat.app.sanitize import clean_prompt, escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Chat, StoredMessage
-from specchat.engine import Admitted, FinishReason, Round, from_json, marks_of, to_json
+from specchat.engine import Admitted, FinishReason, Measured, Round, from_json, marks_of, to_json
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -103,7 +103,7 @@ def _exported(attachment: Attachment) -> dict[str, Any]:
 
 
 def _reply(reply: Reply) -> dict[str, Any]:
-    s = reply.metrics
+    s, gain = reply.metrics, reply.figures.gain
     return {
         "text": reply.text,
         "thinking": reply.thinking,
@@ -114,7 +114,12 @@ def _reply(reply: Reply) -> dict[str, Any]:
         **({"sampling": asdict(reply.sampling)} if reply.sampling else {}),
         **({"left_out": list(reply.left_out)} if reply.left_out else {}),
         "figures": {"rounds": s.rounds, "tokens": s.emitted, "tau": s.mean_emitted_length}
-        | {name: getattr(s, name) for name in ("tested", "accepted", "acceptance", "tokens_per_second")},
+        | {
+            name: getattr(s, name)
+            for name in ("tested", "accepted", "rejected", "discarded", "acceptance", "tokens_per_second")
+        }
+        | {f"{name}_speedup": getattr(gain, name, None) for name in ("predicted", "measured")},
+        **({"measured": json.loads(to_json(reply.measured))} if reply.measured else {}),
         "rounds": [json.loads(to_json(record)) for record in reply.rounds],
     }
 
@@ -208,6 +213,8 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
                 known["thinking"] = list(marks)
             tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
             lines = (*_admitted(known, tokens), *map(to_json, rounds))
+            if "measured" in reply and isinstance(final := from_json(json.dumps(reply["measured"])), Measured):
+                lines = (*lines, to_json(final))
             chosen = place == (turn["chosen"] or 0)
             reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:

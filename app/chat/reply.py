@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -124,6 +125,7 @@ class Reply:
             self._rounds, self.tail, self._thought_tail = ReplyRounds(self._baseline), content, thinking
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
+        self._rounds.measured = self._rounds.measured or self._rounds.measure()
         self._figures = self._rounds.figures(running=self.running)
 
     @property
@@ -212,7 +214,13 @@ class Reply:
     @property
     def saved_s(self) -> float:
         """Least time that reading the reused tokens of the prompt would have taken; 0 if unknown."""
-        return self.figures.metrics.reused_tokens * self._baseline.read_s
+        read_s = self._baseline.read_s if self.measured is None else self.measured.read_s
+        return self.figures.metrics.reused_tokens * read_s
+
+    @property
+    def measured(self) -> engine.Measured | None:
+        """Its final speedup; None while it is running."""
+        return self.numbered.measured
 
     @property
     def running(self) -> bool:
@@ -232,7 +240,7 @@ class Reply:
         """Start with the rounds of another reply; its own request continues them."""
         self._rounds.carry(rounds)
 
-    def add(self, record: engine.Record) -> None:
+    def add(self, record: engine.Record | engine.Measured) -> None:
         """Add an event of this reply's request; other records are ignored."""
         match record:
             case engine.Admitted():
@@ -255,6 +263,9 @@ class Reply:
                 else:
                     self.tail += ended.tail
                 self._end(record.reason, record.message)
+            case engine.Measured():
+                self._rounds.measured = record
+                self._figures = self._rounds.figures(running=self.running)
 
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
@@ -262,7 +273,12 @@ class Reply:
 
     def _end(self, reason: engine.FinishReason, message: str) -> None:
         self.stage, self.stepping, self.reason, self.message = Stage.ENDED, None, reason, message
+        self._rounds.measured = self._measure()
         self.take_figures()
+
+    def _measure(self) -> engine.Measured:
+        found = replace(self._rounds.measure(), request_id=self.request_id)
+        return replace(found, gain=None, rounds=0) if self.side_by_side else found
 
 
 def ran_together(one: Reply, other: Reply) -> bool:

@@ -21,7 +21,19 @@ from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Source
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Store
-from specchat.engine import EngineError, Event, Finished, FinishReason, Message, Ready, Record, Request, Round, Sampling
+from specchat.engine import (
+    EngineError,
+    Event,
+    Finished,
+    FinishReason,
+    Measured,
+    Message,
+    Ready,
+    Record,
+    Request,
+    Round,
+    Sampling,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +252,11 @@ class RequestManager:
         if self.source is not None:
             self.questions.cancel_titles(self.source)
 
+    def measure(self, reply: Reply, measured: Measured) -> None:
+        """Give an ended reply another speedup than its own plain rounds do."""
+        reply.add(measured)
+        self._archive.measured(reply)
+
     def choose(self, conversation: Conversation, one: Reply | Turn) -> None:
         """Continue with a reply or a version of a prompt that the conversation shows now."""
         self._archive.choose(one)
@@ -323,6 +340,7 @@ class RequestManager:
             self._changed()
         reply.add(record)
         if isinstance(record, Finished):
+            self._archive.measured(reply)
             self._end(request_id)
         if self._observe is not None:
             self._observe(conversation, turn, record)

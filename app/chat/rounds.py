@@ -23,7 +23,7 @@ class ReplyFigures:
 
     metrics: engine.Metrics
     gain: engine.Speedup | None
-    """Predicted and measured speedup, once there are plain rounds to compare with."""
+    """Predicted and measured speedup, once there are plain rounds to compare with; final when the reply has ended."""
     counted_rounds: int
     """Number of rounds that `gain` is computed from."""
     speeds: tuple[float, ...]
@@ -59,6 +59,8 @@ class ReplyRounds:
         """Tokens of the rounds that were taken over."""
         self.told = False
         """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
+        self.measured: engine.Measured | None = None
+        """The final speedup, once the reply has ended."""
         self._baseline = baseline
         self._admitted: engine.Admitted | None = None
         self._unmarked: Unmarked | None = None
@@ -94,15 +96,21 @@ class ReplyRounds:
 
     def figures(self, *, running: bool) -> ReplyFigures:
         """A snapshot of the figures."""
+        now = self.measured or self.measure()
         return ReplyFigures(
             metrics=self.metrics.copy(),
-            gain=self._gains.gain(self.metrics.alpha),
-            counted_rounds=self._gains.rounds,
+            gain=now.gain,
+            counted_rounds=now.rounds,
             speeds=tuple(self._speeds[-LONGEST_COURSE:]),
             gammas=tuple(record.steps for record in self.own[-LONGEST_COURSE:]),
             running=running,
             thought=self.thought.figures(),
         )
+
+    def measure(self) -> engine.Measured:
+        """The speedup by now."""
+        gains, read_s = self._gains, self._baseline.read_s
+        return engine.Measured("", gains.gain(self.metrics.alpha), gains.rounds, read_s)
 
     def add(self, record: engine.Round) -> None:
         """Add a round of the reply's own request."""

@@ -210,7 +210,8 @@ class JsonPrinter:
             "rounds": figures.passes,
             "tested": None if unknown else figures.tested,
             "accepted": accepted if unknown else figures.accepted,
-            "mean_emitted_length": figures.mean_emitted_length,
+            "tau": figures.mean_emitted_length,
+            "mean_emitted_length": figures.mean_emitted_length,  # its old name
             "tokens_per_second": figures.tokens_per_second,
             "time_to_first_token_s": figures.time_to_first_token_s,
             "seconds": figures.seconds_in_all,

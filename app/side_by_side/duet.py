@@ -57,6 +57,13 @@ class Lane:
         turns = self.conversation.turns
         return turns[-1].reply if turns else None
 
+    def keep_gain(self, comparison: Comparison) -> None:
+        """Store what was measured against the other lane as the speedup of the last reply."""
+        gain, reply = comparison.gain(self.tally), self.reply
+        if gain is not None and reply is not None and reply.measured is not None:
+            rounds = self.tally.metrics.rounds
+            self.requests.measure(reply, replace(reply.measured, gain=gain, rounds=rounds))
+
     def _count(self, _conversation: Conversation, _turn: Turn, event: Event) -> None:
         """Count an event of a reply; the first one of a request starts a new tally."""
         request_id = str(getattr(event, "request_id", ""))
@@ -139,8 +146,10 @@ class Duet:
         self._next()
         if self.done and not self._counted:
             self._counted = True
-            measured = self.comparison.measured
-            self.runs += [measured] if measured is not None else []
+            comparison = self.comparison
+            self.runs += [comparison.measured] if comparison.measured is not None else []
+            for lane in self.lanes:
+                lane.keep_gain(comparison)
         if self.done and not self._asked_gap and self.comparable and not self.comparison.identical:
             self._asked_gap = True
             self.lanes[0].source.ask_gap(self.comparison)

@@ -71,7 +71,7 @@ def _row(cell: Cell) -> Row:
     }
     if cell.drafter == NONE.drafter:
         return row | {"of copy bandwidth": cell.roofline}
-    row |= {"τ": cell.mean_emitted_length, "c": cell.cost_ratio, "pass": cell.pass_ratio}
+    row |= {"τ": cell.tau, "c": cell.cost_ratio, "pass": cell.pass_ratio}
     row |= {"predicted": cell.predicted_speedup, "measured": cell.measured_speedup}
     return row | ({"ratio": cell.measured_speedup / cell.predicted_speedup} if cell.predicted_speedup else {})
 

@@ -73,6 +73,11 @@ class Outcome:
         return len(self.tree) if self.tree.branches else 0
 
     @property
+    def steps(self) -> int:
+        """Number of drafted positions, as `Round.steps`."""
+        return self.tree.depth
+
+    @property
     def emitted(self) -> list[int]:
         """The accepted tokens and the last one."""
         return [*(self.tokens[node - 1] for node in self.path), self.last]

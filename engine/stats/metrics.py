@@ -25,8 +25,10 @@ class Metrics:
         """Tested positions, without those after a rejection. A position of a tree counts once, whatever the number of
         tokens tested for it."""
         self.accepted = 0
+        self.rejected = 0
+        """Tokens that were tested and rejected, further candidates for a position included."""
         self.wasted = 0
-        """Drafted tokens that are not part of the reply."""
+        """Drafted tokens that are not part of the reply: rejected ones, and ones that were not tested."""
         self.emitted = 0
         """Tokens of the reply so far."""
         self.observed = False
@@ -76,6 +78,7 @@ class Metrics:
         self.rounds += 1
         self.tested += tested
         self.accepted += event.accepted
+        self.rejected += event.rejected
         self.wasted += event.wasted
         self.emitted += emitted
         self.draft_s += event.draft_s
@@ -115,8 +118,14 @@ class Metrics:
             tested = min(step.accepted + 1, step.drafted)
             self.tested += tested
             self.accepted += step.accepted
+            self.rejected += tested - step.accepted
             self.wasted += step.drafted - step.accepted
             self._add_positions(tested, step.accepted)
+
+    @property
+    def discarded(self) -> int:
+        """Drafted tokens that were not tested."""
+        return max(self.wasted - self.rejected, 0)
 
     def copy(self) -> Metrics:
         """Independent copy of the current metrics."""

@@ -24,14 +24,14 @@ def expected_of_rounds(alpha: float, rounds: Mapping[int, float]) -> float:
     return sum(count * expected_tokens(alpha, gamma) for gamma, count in rounds.items())
 
 
-def speedup_of_rounds(alpha: float, rounds: Mapping[int, int], c: float) -> float:
+def speedup_of_rounds(alpha: float, rounds: Mapping[int, float], c: float) -> float:
     """Speedup over one token per target pass (Theorem 3.8), for rounds of different draft lengths.
 
     It is the expected number of tokens over the time in target passes, summed over all rounds; with one length it is
     the theorem. Actual lengths matter for drafters that often propose fewer tokens or adapt γ.
 
     Args:
-        rounds: draft length to count of rounds; not empty.
+        rounds: draft length to count (or weight) of rounds; not empty.
     """
     return expected_of_rounds(alpha, rounds) / sum(count * (gamma * c + 1) for gamma, count in rounds.items())
 

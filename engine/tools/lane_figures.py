@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from math import log
+from math import log, sqrt
 
-from specchat.engine.events import Admitted, Event, Totals
+from specchat.engine.events import Admitted, Event, Speedup, Totals
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
+from specchat.engine.stats.speedup import Spread
 from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
 
 SAMPLED = (
@@ -46,6 +47,8 @@ class LaneTally:
         """Verified tokens of drafters whose own arithmetic counts."""
         self._steps = 0
         self._draft_s = 0.0
+        self.spread = Spread()
+        """Of the tokens of each round, and of its time."""
 
     def add(self, event: Event) -> None:
         """Add one event."""
@@ -59,6 +62,7 @@ class LaneTally:
                 self._first = event.at - event.seconds
             self.tokens += event.emitted
             self.lengths[event.steps] += 1
+            self.spread.add(len(event.emitted), event.seconds)
             self._verified += event.verified
             self._drafted += 0 if event.drafter in WITHOUT_MODEL else event.verified
             if event.number:  # a first draft may include prefill, which is no draft step
@@ -149,8 +153,7 @@ class Comparison:
         """c: time of one draft step / time of a target pass in the lane that does not draft."""
         if not self.same_target or self.left.drafts is self.right.drafts:
             return None
-        plain, drafting = (self.right, self.left) if self.left.drafts else (self.left, self.right)
-        step, target = drafting.draft_step_s, plain.pass_s
+        step, target = self._drafting.draft_step_s, self._plain.pass_s
         return step / target if step is not None and target else None
 
     @property
@@ -159,13 +162,40 @@ class Comparison:
 
         None if both lanes draft, or neither, or the targets differ: c cannot be measured then.
         """
-        c = self.cost_ratio
-        drafting = self.left if self.left.drafts else self.right
-        alpha = drafting.metrics.alpha
+        c, alpha = self.cost_ratio, self._drafting.metrics.alpha
         if c is None or alpha is None:
             return None
-        gain = speedup_of_rounds(min(alpha, 1.0), drafting.lengths, c)
-        return gain if drafting is self.right else 1 / gain
+        gain = speedup_of_rounds(min(alpha, 1.0), self._drafting.lengths, c)
+        return gain if self._drafting is self.right else 1 / gain
+
+    def gain(self, lane: LaneTally) -> Speedup | None:
+        """The speedup of a lane that drafts over the other, which does not; None where it cannot be measured."""
+        c, measured, predicted, s = self.cost_ratio, self.measured, self.predicted, lane.metrics
+        pass_s, passes_s = self._plain.pass_s, s.draft_s + s.verify_s
+        if lane is not self._drafting or not (c is not None and measured and predicted and pass_s and passes_s):
+            return None
+        if lane is self.left:
+            measured, predicted = 1 / measured, 1 / predicted
+        steps = sum(count * (gamma * c + 1) for gamma, count in lane.lengths.items())
+        acceptance, passes = s.emitted / (predicted * steps), steps * pass_s / passes_s
+        return Speedup(
+            c=c,
+            predicted=predicted,
+            measured=measured,
+            error=min(sqrt(self.left.spread.variance + self.right.spread.variance), 1.0),
+            acceptance=acceptance,
+            passes=passes,
+            overhead=measured / (predicted * acceptance * passes),
+        )
+
+    @property
+    def _drafting(self) -> LaneTally:
+        """The lane that drafts, if one does."""
+        return self.left if self.left.drafts else self.right
+
+    @property
+    def _plain(self) -> LaneTally:
+        return self.right if self.left.drafts else self.left
 
     @cached_property
     def difference(self) -> int | None:

@@ -14,6 +14,7 @@ import torch
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import merge
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.stats.speedup import PlainTimes
 from specchat.engine.worker.records import Times
 
 WARM_UP_PASSES = 5
@@ -22,8 +23,10 @@ _TIMED = 2
 """Timed passes per width, from which costs are known before the first reply."""
 FIRST = 8
 """Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
+_NEW_PRICE = 20
+"""Time of rounds between the few passes at a context of which nothing is known, in plain passes."""
 _EARLY_PRICE = 50
-"""Time of rounds between those, in plain passes."""
+"""Time of rounds between the `FIRST` ones, in plain passes."""
 _PRICE = 100
 """Time of rounds between later ones, in plain passes: they take at most 1 % of the time."""
 _RECENT = 5
@@ -59,10 +62,9 @@ class _Known:
     work_s: float = 0.0
     """Time of the rounds since then."""
 
-    @property
-    def due(self) -> bool:
-        """Whether enough was done since the last one to pay for another."""
-        price = _EARLY_PRICE if self.passes < FIRST else _PRICE
+    def due(self, *, new: bool) -> bool:
+        """Whether enough was done since the last one to pay for another; `new` if the context is."""
+        price = min(_NEW_PRICE if new else _PRICE, _EARLY_PRICE if self.passes < FIRST else _PRICE)
         return self.work_s > 0 and self.work_s >= price * (median(self.recent) if self.recent else self.first_s)
 
     def note(self, seconds: float) -> None:
@@ -79,22 +81,28 @@ class PlainPasses:
 
     Args:
         target: runner of the target model.
+        warm: times of the passes of the warm-up.
     """
 
-    def __init__(self, target: Backend) -> None:
+    def __init__(self, target: Backend, warm: tuple[float, ...]) -> None:
         self._target = target
         self._known: dict[int, _Known] = {}
+        self._times = PlainTimes()
+        self._times.warm = warm
 
     def due(self, rows: Sequence[SequenceState]) -> bool:
         """Whether a plain pass is to be timed before the next round of these rows."""
         known = self._known.get(len(rows))
-        return known is not None and known.due and all(row.rounds and not row.request.detail for row in rows)
+        if known is None or any(not row.rounds or row.request.detail for row in rows):
+            return False
+        return known.due(new=not self._times.near(len(rows), _mean_context(rows)))
 
-    def learn(self, rows: int, plain: bool, times: Times) -> None:
-        """Take in a round that has been run: B, whether no row drafted, and its times."""
-        known = self._known.setdefault(rows, _Known(first_s=times.verify_s))
+    def learn(self, plain: bool, times: Times) -> None:
+        """Take in a round that has been run: whether no row drafted, and its times."""
+        known = self._known.setdefault(times.rows, _Known(first_s=times.verify_s))
         if plain:
             known.note(times.verify_s)
+            self._times.add(times.rows, times.context / times.rows, times.verify_s)
         else:
             known.work_s += times.draft_s + times.verify_s + times.rest_s
 
@@ -108,4 +116,9 @@ class PlainPasses:
         watch.mark()
         seconds = watch.seconds()[0]
         self._known[len(rows)].note(seconds)
+        self._times.add(len(rows), _mean_context(rows), seconds)
         return seconds
+
+
+def _mean_context(rows: Sequence[SequenceState]) -> float:
+    return sum(len(row.tokens) for row in rows) / len(rows)

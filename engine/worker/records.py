@@ -23,6 +23,7 @@ class Times(NamedTuple):
     rest_s: float
     plain_s: float
     rows: int
+    context: int
 
 
 @dataclass(slots=True)

@@ -225,6 +225,8 @@ class OpenRequests:
         self.scheduler.retire(row, keep=keep and row.failed is None)
         try:
             tail = row.text.tail()
+            if row.text.stopped and reason not in (FinishReason.CANCELLED, FinishReason.ERROR):
+                reason = FinishReason.STOP  # a stop string was completed by the text that was held back
         except Exception as error:  # the tokenizer's: the request ends all the same
             tail, reason, message = "", FinishReason.ERROR, message or sentence(error)
         self.on_end(row.request.request_id)

@@ -68,17 +68,18 @@ class Rounds:
         later = sum(result.draft_s + result.verify_s for result in results)
         for result in results:
             self.planner.learn(rows, *result)
+            context = sum(len(row.tokens) for row in rows)
             commits = self._commit(rows, result, running)
             ended += [(commit.row, commit.reason) for commit in commits if commit.reason]
             rest = time.perf_counter() - started - later
             later -= result.draft_s + result.verify_s
-            times = Times(self.clock() - later, result.draft_s, result.verify_s, rest, plain_s, len(rows))
+            times = Times(self.clock() - later, result.draft_s, result.verify_s, rest, plain_s, len(rows), context)
             started, plain_s = started + result.draft_s + result.verify_s + rest, 0.0
             first = any(not commit.number for commit in commits)  # what the reader waits for
             self.emission.put(partial(self._emit, commits, times), inf if first else sum(times[1:4]))
             self.planner.learn_rest(len(rows), result.plan, result.draft_s, rest)
             if self.plain_passes:
-                self.plain_passes.learn(len(rows), not result.plan.drafts, times)
+                self.plain_passes.learn(not result.plan.drafts, times)
         for row, reason in ended:
             self.requests.finish(row, reason)
         self._end_failed(rows)

@@ -127,7 +127,8 @@ class Worker:
                 made = self._fitting(assemble)
             except KernelError as error:
                 raise EngineError(f"{self.config.target} cannot be loaded: {error}") from error
-        self._put_to_work(made)
+        plain_s = time_warm_passes(made.target)
+        self._put_to_work(made, plain_s)
         target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
         values = thinking_values(tokenizer)
         on_gpu = device.type == "cuda"
@@ -154,7 +155,7 @@ class Worker:
                 graph_bytes=captured.graph_bytes,
                 warm_up_s=captured.warm_up_s,
                 at=self.clock(),
-                plain_s=time_warm_passes(target),
+                plain_s=plain_s,
                 thinking_switch=bool(values),
                 thinking_values=tuple(values),
                 template_words=words_of(tokenizer.chat_template),
@@ -166,7 +167,7 @@ class Worker:
         self._notices.tell([*made.notices, *made.performance_warnings()])
         return made
 
-    def _put_to_work(self, made: Assembly) -> None:
+    def _put_to_work(self, made: Assembly, plain_s: tuple[float, ...]) -> None:
         """Create the parts that serve requests."""
         clock = self.clock
         self._made, self._target = made, made.target
@@ -185,7 +186,7 @@ class Worker:
         )
         faults = Faults(self._requests)
         self._prefill = Prefill(self.config, self._scheduler, self._planner, made.target, faults, clock, self._emission)
-        plain_passes = None if self.is_lane else PlainPasses(made.target)
+        plain_passes = None if self.is_lane else PlainPasses(made.target, plain_s)
         self._rounds = Rounds(
             made, self._planner, plain_passes, self._requests, self._emission, faults, self._notices, clock
         )

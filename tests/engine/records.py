@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from specchat.engine import Died, Given, Loading, Notice, Record, Step, Totals
+from specchat.engine import Died, Given, Loading, Measured, Notice, Record, Speedup, Step, Totals
 from specchat.engine.events import Admitted, Finished, FinishReason, Prefilled, Ready
 from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Round
@@ -73,6 +73,11 @@ EVERY_RECORD: tuple[Record, ...] = (
     Finished("r", FinishReason.STOP, "tail", "", 3.5),
     Died("out of memory", 4.0),
 )
+MEASURED = (
+    Measured("r", Speedup(0.1, 1.9, 1.7, 0.02, 1.0, 0.95, 0.94), 31, 0.0004),
+    Measured("r", None, 0, 0.0),
+)
+"""What is stored with replies besides records of traces."""
 
 texts = st.text(st.characters(), max_size=8)  # half characters included: JSON can hold them, UTF-8 cannot
 reals = st.floats(allow_nan=False, allow_infinity=False)

@@ -18,7 +18,7 @@ from specchat.engine import EngineError
 from specchat.engine.events import Finished, FinishReason, Ready, Step, Totals
 from specchat.engine.round import Refused, Round
 from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
-from tests.engine.records import EVERY_RECORD, make_round, observed_round, records
+from tests.engine.records import EVERY_RECORD, MEASURED, make_round, observed_round, records
 from tests.failing import files_of_at_most
 
 HEADER = '{"record": "trace", "version": 5}\n'
@@ -36,7 +36,7 @@ def test_every_record_comes_back_equal_from_one_line_of_utf8(record: Record) -> 
     assert from_json(line.encode().decode()) == record
 
 
-@pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", [*EVERY_RECORD, *MEASURED], ids=lambda record: type(record).__name__)
 def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
     values = {"record": type(record).__name__.lower(), **asdict(record)}
     for fields in (values, *values.get("messages", ())):

@@ -11,7 +11,7 @@ import pytest
 from scripts.make_trace_schema import FILE, text
 from specchat.engine import to_json
 from specchat.engine.trace import VERSION
-from tests.engine.records import EVERY_RECORD
+from tests.engine.records import EVERY_RECORD, MEASURED
 
 TRACES = sorted((FILE.parent / "traces").glob("*.jsonl"))
 
@@ -48,7 +48,7 @@ def test_recorded_traces_are_valid(path: Path, validator: jsonschema.Draft202012
 
 
 def test_records_are_valid_and_damaged_ones_are_not(validator: jsonschema.Draft202012Validator) -> None:
-    for record in EVERY_RECORD:
+    for record in (*EVERY_RECORD, *MEASURED):
         values = json.loads(to_json(record))
         validator.validate(values)
         assert not validator.is_valid({**values, "more": 1})

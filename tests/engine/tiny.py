@@ -117,6 +117,7 @@ def tiny_engine(
     kept: Path | None = None,
     cache_type: str = "f16",
     seed: int | None = None,
+    context: int = 256,
 ) -> Iterator[Engine]:
     """A running engine on tiny models, or on what `assemble` puts together."""
 
@@ -124,7 +125,7 @@ def tiny_engine(
         research = {"look_ahead": look_ahead, "tables": tables}
         return put_together(config, target or tiny_model(), draft, head, more=more, **research)
 
-    sizes: dict[str, Any] = {"slots": slots, "context": 256, "queue": queue, "prefill_chunk": chunk}
+    sizes: dict[str, Any] = {"slots": slots, "context": context, "queue": queue, "prefill_chunk": chunk}
     sizes |= {"cache_memory": cache_memory, "cache_type": cache_type, "seed": seed}
     with started(EngineConfig("tiny", Path(), kept=kept, **sizes), assemble or of_models) as engine:
         yield engine

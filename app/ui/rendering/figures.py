@@ -38,6 +38,8 @@ UNTOLD = "the server does not report the fate of this token"
 """Meaning of `Fate.UNKNOWN`."""
 UNSURE = 0.15
 """Relative standard error from which on a measured speedup is shown without it, as "about"."""
+FEW = 5
+"""Tested tokens from which on their acceptance is a percentage."""
 EVEN = 1.05
 """Speedups below this are none in words."""
 LOSSES = "acceptance varies", "verifying several tokens", "overhead"
@@ -47,6 +49,18 @@ LOSSES = "acceptance varies", "verifying several tokens", "overhead"
 def percent(share: float | None) -> str:
     """0.714 as 71 %."""
     return NOTHING if share is None else f"{share * 100:.0f} %"
+
+
+def counted(number: int, name: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{number} {name}" if number == 1 else f"{number} {name}s"
+
+
+def accepted_share(metrics: Metrics) -> str:
+    """The acceptance rate: 71 % accepted; of few tested tokens, their numbers."""
+    if metrics.tested < FEW:
+        return f"{metrics.accepted} of {metrics.tested} accepted"
+    return f"{percent(metrics.acceptance)} accepted"
 
 
 def rate(value: float | None) -> str:
@@ -101,11 +115,11 @@ def summary(figures: ReplyFigures, *, with_speedup: bool = True) -> list[str]:
         return []
     parts = [faster(figures.gain)] if with_speedup and figures.gain is not None else []
     if metrics.tested:
-        parts.append(f"{percent(metrics.acceptance)} accepted")
+        parts.append(accepted_share(metrics))
     elif metrics.unknown:
         parts += [] if metrics.mean_emitted_length is None else [f"τ {rate(metrics.mean_emitted_length)}"]
         parts += [accepted] if (accepted := accepted_of_drafted(metrics)) else []
-    return [*parts, f"{rate(metrics.tokens_per_second)} tok/s", f"{metrics.emitted} tokens"]
+    return [*parts, f"{rate(metrics.tokens_per_second)} tok/s", counted(metrics.emitted, "token")]
 
 
 def faster(gain: Speedup) -> str:
@@ -116,10 +130,10 @@ def faster(gain: Speedup) -> str:
     return words if gain.error < UNSURE else f"about {words}"
 
 
-def measured(gain: Speedup | None) -> str:
+def measured(gain: Speedup | None, *, running: bool) -> str:
     """The measured speedup with its standard error, once that is small."""
     if gain is None:
-        return "measuring …"
+        return "measuring …" if running else "not measured"
     if gain.error >= UNSURE:
         return f"about {gain.measured:.1f}×"
     return f"{times(gain.measured)} ± {gain.measured * gain.error:.2f}"
@@ -208,13 +222,13 @@ def what_became_of_drafts(metrics: Metrics) -> str:
 
 def became(counts: Metrics | Round) -> str:
     """Numbers of drafted tokens by their fates."""
-    rejected = counts.tested - counts.accepted
-    return f"{counts.accepted} accepted, {rejected} rejected, {counts.wasted - rejected} discarded"
+    return f"{counts.accepted} accepted, {counts.rejected} rejected, {counts.discarded} discarded"
 
 
 def emitted(metrics: Metrics) -> str:
     """Number of emitted tokens, and of rounds."""
-    return f"{metrics.emitted} tokens" + ("" if metrics.passes is None else f" in {metrics.passes} rounds")
+    tokens = counted(metrics.emitted, "token")
+    return tokens if metrics.passes is None else f"{tokens} in {counted(metrics.passes, 'round')}"
 
 
 def change(factor: float) -> str:

@@ -1,8 +1,9 @@
 """Layout and segments of the timeline: the columns of each round, the signs of its tokens, and its times as a bar.
 
-The same time is at the same column in every lane, and bars are true to scale. Rounds of one batch share a slot. Between
-two slots lies one empty cell, or `PAUSE` of them where time passed: pauses and the reading of prompts are cut to that,
-and a bar longer than `MOST` to so much; both are marked.
+The same time is at the same column in every lane, and bars are true to scale. Rounds of several lanes at one time, as
+those of one batch, share a slot; each round of a lane has one of its own. Between two slots lies one empty cell, or
+`PAUSE` of them where time passed: pauses and the reading of prompts are cut to that, and a bar longer than `MOST` to so
+much; both are marked.
 """
 
 from __future__ import annotations
@@ -47,6 +48,10 @@ class TimelineSlot:
     late: bool = False
     """Whether time passed before it."""
 
+    def is_during(self, start: float, end: float) -> bool:
+        """Whether another lane's round is at the same time: at least half of it, or of this slot."""
+        return self.end - start >= min(end - start, self.end - self.start) / 2 and start < self.end
+
 
 class TimelineLayout:
     """The lanes of some replies with the rounds that they have now.
@@ -81,11 +86,12 @@ class TimelineLayout:
         self._places: list[list[int]] = [[] for _ in self.replies]
         """The slot of each round of each lane."""
         for start, lane, record in rounds:
-            if self.slots and start < self.slots[-1].end:
+            places = self._places[lane]
+            if self.slots and places[-1:] != [len(self.slots) - 1] and self.slots[-1].is_during(start, record.at):
                 self.slots[-1].end = max(self.slots[-1].end, record.at)
             else:
                 self._add(start, record)
-            self._places[lane].append(len(self.slots) - 1)
+            places.append(len(self.slots) - 1)
         self._lefts = [slot.left for slot in self.slots]
         self.width = self.slots[-1].right + 1 if self.slots else 0
         """Columns in all, with an empty one at each end."""
@@ -189,7 +195,7 @@ def gap(cells: int, styles: Mapping[str, Style], *, late: bool) -> Iterator[Segm
 def token_signs(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:
     """A sign for each token, or counts if the signs do not fit; each in the colour of its fate."""
     width = slot.right - slot.left
-    fates = [token.fate for token in record.tokens()]
+    fates = fates_of(record)
     parts = [(fate, SIGNS[fate]) for fate in fates] if len(fates) < width else _counts(fates, width)
     for fate, text in parts:
         yield Segment(text, styles[f"sign--{fate.value}"])
@@ -206,6 +212,16 @@ def _counts(fates: Sequence[Fate], width: int) -> list[tuple[Fate, str]]:
         if sum(len(texts[each]) for each in (*fitting, fate)) <= width:
             fitting.append(fate)
     return [(fate, texts[fate]) for fate in texts if fate in fitting]
+
+
+def fates_of(record: Round) -> list[Fate]:
+    """The fates of all drafted tokens, other candidates for the same positions included, and of the last token."""
+    fates: list[Fate] = []
+    for place in range(record.tested):
+        tested = [Fate.REJECTED] * len(record.refused[place]) if record.refused else []
+        fates += [*tested, Fate.ACCEPTED if place < record.accepted else Fate.REJECTED]
+    last = [] if record.last_fate is None else [record.last_fate]
+    return [*fates, *[Fate.DISCARDED] * record.discarded, *last]
 
 
 def time_bar(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) -> Iterator[Segment]:

@@ -18,7 +18,7 @@ from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
-from specchat.app.ui.rendering.figures import percent
+from specchat.app.ui.rendering.figures import accepted_share
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
@@ -83,7 +83,7 @@ class CandidateFrame(Vertical):
         if reply is None:
             return f" {number} ", "queued" if self._turn.reply is None else ""
         metrics = reply.figures.metrics
-        accepted = f"· {percent(metrics.acceptance)} accepted " if metrics.tested else ""
+        accepted = f"· {accepted_share(metrics)} " if metrics.tested else ""
         if reply.stage is Stage.WAITING:
             accepted = "· waits for a free slot "
         if len(self._turn.replies) < 2:  # it failed before it began

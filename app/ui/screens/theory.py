@@ -110,11 +110,12 @@ class TheoryScreen(Dialog[None]):
         if alpha is None:
             text = f"{values}: an example, as nothing has been drafted yet"
         elif gain is None:
-            text = f"{values}, with an example's c, as this reply's is not measured yet"
+            yet = " yet" if self._reply.running else ""
+            text = f"{values}, with an example's c, as this reply's is not measured{yet}"
         else:
             reasons = ", ".join(f"{label} {change}" for label, change in losses(gain))
             text = f"{values} · predicted for the draft lengths of the reply {times(gain.predicted)}; {reasons}: "
-            text += f"measured {measured(gain)}"
+            text += f"measured {measured(gain, running=self._reply.running)}"
         self.query_one("#theory-caption", Static).update(Text(text))
 
     def _draw_optimal_gamma(self) -> None:

@@ -20,7 +20,7 @@ from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.player import Player
 from specchat.app.sources.source import Part
-from specchat.app.ui.rendering.figures import clock_time, meter
+from specchat.app.ui.rendering.figures import became, clock_time, counted, meter
 from specchat.app.ui.rendering.verdict import chance_of, number, shown
 from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Round
@@ -202,24 +202,24 @@ class StepBar(StyledWidget):
 def _sentence(record: Round, part: Part) -> Text:
     drafted = len(record.drafted)
     if part is Part.DRAFTED and record.observed:
-        return Text(f"{drafted} token{'s' if drafted > 1 else ''} drafted; one pass of the target verifies them all")
+        return Text(f"{counted(drafted, 'token')} drafted; one pass of the target verifies them all")
     if part is Part.DRAFTED:
-        tokens = f"{drafted} token{'s' if drafted > 1 else ''}"
+        tokens = counted(drafted, "token")
         if record.offered:
-            tokens = f"{record.offered} tokens for {record.steps} position{'s' if record.steps > 1 else ''}, among them"
+            tokens = f"{counted(record.offered, 'token')} for {counted(record.steps, 'position')}, among them"
         names = " ".join(f"“{shown(piece)}”" for piece in record.pieces)
         proposed = f"{tokens} {names}" if record.offered else f"{tokens}: {names}"
         return Text(f"{escape_controls(record.drafter)} proposes {proposed}; one pass of the target verifies them all")
     if record.accepted == record.tested:
-        return Text(f"all {record.accepted} accepted; the same pass gives one more token")
+        fates = became(record) if record.wasted else f"all {record.accepted} accepted"
+        return Text(f"{fates}; the same pass gives one more token")
     if record.observed:
         return Text(f"{record.accepted or 'none'} of {drafted} accepted; the server reports no more of the others")
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]
     why = f"u {number(u)} ≥ {number(chance_of(p, q))}"
     others = len(record.refused[record.accepted]) if record.refused else 0
-    more = f" and {others} more candidates" if others else ""
-    untested = drafted - record.tested
-    discarded = f", the {untested} after it discarded" if untested else ""
+    more = f" and {counted(others, 'more candidate')}" if others else ""
+    discarded = f", the other {record.discarded} discarded" if record.discarded else ""
     rejected = f"“{shown(record.pieces[record.accepted])}” rejected ({why}){more}"
     return Text(f"{record.accepted or 'none'} accepted; {rejected}{discarded}")
 

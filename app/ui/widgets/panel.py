@@ -67,9 +67,11 @@ class AcceptanceCard(ReplyCard):
             self.headline(rate(s.mean_emitted_length), "tokens per round · τ"),
             Text(emitted(s), self.style("label")),
             *([] if drafts else [Text()]),
-            Text("by draft position".ljust(self.inner - 6) + "tested", self.style("label")),
         ]
-        for number in range(min(max(len(s.per_position), self._positions()), most)):
+        found = len(s.per_position)
+        heading = "by draft position" + (f" 1–{most} of {found}" if found > most else "")
+        lines.append(Text(heading.ljust(self.inner - 6) + "tested", self.style("label")))
+        for number in range(min(max(found, self._positions()), most)):
             known = number < len(s.per_position)
             share, count = (s.per_position[number], s.position_tested[number]) if known else (None, 0)
             tested = f"{percent(share):>5} {count:>5}"
@@ -123,11 +125,11 @@ class Speed(ReplyCard):
         now = None if self.held else s.recent_tokens_per_second
         over = rate(s.tokens_per_second if s.rounds else None)
         return [
-            *self._padded(self._headline(figures.gain), LARGE),
-            *self._padded(self._gain(figures.gain), GAIN),
+            *self._padded(self._headline(figures.gain, running=figures.running), LARGE),
+            *self._padded(self._gain(figures.gain, running=figures.running), GAIN),
             self.headline(rate(now), "tok/s now") if figures.running else self.headline(over, "tok/s"),
             Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
-            *([self.row("reply", f"{over} tok/s")] if figures.running else []),
+            *([self.row("reply", over)] if figures.running else []),
             self.row("first token", duration(s.time_to_first_token_s)),
         ]
 
@@ -138,11 +140,11 @@ class Speed(ReplyCard):
         if slower != bool(self.border_subtitle):
             self.border_subtitle = WARNING if slower else ""
 
-    def _headline(self, gain: Speedup | None) -> list[Text]:
+    def _headline(self, gain: Speedup | None, *, running: bool) -> list[Text]:
         """The measured speedup in large digits, with its standard error; in words until there is a number."""
         if self.metrics.observed:
             return []
-        value, _, error = measured(gain).partition(" ± ")
+        value, _, error = measured(gain, running=running).partition(" ± ")
         factor, style = value.removeprefix("about "), self.style("figure")
         if not factor.endswith("×"):
             return [self.headline(value, "speedup")]
@@ -151,13 +153,13 @@ class Speed(ReplyCard):
         beside = ("" if value == factor else "about"), (f"± {error}" if error else ""), "measured speedup"
         return [Text.assemble(digits, "  ", self.label(text)) for digits, text in zip(large, beside, strict=True)]
 
-    def _gain(self, gain: Speedup | None) -> list[Text]:
+    def _gain(self, gain: Speedup | None, *, running: bool) -> list[Text]:
         if self.metrics.observed:
             return self.sentence("observed: not available, the server reports no probabilities")
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
         sure = gain is not None and gain.error < UNSURE
-        predicted = "measuring …" if gain is None else times(gain.predicted)
+        predicted = "measuring …" if gain is None and running else times(gain.predicted if gain else None)
         return [
             self.row("predicted", predicted, "" if sure else "label", LOSS),
             *(self.row(label, text, "label", LOSS) for label, text in (losses(gain) if gain is not None else ())),

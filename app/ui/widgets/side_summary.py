@@ -13,7 +13,7 @@ from textual.widgets import Static
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.side_by_side.lanes import OWN_STREAM
-from specchat.app.ui.rendering.figures import NOTHING, percent, rate, times
+from specchat.app.ui.rendering.figures import NOTHING, accepted_share, counted, percent, rate, times
 from specchat.engine import CLOCKS, Comparison, FinishReason, LaneReady, LaneTally, Order
 from specchat.engine.tools.lane_figures import first_difference
 
@@ -42,9 +42,13 @@ def status(reply: Reply | None, tally: LaneTally, waits: bool) -> list[str]:
     if reply.stage is Stage.WAITING:
         return ["waits for the other lane" if waits else "waiting"]
     s = tally.metrics
-    parts = [f"◷ {seconds(tally.seconds)}", f"{rate(tally.tokens_per_second)} tok/s", f"{len(tally.tokens)} tokens"]
+    parts = [
+        f"◷ {seconds(tally.seconds)}",
+        f"{rate(tally.tokens_per_second)} tok/s",
+        counted(len(tally.tokens), "token"),
+    ]
     if s.tested:
-        parts += [f"τ {rate(s.mean_emitted_length)}", f"{percent(s.acceptance)} accepted"]
+        parts += [f"τ {rate(s.mean_emitted_length)}", accepted_share(s)]
     return parts
 
 
@@ -57,7 +61,7 @@ def texts(
     if not same_prompt:
         return NOT_THE_SAME_PROMPT, None
     if comparison.identical:
-        return f"✓ identical, token for token ({len(comparison.left.tokens)} tokens)", True
+        return f"✓ identical, token for token ({counted(len(comparison.left.tokens), 'token')})", True
     place = (comparison.difference or 0) + 1
     if not greedy:
         return f"sampled with the same seed: they part at token {place}, the distributions are equal", None

@@ -213,8 +213,8 @@ class Cell:
         """Accepted / tested; tokens after a rejection are not tested."""
         self.per_position = tuple(whole.figures.per_position)
         """Accepted / tested at draft position 1, 2, …"""
-        self.mean_emitted_length = whole.figures.mean_emitted_length
-        """τ: tokens per row and target pass, the correction or bonus included."""
+        self.tau = self.mean_emitted_length = whole.figures.mean_emitted_length
+        """τ: tokens per row and target pass, the correction or bonus included. The longer name is its old one."""
         self.alpha = alpha = whole.figures.alpha
         """Mean of Σ min(p, q) over the tested positions (Leviathan et al. 2023, Corollary 3.6)."""
         self.mean_drafted = whole.verified / whole.lengths.total()

@@ -37,7 +37,7 @@ _COLUMNS: dict[str, Callable[[Cell], str]] = {
     "rest ms": lambda cell: f"{cell.rest_ms:.2f}",
     "accepted": lambda cell: number(cell.acceptance, "{:.0%}"),
     "by position": lambda cell: _positions(cell.per_position),
-    "tau": lambda cell: number(cell.mean_emitted_length, "{:.2f}"),
+    "tau": lambda cell: number(cell.tau, "{:.2f}"),
     "c": lambda cell: number(cell.cost_ratio, "{:.3f}"),
     "pass": lambda cell: number(cell.pass_ratio, "{:.2f}"),
     "predicted": lambda cell: number(cell.predicted_speedup, "{:.2f}x"),

@@ -243,7 +243,7 @@ class Course:
     accepted: dict[int, float] = field(default_factory=lambda: defaultdict(int))
     """Number of them that were accepted; for sampled texts, the expected number."""
     lengths: Counter[int] = field(default_factory=Counter)
-    """Draft steps to number of rounds."""
+    """Draft length (`Round.steps`) to number of rounds; for sampled texts, to the expected number."""
     draft_s: float = 0.0
     """Drafting time, without the first round, which may read the prompt."""
     timed_steps: int = 0
@@ -297,7 +297,7 @@ class Drafting:
                 drafters.prefill([row])
                 yield
             while row.emitted < len(text.reply):
-                ((plan, (outcome,), draft_s, _),) = run_rounds(self._backend, [row], self._planner)
+                ((_, (outcome,), draft_s, _),) = run_rounds(self._backend, [row], self._planner)
                 emitted = text.reply[row.emitted :][: 1 if sampled else outcome.accepted + 1]
                 row.cached += len(emitted)
                 row.tokens += emitted
@@ -307,11 +307,11 @@ class Drafting:
                 course.tested.update(range(len(outcome.tests.p)))
                 for depth in range(outcome.accepted):
                     course.accepted[depth] += 1
-                course.lengths[plan.steps] += 1
+                course.lengths[outcome.steps] += 1
                 course.places += [Place.of(outcome, depth) for depth in range(len(emitted))]
                 if row.rounds:
                     course.draft_s += draft_s
-                    course.timed_steps += plan.steps
+                    course.timed_steps += outcome.steps
                 row.rounds += 1
                 yield
         finally:
@@ -319,8 +319,9 @@ class Drafting:
         if sampled:
             betas = [place.beta for place in course.places]
             course.accepted = {0: sum(betas)}
-            course.rounds = expected_rounds(betas, way.gamma)
-            course.lengths = Counter({way.gamma: round(course.rounds)})
+            starts = expected_starts(betas, way.gamma)
+            course.rounds = sum(starts)
+            course.lengths = expected_lengths(starts, [bool(place.offered) for place in course.places], way.gamma)
         return course
 
     def _row(self, reading: Reading, drafter: str, gamma: int, sampling: Sampling) -> SequenceState:
@@ -357,8 +358,8 @@ def _fail(row: SequenceState, error: Exception) -> NoReturn:
     raise EngineError(f"the {row.drafter} drafter failed on {row.request.request_id}: {error}") from error
 
 
-def expected_rounds(betas: Sequence[float], gamma: int) -> float:
-    """Expected number of rounds of a text whose tokens have these probabilities to continue a round."""
+def expected_starts(betas: Sequence[float], gamma: int) -> list[float]:
+    """Probability per token that a round starts with it, given the probabilities that each token continues a round."""
     starts = [0.0] * (len(betas) + gamma + 1)
     starts[0] = 1.0
     for place in range(len(betas)):
@@ -368,4 +369,20 @@ def expected_rounds(betas: Sequence[float], gamma: int) -> float:
             starts[place + depth + 1] += chance * (1 - beta)
             chance *= beta
         starts[place + gamma + 1] += chance
-    return sum(starts[: len(betas)])
+    return starts[: len(betas)]
+
+
+def expected_lengths(starts: Sequence[float], offered: Sequence[bool], gamma: int) -> Counter[int]:
+    """Draft length to the expected number of rounds: from its start, a draft is as long as tokens are offered.
+
+    Args:
+        starts: probability per token that a round starts with it.
+        offered: whether something was drafted for each token.
+        gamma: requested length.
+    """
+    lengths: Counter[int] = Counter()
+    run = gamma  # drafts may extend beyond the end of the text
+    for start, found in zip(reversed(starts), reversed(offered), strict=True):
+        run = min(run + 1, gamma) if found else 0
+        lengths[run] += start  # type: ignore[assignment]
+    return lengths

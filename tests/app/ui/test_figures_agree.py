@@ -1,6 +1,8 @@
 """All figures of one frame come from one snapshot of the records."""
 
+import json
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +10,16 @@ import pytest
 from textual.geometry import Offset
 from textual.pilot import Pilot
 
+from specchat.app.chat.exchange import as_json, read_chats
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.web_page import chat_data
+from specchat.app.ui.rendering.figures import summary
+from specchat.app.ui.rendering.timeline import TimelineLayout, fates_of
 from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import WARNING, AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.engine import Admitted, Captured, Event, Prefilled, Round
+from specchat.engine import Admitted, Captured, Event, Fate, Prefilled, Round, from_json
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
 from tests.app.views import WIDE, reply_of, screen_of, text_of
@@ -76,7 +82,9 @@ async def test_a_round_of_a_continued_reply_has_the_same_number_everywhere(stage
         assert chat_data(screen.conversation)["replies"][0]["rounds"][-1]["n"] == number
 
 
-async def test_figures_stay_in_their_place_while_a_reply_runs(stage: Stage) -> None:
+async def test_figures_stay_in_their_place_while_a_reply_runs(tmp_path: Path) -> None:
+    records = [replace(r, verify_s=2 * r.verify_s) if isinstance(r, Round) and r.drafted else r for r in trace()]
+    stage = Stage(tmp_path, records=records)
     async with stage.started(WIDE, events=0) as pilot:
         places = []
         warned: set[bool] = set()
@@ -186,3 +194,56 @@ async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for
         assert re.search(r"prompt +1,204 of 1,260 reused\ntime saved +at least 12.0 s\n", shown[1])
         await stage.press(pilot, "ctrl+l")
         assert "1,204 of 1,260 reused" in text_of(stage.app.screen.query_one(PlaceCard))
+
+
+def views_of(stage: Stage) -> tuple[str, ...]:
+    """All that line and panel say of a reply that has ended."""
+    cards = (stage.app.screen.query_one(card) for card in (AcceptanceCard, Speed))
+    (line,) = [line for line in lines_of(stage) if "  copy" in line]
+    return line.strip(), *map(text_of, cards)
+
+
+@pytest.mark.parametrize("name", ["chat", "tree", "usual", "lanes", "plain"])
+async def test_no_view_of_a_finished_reply_contradicts_another(name: str, tmp_path: Path) -> None:
+    """Line, panel, timeline and export of a reply: also of its copies in a fork, after a restart, and imported."""
+    records = [plain(r) if isinstance(r, Round) else r for r in trace()] if name == "plain" else trace(name)
+    stage = Stage(tmp_path, records=records, reopen="on")
+    async with stage.started(WIDE, events=None) as pilot:
+        views = views_of(stage)
+        screen = screen_of(stage)
+        live, exported = reply_of(screen), as_json(screen.conversation, "")
+        timeline = TimelineLayout([live]).slots
+        await stage.send(pilot, "/fork")
+        await stage.settle(pilot)
+        assert "fork" in screen.conversation.title
+        assert views_of(stage) == views
+    again = Stage(tmp_path, records=records, reopen="on")
+    async with again.app.run_test(size=WIDE) as pilot:
+        await again.ready(pilot)
+        assert views_of(again) == views
+    (chats, problems) = read_chats(exported)
+    assert not problems
+    ((chat, messages),) = chats
+    imported = stored_conversation(chat, messages).turns[0].reply
+    assert imported is not None
+    assert summary(imported.figures) == summary(live.figures)
+
+    (told,) = json.loads(exported)["turns"][0]["replies"]
+    figures, rounds = told["figures"], [from_json(json.dumps(each)) for each in told["rounds"]]
+    line, acceptance, speed = views
+    predicted, measured = figures["predicted_speedup"], figures["measured_speedup"]
+    in_line = re.search(r"([\d.]+)× (faster|slower)|as fast as without drafts", line)
+    if measured is None:
+        assert in_line is None
+        assert re.search(r"measured +not measured", speed)
+    else:
+        assert re.search(rf"predicted +{predicted:.2f}×\nmeasured +(about {measured:.1f}×|{measured:.2f}×)", speed)
+        assert in_line
+        assert in_line[1] in (None, f"{measured:.1f}", f"{1 / measured:.1f}")
+    assert f"{figures['tau']:.1f} tokens per round" in acceptance
+    assert f"{figures['tokens']} tokens in {figures['rounds']} rounds" in acceptance
+    assert len({(slot.left, slot.right) for slot in timeline}) == figures["rounds"] == len(rounds)
+    fates = Counter(fate for record in rounds for fate in fates_of(record))
+    counts = [fates[fate] for fate in (Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED)]
+    said = "{} accepted, {} rejected, {} discarded".format(*counts) if sum(counts) else "nothing drafted"
+    assert said in " ".join(acceptance.split())

@@ -1,10 +1,13 @@
 """The side-by-side mode: keys, turns, what is stored, and what the figures count, on recorded lanes."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
+from specchat.app.ui.rendering.figures import times
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -62,6 +65,19 @@ async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
         assert "median" in summary(stage)
         await stage.answer(pilot, text=FOLLOW_UP)
         assert "median" not in summary(stage)
+
+
+async def test_the_stored_reply_has_the_speedup_of_the_summary(stage: SideStage) -> None:
+    async with stage.started(WIDE, events=None):
+        gains = re.search(r"measured +([\d.]+×).*predicted +([\d.]+×)", summary(stage), re.DOTALL)
+        assert gains
+        (chat,) = stage.store.chats()
+        plain, drafting = stored_conversation(chat, stage.store.messages(chat.id)).turns[0].replies
+    assert plain.figures.gain is None
+    gain = drafting.figures.gain
+    assert (times(gain.measured), times(gain.predicted)) == gains.groups()
+    assert gain.predicted * gain.acceptance * gain.passes * gain.overhead == pytest.approx(gain.measured)
+    assert 0 < gain.error < 0.2
 
 
 async def test_summary_and_one_chat_with_both_replies_in_the_store(stage: SideStage) -> None:

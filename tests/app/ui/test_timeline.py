@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 from rich.style import Style
 
@@ -15,6 +16,7 @@ from specchat.app.ui.rendering.timeline import (
     USUAL,
     TimelineLayout,
     TimelineSlot,
+    fates_of,
     token_signs,
 )
 from specchat.engine import Fate, Round
@@ -105,10 +107,24 @@ def test_rows_are_broken_between_rounds_and_stay_as_rounds_are_added() -> None:
 def test_counts_have_the_colours_of_their_fates() -> None:
     styles = {f"sign--{fate.value}": Style(meta={"fate": fate}) for fate in Fate} | {"base": Style()}
     for record in (record for name in ("tree", "usual") for reply in replies_of(name) for record in reply.rounds):
-        counts = Counter(token.fate for token in record.tokens())
+        counts = Counter(fates_of(record))
         for width in range(1, counts.total() + 1):
             segments = list(token_signs(record, TimelineSlot(0.0, 1.0, 0, width), styles))
             assert sum(len(segment.text) for segment in segments) == width
             for text, style, _ in segments[:-1]:
                 fate = style.meta["fate"]
                 assert width == 1 or int(text.strip(SIGNS[fate]) or 1) == counts[fate]
+
+
+def test_rounds_that_overlap_by_microseconds_are_all_drawn() -> None:
+    """Clocks are read one after the other: a round may seem to begin 4 µs before the one before it has ended."""
+    (whole,) = replies_of("detail")
+    rounds, now = [], 0.0
+    for record in whole.rounds:
+        now += record.seconds - 4e-6
+        rounds.append(replace(record, at=now))
+    lanes = TimelineLayout([replied(rounds)])
+    columns = [(lanes.slot(0, index).left, lanes.slot(0, index).right) for index in range(len(rounds))]
+    assert all(before[1] < after[0] for before, after in pairwise(columns))
+    assert [lanes.round_at(0, left) for left, _ in columns] == [*range(len(rounds))]
+    assert [*lanes.visible(0, 0, lanes.width)] == [*range(len(rounds))]

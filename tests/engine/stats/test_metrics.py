@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine import WINDOW_S, Admitted, Fate, Metrics, Proposer, Round, Step, Totals
+from specchat.engine.round import Refused
 from tests.engine.records import make_round, observed_round, rounds
 
 
@@ -129,3 +130,13 @@ def test_what_a_server_says_at_the_end_stands_for_what_its_stream_did_not_say() 
     steps = figures(*unknown, replace(totals, steps=(Step(4, 3), Step(4, 1))))
     assert (steps.tested, steps.accepted, steps.wasted) == (6, 4, 4)
     assert steps.per_position == [1.0, 0.5, 1.0, 0.0]
+
+
+def test_all_tested_candidates_of_a_tree_count_as_rejected() -> None:
+    """Two candidates were rejected before the accepted one, and a third next to the rejected token."""
+    other = Refused(7, " x", 0.1, 0.5, 0.9)
+    tree = replace(make_round(drafted=4, accepted=1, rejected=True), refused=((other, other), (other,)), offered=16)
+    assert (tree.accepted, tree.rejected, tree.discarded) == (1, 4, 11)
+    metrics = figures(tree, make_round(drafted=4, accepted=2, rejected=True))
+    assert (metrics.accepted, metrics.rejected, metrics.discarded) == (3, 5, 12)
+    assert metrics.acceptance == 3 / 5  # positions

@@ -55,7 +55,7 @@ def test_rounds_as_the_theory_has_them_give_what_it_predicts() -> None:
     gains, _baseline, metrics = made_of(flat)
     gain = gains.gain(metrics.alpha)
     assert gain.c == pytest.approx(0.25)
-    lengths = {0: 1, 1: 3}  # the plain rounds before the third are not compared with anything
+    lengths = {0: 3, 1: 3}  # the first plain rounds wait for the third
     assert gain.predicted == pytest.approx(theory.speedup_of_rounds(1.0, lengths, 0.25))
     assert gain.measured == pytest.approx(gain.predicted)
 
@@ -76,14 +76,14 @@ def test_a_machine_that_slows_down_is_no_speedup() -> None:
 def test_nothing_is_measured_before_plain_rounds_were() -> None:
     gains, baseline, metrics = made_of([r for r in rounds_of("code") if r.drafted])
     assert gains.gain(metrics.alpha) is None
-    assert baseline.pass_s(1) is None
+    assert baseline.pass_s(1, 100) is None
 
 
 def drafting(number: int, **changes: object) -> Round:
     """A round that kept both of its drafts in twice the time of a plain one."""
     kept = {"drafted": (1, 2), "pieces": ("a", "b"), "accepted": 2}
     judged = dict.fromkeys(("p", "q", "u", "beta"), (1.0, 1.0))
-    return replace(plain(number, **kept, **judged, last_fate=Fate.BONUS), verify_s=0.09, **changes)  # type: ignore[arg-type]
+    return replace(plain(number, **kept, **judged, last_fate=Fate.BONUS), **{"verify_s": 0.09, **changes})  # type: ignore[arg-type]
 
 
 def test_the_warm_up_is_a_baseline_where_every_round_drafts() -> None:
@@ -102,6 +102,7 @@ def test_more_than_the_tokens_per_round_is_no_measurement() -> None:
     assert gains.gain(metrics.alpha) is None  # half of the rounds are still compared with the warm-up
     fresh = SpeedupTracker(baseline)
     fresh.add(drafting(41))
+    fresh.add(drafting(42))
     assert fresh.gain(1.0).measured == pytest.approx(0.05 * 3 / 0.1)
 
 
@@ -109,8 +110,8 @@ def test_plain_passes_beside_rounds_that_draft_keep_the_baseline_current() -> No
     baseline = Baseline()
     for number in range(1, 4):
         baseline.add(drafting(number, plain_s=0.02))
-    assert baseline.pass_s(1) == pytest.approx(0.02)
-    assert baseline.round_s(1) == pytest.approx(0.03)
+    assert baseline.pass_s(1, 100) == pytest.approx(0.02)
+    assert baseline.round_s(1, 100) == pytest.approx(0.03)
 
 
 def test_the_error_shrinks_with_the_rounds_and_is_large_at_first() -> None:
@@ -139,9 +140,46 @@ def test_only_wholly_plain_batches_are_a_baseline() -> None:
         }
         baseline.add(both["c"])
         baseline.add(both["a"])
-    assert baseline.round_s(2) is None
+    assert baseline.round_s(2, 100) is None
     for number in range(10, 14):
         for name in ("a", "c"):
             baseline.add(plain(number, request_id=name, rows=2))
-    assert baseline.round_s(2) == pytest.approx(0.05)
-    assert baseline.round_s(1) is None
+    assert baseline.round_s(2, 100) == pytest.approx(0.05)
+    assert baseline.round_s(1, 100) is None
+
+
+def test_passes_of_another_context_are_no_baseline() -> None:
+    """A chat of 7,000 tokens after short ones: their passes took a fifth of the time."""
+    short = [plain(n) for n in range(1, 20)]
+    long = [drafting(n, position=7000 + n, verify_s=0.2) for n in range(20, 60)]
+    _, baseline, _ = made_of([*short, *long], (0.04,) * 5)
+    gains = SpeedupTracker(baseline)
+    for record in long:
+        gains.add(record)
+    assert gains.gain(1.0) is None
+    assert baseline.pass_s(1, 7000) is None
+    assert baseline.pass_s(1, 100) == pytest.approx(0.04)
+    timed = [replace(r, plain_s=0.18) if r.number % 10 == 0 else r for r in long]
+    gains = SpeedupTracker(baseline)
+    for record in timed:
+        baseline.add(record)
+        gains.add(record)
+    assert gains.gain(1.0).measured == pytest.approx(3 * (0.18 + 0.01) / (0.2 + 0.01))
+    assert gains.rounds == len(long)  # those before the first three passes waited for them
+    assert baseline.pass_s(1, 7500) == pytest.approx(0.18)
+    assert baseline.pass_s(1, 3500) is None
+
+
+def test_a_batch_has_the_context_of_all_its_rows() -> None:
+    """Two rows of 100 tokens, then one of them next to a row of 7,000."""
+    baseline = Baseline()
+    for number in range(1, 4):
+        for name in ("a", "b"):
+            baseline.add(plain(number, request_id=name, rows=2, position=100, context=200))
+    gains, beside = SpeedupTracker(baseline), {"rows": 2, "position": 100, "context": 7100}
+    for number in range(4, 9):
+        gains.add(drafting(number, **beside))
+    assert gains.gain(1.0) is None
+    gains.add(drafting(9, **beside | {"context": 200}))
+    gains.add(drafting(10, **beside | {"context": 200}))
+    assert gains.rounds == 2

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.engine import Admitted, Sampling
+from specchat.engine import Admitted, Finished, FinishReason, Sampling
 from tests.engine.tiny import ask, ids_of, rounds_of, text_of, tiny_engine, tiny_head, tiny_model, tiny_tokenizer
 
 SIZE = {"max_tokens": 24}
@@ -53,3 +53,14 @@ def test_stop_strings_are_looked_for_in_what_is_new_only() -> None:
     with tiny_engine(tiny_model()) as engine:
         events = list(engine.stream(ask("hello", reply_text="stop", stop=("stop",), **SIZE)))
         assert ids_of(events)
+
+
+def test_a_stop_string_that_the_tail_completes_is_the_reason() -> None:
+    """The last token is the first byte of a character, which at the end of the reply has the text of U+FFFD."""
+    half, unknown = tiny_tokenizer().convert_tokens_to_ids("â"), "\N{REPLACEMENT CHARACTER}"
+    sampling = Sampling(logit_bias=((half, 100.0),))
+    with tiny_engine() as engine:
+        for stop, reason, tail in ((unknown, FinishReason.STOP, ""), ("x", FinishReason.LENGTH, unknown)):
+            events = list(engine.stream(ask("hello", max_tokens=1, stop=(stop,), sampling=sampling)))
+            (end,) = (event for event in events if isinstance(event, Finished))
+            assert (end.reason, end.tail) == (reason, tail)

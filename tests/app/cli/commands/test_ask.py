@@ -14,7 +14,7 @@ from tests.failing import fails
 from tests.hub import Hub, serving, use
 
 KEYS = [
-    "text", "thinking", "token_ids", "prompt_tokens", "finish_reason", "rounds", "tested", "accepted",
+    "text", "thinking", "token_ids", "prompt_tokens", "finish_reason", "rounds", "tested", "accepted", "tau",
     "mean_emitted_length", "tokens_per_second", "time_to_first_token_s", "seconds", "drafter", "gamma", "sampling",
     "lossless", "device", "dtype",
 ]  # fmt: skip
@@ -29,7 +29,7 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     assert len(values["token_ids"]) == 60
     assert values["finish_reason"] == "length"
     assert 0 <= values["accepted"] <= values["tested"]
-    assert values["mean_emitted_length"] == pytest.approx(60 / values["rounds"])
+    assert values["mean_emitted_length"] == values["tau"] == pytest.approx(60 / values["rounds"])
     assert values["tokens_per_second"] >= 60 / values["seconds"]
     assert 0 < values["time_to_first_token_s"] < values["seconds"]
     assert [values[name] for name in ("drafter", "gamma", "device", "dtype")] == ["suffix", "auto", "cpu", "float32"]

@@ -18,7 +18,7 @@ from specchat.engine.progress import ignore_progress
 from specchat.engine.research.pass_drafter import save_look_ahead
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
 from specchat.engine.tools.evaluate.drafters import Evaluation, Figures
-from specchat.engine.tools.evaluate.rounds import Course, Way, expected_rounds
+from specchat.engine.tools.evaluate.rounds import Course, Way, expected_lengths, expected_starts
 from specchat.engine.tools.runner import running
 
 GAMMA = 3
@@ -83,6 +83,9 @@ def assert_same_rounds(generated: Generated, found: Evaluation, drafter: str) ->
     assert sum(course.emitted for course in courses) == sum(len(each.emitted) for each in rounds) == found.tokens
     assert sum(course.tested.total() for course in courses) == sum(each.tested for each in rounds) > 0
     assert sum(sum(course.accepted.values()) for course in courses) == sum(each.accepted for each in rounds)
+    lengths = sum((course.lengths for course in courses), Counter[int]())
+    assert lengths == Counter(each.steps for each in rounds)
+    assert sum(course.timed_steps for course in courses) == sum(each.steps for each in rounds if each.number)
 
 
 @pytest.mark.slow
@@ -200,12 +203,13 @@ def test_certain_drafts_are_accepted_with_chance_p(expected: Evaluation) -> None
 
 
 def test_rounds_are_counted_by_their_chances() -> None:
-    assert expected_rounds([1.0] * 8, 3) == 2.0
-    assert expected_rounds([0.0] * 8, 3) == 8.0
-    assert expected_rounds([0.5], 3) == 1.0
+    assert sum(expected_starts([1.0] * 8, 3)) == 2.0
+    assert sum(expected_starts([0.0] * 8, 3)) == 8.0
+    assert sum(expected_starts([0.5], 3)) == 1.0
+    assert expected_lengths([1.0, 0.5, 1.0, 1.0], [True, True, False, True], 3) == {2: 1.0, 1: 0.5, 0: 1.0, 3: 1.0}
     alpha, gamma = 0.7, 4
     tau = (1 - alpha ** (gamma + 1)) / (1 - alpha)
-    assert 20_000 / expected_rounds([alpha] * 20_000, gamma) == pytest.approx(tau, rel=1e-3)
+    assert 20_000 / sum(expected_starts([alpha] * 20_000, gamma)) == pytest.approx(tau, rel=1e-3)
 
 
 def test_rounding_makes_no_acceptance_rate_of_more_than_one() -> None:
