@@ -126,6 +126,7 @@ def load_model(
     require_memory(device, int(size * _ROOM), f"{name} in {source.format if source else _dtype_name(dtype)}")
     progress(stage, f"Loading {name}", 0.0)
     tokenizer = load_tokenizer(folder)
+    tokenizer.rows = config.get_text_config().vocab_size
     with transformers_bars(lambda fraction: progress(stage, f"Loading {name}", fraction)):
         model = source.network() if source else _load_network(folder, config, device, dtype)
     if source:

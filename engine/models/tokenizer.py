@@ -65,6 +65,8 @@ class PlainTokenizer:
         self._added = backend.get_added_tokens_decoder()
         special = {token for token, added in self._added.items() if added.special}
         self.all_special_ids: list[int] = sorted(special | set(facts.get("special_ids", ())))
+        self.rows: int | None = None
+        """Tokens that the model knows, if it is loaded; its tokenizer may have more."""
         self.refused = str(facts.get("refused") or "")
         """Why texts cannot be encoded as the model's authors meant it, in one sentence; empty if they can."""
         self.begins: int | None = facts.get("begins")

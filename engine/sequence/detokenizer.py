@@ -16,7 +16,7 @@ class Detokenizer:
     character, or while the text may become a stop string.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        tokenizer: a `PlainTokenizer`.
         stop: stop strings, none of them empty.
         parser: separates the thinking; None to keep all text with its marks.
         marks: control tokens around the thinking, with their text; others are left out.

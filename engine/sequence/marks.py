@@ -26,7 +26,7 @@ class _Marks(NamedTuple):
 
 def separate(value: Any, tokenizer: Any) -> Any:
     """A text, or lists and mappings with texts, with a separator in every name of a control token."""
-    names = _marks(tokenizer.backend_tokenizer).names
+    names = _marks(tokenizer.backend_tokenizer, getattr(tokenizer, "rows", None)).names
     if names is None:
         return value
     if isinstance(value, str):
@@ -42,7 +42,8 @@ def encode_separated(text: str, tokenizer: Any) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
     backend = tokenizer.backend_tokenizer
     # A batch of one: unlike `Tokenizer.encode` it lets other threads run.
-    control, (encoding,) = _marks(backend).ids, backend.encode_batch([text], add_special_tokens=False)
+    control = _marks(backend, getattr(tokenizer, "rows", None)).ids
+    (encoding,) = backend.encode_batch([text], add_special_tokens=False)
     ids: list[int] = []
     between: list[int] = []
     begin = 0
@@ -59,8 +60,10 @@ def encode_separated(text: str, tokenizer: Any) -> list[int]:
 
 
 @lru_cache(maxsize=4)
-def _marks(backend: Tokenizer) -> _Marks:
-    control = {token: added.content for token, added in backend.get_added_tokens_decoder().items() if added.special}
+def _marks(backend: Tokenizer, rows: int | None) -> _Marks:
+    """Control tokens of a model with so many tokens; names of others stay, and the prompt is refused."""
+    added = backend.get_added_tokens_decoder().items()
+    control = {token: each.content for token, each in added if each.special and (rows is None or token < rows)}
     names = sorted((name for name in control.values() if len(name) > 1), key=len, reverse=True)
     return _Marks(frozenset(control), re.compile("|".join(map(re.escape, names))) if names else None)
 

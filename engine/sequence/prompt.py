@@ -34,7 +34,7 @@ def encode(request: Request, tokenizer: Any) -> list[int]:
     """Token ids of a request's prompt.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        tokenizer: a `PlainTokenizer`.
 
     Raises:
         EngineError: the chat template refuses the conversation, or the prompt is empty.
@@ -108,7 +108,7 @@ def fit(request: Request, tokenizer: Any, given: int, context: int) -> FittedPro
     """Encode a prompt, and leave out turns until it fits, as `Request.when_full` allows. It may still be too long.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        tokenizer: a `PlainTokenizer`.
         given: number of tokens that the reply begins with.
         context: maximum number of tokens of prompt and reply together.
 

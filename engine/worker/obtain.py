@@ -55,6 +55,7 @@ def obtain_model(
     model = obtained.model
     if own and is_target:
         tokenizer = load_tokenizer(own)
+        tokenizer.rows = model.vocab_size
         ends = tokenizer.end_ids(stated_ends(own, tokenizer), model.vocab_size)
         model = replace(model, tokenizer=tokenizer, eos_ids=ends)
     check(not model.tokenizer.refused, model.tokenizer.refused)

@@ -1,6 +1,6 @@
 """Values of `tokenizer.ggml.pre`: how the text of a byte-level vocabulary is split before bytes are merged.
 
-The patterns are those of the models' own tokenizer.json; llama.cpp's llama-vocab.cpp says which value means which.
+The patterns are copied from the models' own tokenizer.json; llama.cpp's llama-vocab.cpp says which value means which.
 """
 
 from __future__ import annotations

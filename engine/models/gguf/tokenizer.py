@@ -108,7 +108,7 @@ def _of_characters(vocabulary: GgufVocabulary) -> Tokenizer:
 
 
 def _merges_by_score(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
-    """Pairs that make a token, the highest score first; those of user-defined tokens before all others."""
+    """Pairs that make a token, the highest score first; pairs that make user-defined tokens come before all others."""
     ids, found = _ids(vocabulary).keys(), list[tuple[float, int, int, str, str]]()
     for text, score, kind in zip(vocabulary.texts, vocabulary.scores, vocabulary.types, strict=True):
         if kind in (NORMAL, USER_DEFINED, UNUSED):
@@ -123,7 +123,7 @@ def _ids(vocabulary: GgufVocabulary) -> dict[str, int]:
 
 
 def _add_ends(made: Tokenizer, vocabulary: GgufVocabulary) -> None:
-    """Let every text begin with the BOS token and end with the EOS token, where the file says so."""
+    """Let every text begin with the BOS token and end with the EOS token, where the file asks for it."""
     from tokenizers import processors
 
     ends = {"BOS": vocabulary.texts_begin, "EOS": vocabulary.texts_end}

@@ -17,7 +17,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 """SentencePiece writes spaces as this character."""
 _CHARACTERS = "llama", "gemma4"
-"""Values of `tokenizer.ggml.model` for vocabularies of characters; those of gpt2 are of bytes."""
+"""Values of `tokenizer.ggml.model` for vocabularies of characters; `gpt2` is for vocabularies of bytes."""
 KINDS = (*_CHARACTERS, "gpt2")
 """Values of `tokenizer.ggml.model` that are read here."""
 _MARK = re.compile(r"</?[A-Za-z_][^<>\s]*>|\[/?[A-Z_]+\]")
@@ -81,7 +81,7 @@ class GgufVocabulary:
 
     @property
     def merges(self) -> list[tuple[str, str]]:
-        """Pairs of tokens in the order in which they are merged; those that are not of this vocabulary are left out."""
+        """Pairs of tokens in the order in which they are merged; pairs outside this vocabulary are left out."""
         pairs, known = _pairs(self.header), set(self.texts)
         check(pairs, f"{self.header.path} lacks tokenizer.ggml.merges: fetch the file again, or give --tokenizer")
         return [pair for pair in pairs if known.issuperset((*pair, "".join(pair)))]

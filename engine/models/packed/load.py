@@ -194,6 +194,7 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
         ):
             described = DecoderDescription.from_json(index["decoder"])
             tokenizer = PlainTokenizer.open(folder, index["tokenizer"])
+            tokenizer.rows = described.shape.vocabulary
             return PackedModel(
                 weights=weights,
                 described=described,

@@ -120,7 +120,7 @@ def own_questions(tokenizer: Any, name: str) -> Script:
     """Script of conversations whose user turns the target writes too: what its chat template puts around the turns.
 
     Args:
-        tokenizer: a fast tokenizer of transformers.
+        tokenizer: a `PlainTokenizer`.
         name: display name of the target, for the error.
 
     Raises:

@@ -107,7 +107,7 @@ def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[
 
     Args:
         files: of any known kind.
-        tokenizer: a fast tokenizer of transformers, the target's.
+        tokenizer: the target's.
 
     Raises:
         EngineError: a file cannot be read.
@@ -236,7 +236,7 @@ def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[list
 
     Args:
         options: of the command.
-        tokenizer: a fast tokenizer of transformers, the target's.
+        tokenizer: the target's.
         context: tokens of a text, its prompt included.
 
     Returns:

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from specchat.engine.errors import EngineError
+from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode, plain_template, stops_of
@@ -90,6 +91,16 @@ def test_a_byte_that_is_no_character_is_marked_though_it_changes_the_text_before
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     reply = Detokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer), ())
     assert [*map(reply.add, map(names.index, tokens)), reply.tail()] == pieces
+
+
+def test_a_reply_to_a_text_keeps_its_first_space() -> None:
+    """Tokenizers of SentencePiece leave out the space before a text, and a completion is not the whole text."""
+    names = ["▁", "▁is", "▁Paris", "▁▁"]
+    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    for after, expected in (([1], [" Paris", " Paris", "  "]), ([], ["Paris", " Paris", "  "])):
+        reply = Detokenizer(PlainTokenizer(tokenizer), (), after=after)
+        assert [reply.add(token) for token in (2, 2, 3)] == expected
 
 
 @given(st.text(alphabet="ab", max_size=20), st.text(alphabet="ab", min_size=1, max_size=4))

@@ -1,5 +1,6 @@
 """Requests that no engine can serve: each is refused in one sentence, and the others are served."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,19 @@ def test_an_id_may_be_used_again_once_it_is_cancelled(engine: Engine) -> None:
         assert box.get(0) is None
     assert not engine._open
     assert not engine._cancelled
+
+
+def test_a_token_that_the_vocabulary_has_and_the_model_lacks_is_refused() -> None:
+    target = tiny_model()
+    words = target.tokenizer.backend_tokenizer
+    words.add_special_tokens([f"<|{number}|>" for number in range(target.vocab_size - words.get_vocab_size())])
+    words.add_special_tokens(["<|extra|>"])
+    sentence = r"holds the token '<\|extra\|>' \(260\), and the model has 260 tokens"
+    with tiny_engine(target) as engine:
+        assert re.search(sentence, list(engine.stream(Request("bad", prompt="a <|extra|> b")))[-1].message)
+        with pytest.raises(EngineError, match=sentence):
+            engine.prompt_ids(Request("bad", prompt="a <|extra|> b"))
+        assert ids_of(engine.stream(ask("fine", max_tokens=2)))
 
 
 def test_what_a_tokenizer_raises_ends_the_request_alone() -> None:
