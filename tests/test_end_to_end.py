@@ -44,5 +44,5 @@ def test_a_question_is_answered_on_the_screen_and_kept(home: Path) -> None:
     assert prompt.content == "How many legs does a dog have?"
     assert "four" in reply.content
     events = [from_json(line) for line in reply.events]
-    assert reply.content == "".join(event.text for event in events if isinstance(event, Round)) + events[-1].tail
-    assert isinstance(events[-1], Finished)
+    (finished,) = (event for event in events if isinstance(event, Finished))
+    assert reply.content == "".join(event.text for event in events if isinstance(event, Round)) + finished.tail

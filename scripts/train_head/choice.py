@@ -25,8 +25,9 @@ _LARGEST = 30
 
 def breakers(tokenizer: Any, vocabulary: int, device: torch.device) -> Tensor:
     """[V], bool: the tokens that no repetition reaches across."""
-    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    texts = [tokenizer.convert_tokens_to_string([name]) for name in names]
+    backend = tokenizer.backend_tokenizer
+    tokens = [[token] for token in range(backend.get_vocab_size())]
+    texts = backend.decode_batch(tokens, skip_special_tokens=False)
     breaks = [any(mark in text for mark in CHAT.dry_sequence_breakers) for text in texts]
     return torch.tensor([*breaks, *[False] * (vocabulary - len(breaks))], device=device)
 

@@ -117,7 +117,7 @@ def test_a_reply_on_a_terminal_ends_with_its_figures(monkeypatch: pytest.MonkeyP
     errors = Output(terminal=terminal)
     monkeypatch.setattr("sys.stderr", errors)
     printed(ColourPrinter, *one_of_each(), replace(END, reason=FinishReason.LENGTH))
-    figures = r"token limit · .*67 % accepted · .* tok/s · 5 tokens\x1b\[22m\n$"
+    figures = r"token limit · .*2 of 3 accepted · .* tok/s · 5 tokens\x1b\[22m\n$"
     assert bool(re.search(figures, errors.text)) is terminal
 
 

@@ -235,9 +235,9 @@ async def test_no_view_of_a_finished_reply_contradicts_another(name: str, tmp_pa
     in_line = re.search(r"([\d.]+)× (faster|slower)|as fast as without drafts", line)
     if measured is None:
         assert in_line is None
-        assert re.search(r"measured +not measured", speed)
+        assert re.search(r"speedup +not measured", speed)
     else:
-        assert re.search(rf"predicted +{predicted:.2f}×\nmeasured +(about {measured:.1f}×|{measured:.2f}×)", speed)
+        assert re.search(rf"measured +(about {measured:.1f}×|{measured:.2f}×).*\npredicted +{predicted:.2f}×", speed)
         assert in_line
         assert in_line[1] in (None, f"{measured:.1f}", f"{1 / measured:.1f}")
     assert f"{figures['tau']:.1f} tokens per round" in acceptance

@@ -47,13 +47,13 @@ async def test_no_fate_relies_on_colour_alone(stage: Stage) -> None:
         )
         await stage.settle(pilot)
         looks = {
-            text: (bool(s.bold), bool(s.underline), bool(s.strike), bool(s.dim))
+            text: (bool(s.bold), bool(s.underline), bool(s.strike), bool(s.italic))
             for text in ("yes", "no", "never", "instead", "more", "alone")
             for s in [styled(transcript, text)]
         }
         assert looks == {
             "yes": (False, False, False, False),
-            "no": (False, False, True, True),
+            "no": (False, False, True, False),
             "never": (False, False, False, True),
             "instead": (False, True, False, False),
             "more": (True, False, False, False),

@@ -54,7 +54,7 @@ def test_a_loaded_folder_computes_what_transformers_does(tmp_path: Path, gated: 
     ("change", "sentence"),
     [
         (lambda folder: edit(folder, decoder_start_token_id=None), "does not say which token replies begin with"),
-        (lambda folder: edit(folder, num_decoder_layers=10**6), "states 1000003 layers of width 32"),
+        (lambda folder: edit(folder, num_decoder_layers=50_000), "states 50003 layers of width 32"),
         (lambda folder: edit(folder, is_encoder_decoder=False), "is a t5 model, which does not continue text"),
         (lambda folder: write_tiny_t5(folder, template="{{ messages }}"), "is a t5 model with a chat template"),
     ],
