@@ -147,7 +147,7 @@ class Speed(ReplyCard):
         value, _, error = measured(gain, running=running).partition(" ± ")
         factor, style = value.removeprefix("about "), self.style("figure")
         if not factor.endswith("×"):
-            return [self.row("speedup", value)]
+            return [self.row("measured", value)]
         lines = self.app.console.render_lines(Digits(factor.replace("×", "x"), style), pad=False)
         large = [Text("".join(segment.text for segment in line), style) for line in lines]
         beside = ("" if value == factor else "about"), (f"± {error}" if error else ""), "measured speedup"

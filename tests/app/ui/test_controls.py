@@ -51,7 +51,14 @@ async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage
     async with stage.started(WIDE, events=10) as pilot:
         await stage.press(pilot, "ctrl+o")
         bar = stage.app.screen.query_one(KeyBar)
-        assert [key.description for key in bar.keys] == ["less", "more", "type a value", "save as preset", "close", "keys"]
+        assert [key.description for key in bar.keys] == [
+            "less",
+            "more",
+            "type a value",
+            "save as preset",
+            "close",
+            "keys",
+        ]
         await stage.press(pilot, "s")
         assert [key.description for key in bar.keys] == ["close"]
         await stage.press(pilot, "escape", "escape")

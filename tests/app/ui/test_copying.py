@@ -128,7 +128,7 @@ async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_p
         say(stage, plain("words"))
         await stage.send(pilot, "/copy")
         assert stage.app.clipboard == "words"
-        assert any("copied 5 characters (and not to" in notice for notice in stage.said)
+        assert any("copied 5 characters; no copy in" in notice for notice in stage.said)
 
 
 @pytest.mark.parametrize("what", ["menu", "link"])
