@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from specchat.engine.sequence.reply_parser import ReplyParser, overlap
+
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""Name of a token for a single byte in vocabularies of SentencePiece."""
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {
+    chr(0x100 + n): byte for n, byte in enumerate(sorted({*range(0x100)} - {*_PRINTABLE}))
+}
+"""Bytes by the characters that stand for them in byte-level vocabularies, as defined by GPT-2."""
 
 
 class Detokenizer:
@@ -100,10 +111,39 @@ class Detokenizer:
         """Text that this token completes, with marks that are no control tokens."""
         self._ids.append(token)
         piece = self._after(self._before, self._ids)
-        if not piece or piece.endswith("\N{REPLACEMENT CHARACTER}"):  # a control token, or a part of a character
+        if piece and not piece.endswith(_UNKNOWN):
+            self._before, self._ids = self._ids, []
+            return piece
+        if not self._decode([token, token]):  # a control token
+            self._ids.pop()
             return ""
-        self._before, self._ids = self._ids, []
+        kept = self._incomplete() if piece else 0
+        ready, self._ids = self._ids[: len(self._ids) - kept], self._ids[len(self._ids) - kept :]
+        if not ready:
+            return ""
+        piece = self._after(self._before, ready) if kept else piece
+        if not piece:  # the space that SentencePiece adds before the first word
+            self._before += ready
+        elif not piece.endswith(_UNKNOWN) or self._decode(ready).endswith(_UNKNOWN):
+            self._before = ready  # otherwise the tokens before it say that this run of bytes is no text
         return piece
+
+    def _incomplete(self) -> int:
+        """Number of last tokens whose bytes may still become a character; it has at most four bytes."""
+        data = [self._bytes(token) for token in self._ids]
+        decoder = getincrementaldecoder("utf-8")("replace")
+        decoder.decode(b"".join(data))
+        kept, missing = 0, len(decoder.getstate()[0])
+        while missing > 0 or (0 < kept < len(data) and 0x80 <= data[-kept][0] < 0xC0):  # not within a character
+            kept += 1
+            missing -= len(data[-kept])
+        return kept
+
+    def _bytes(self, token: int) -> bytes:
+        name = str(self._tokenizer.convert_ids_to_tokens(token) or "")
+        if byte := _BYTE.fullmatch(name):
+            return bytes.fromhex(byte[1])
+        return bytes(_BYTE_OF[sign] for sign in name) if _BYTE_OF.keys() >= set(name) else name.encode()
 
     def _release(self, piece: str) -> str:
         text = self._held + piece

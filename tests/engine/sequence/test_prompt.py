@@ -14,6 +14,10 @@ from specchat.engine.sequence.prompt import encode, plain_template, stops_of
 from tests.engine.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
+_NAMES = ["x", *(f"<0x{byte:02X}>" for byte in range(256))]
+_BYTES = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(_NAMES)}, merges=[], byte_fallback=True))
+_BYTES.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+FALLBACK = PreTrainedTokenizerFast(tokenizer_object=_BYTES)
 
 
 def test_prompts_go_through_the_template_or_stand_as_they_are() -> None:
@@ -86,11 +90,32 @@ def test_a_byte_that_is_no_character_is_marked_though_it_changes_the_text_before
     tokens: list[str], pieces: list[str]
 ) -> None:
     """As tokenizers of Llama 2, Mistral and Gemma decode bytes: all that stand next to each other as one text."""
-    names = ["x", *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokenizer = Tokenizer(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    reply = Detokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer), ())
-    assert [*map(reply.add, map(names.index, tokens)), reply.tail()] == pieces
+    reply = Detokenizer(FALLBACK, ())
+    assert [*map(reply.add, FALLBACK.convert_tokens_to_ids(tokens)), reply.tail()] == pieces
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "tokens", "pieces"),
+    [
+        (TOKENIZER, ["ÿ"] * 4, ["�"] * 4),
+        (TOKENIZER, ["â", "Ĥ", "â", "a"], ["", "", "�", "�a"]),
+        (TOKENIZER, ["ð", "<eos>", "Ł", "ĺ", "Ģ"], ["", "", "", "", "😀"]),
+        (FALLBACK, ["<0xFF>"] * 3 + ["<0x41>", "x"], ["�"] * 4 + ["x"]),
+        (FALLBACK, ["<0xE2>", "<0x82>", "<0xFF>", "<0xC3>", "<0xA9>"], ["", "", "���", "", "��"]),
+    ],
+)
+def test_bytes_that_cannot_become_a_character_are_released_at_once(
+    tokenizer: PreTrainedTokenizerFast, tokens: list[str], pieces: list[str]
+) -> None:
+    reply, ids = Detokenizer(tokenizer, ()), tokenizer.convert_tokens_to_ids(tokens)
+    assert [reply.add(token) for token in ids] == pieces
+    assert "".join(pieces) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@given(st.lists(st.one_of(st.integers(0, 256), st.sampled_from(TOKENIZER.encode("é€😀"))), max_size=12))
+def test_pieces_of_any_bytes_concatenate_to_the_text(ids: list[int]) -> None:
+    reply = Detokenizer(TOKENIZER, ())
+    assert "".join([*map(reply.add, ids), reply.tail()]) == TOKENIZER.decode(ids, skip_special_tokens=True)
 
 
 def test_a_reply_to_a_text_keeps_its_first_space() -> None:
