@@ -35,7 +35,7 @@ _MIGRATIONS = [
 """Statements from one schema version to the next."""
 
 _COLUMNS = (
-    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news FROM chats",
+    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news, uid FROM chats",
     "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model, thinking FROM messages",
     "text FROM search",
     "id, message_id, line FROM events",

@@ -49,3 +49,8 @@ ALTER TABLE chats ADD COLUMN news INTEGER NOT NULL DEFAULT 0;
 --------
 -- What a reply thought; NULL if it was stored before, with marks around its thinking in the content.
 ALTER TABLE messages ADD COLUMN thinking TEXT;
+--------
+-- An identity that exports state, so that an import finds the chat again.
+ALTER TABLE chats ADD COLUMN uid TEXT NOT NULL DEFAULT '';
+UPDATE chats SET uid = lower(hex(randomblob(16)));
+CREATE INDEX chats_by_uid ON chats (uid);

@@ -12,14 +12,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 from specchat.app.errors import StoreError
 from specchat.app.paths import kept_folder
 from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows, UnsentRows
 from specchat.app.storage.database import StoreFile, storable
+from specchat.app.storage.imports import Outcome, import_chat
 from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
 from specchat.engine import Admitted, Thinking, from_json, split_reply
@@ -43,6 +45,8 @@ class Chat:
     """Value of the template's thinking switch; None follows the settings."""
     news: bool = False
     """Whether a reply has ended since the chat was last shown."""
+    uid: str = field(default="", compare=False)
+    """Identity in exports and imports, also those of other programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +98,28 @@ class Store:
 
     def chats(self) -> list[Chat]:
         """All chats that are not deleted: pinned ones, then the others, newest first."""
-        rows = self._file.read(
-            "SELECT id, title, updated_at, pinned, system, thinking, news FROM chats WHERE deleted_at IS NULL"
-            " ORDER BY pinned DESC, updated_at DESC, id DESC"
-        )
+        return self._chats("deleted_at IS NULL ORDER BY pinned DESC, updated_at DESC, id DESC")
+
+    def chat_of(self, uid: str) -> Chat | None:
+        """The chat with this identity, if it is not deleted."""
+        return next(iter(self._chats("uid = ? AND deleted_at IS NULL ORDER BY id", uid)), None)
+
+    def _chats(self, condition: str, *values: object) -> list[Chat]:
+        columns = "id, title, updated_at, pinned, system, thinking, news, uid"
         return [
-            Chat(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news))
-            for row, title, at, pinned, system, thinking, news in rows
+            Chat(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news), uid)
+            for row, title, at, pinned, system, thinking, news, uid in self._file.read(
+                f"SELECT {columns} FROM chats WHERE {condition}", values
+            )
         ]
 
-    def create_chat(self, title: str = "", system: str = "") -> Chat:
+    def create_chat(self, title: str = "", system: str = "", uid: str = "") -> Chat:
         """Add an empty chat."""
-        at, title, system = self._now(), storable(title), storable(system)
+        at, title, system, uid = self._now(), storable(title), storable(system), storable(uid) or uuid4().hex
+        insert = "INSERT INTO chats (title, updated_at, system, uid) VALUES (?, ?, ?, ?)"
         with self._file.write() as db:
-            row = db.execute("INSERT INTO chats (title, updated_at, system) VALUES (?, ?, ?)", (title, at, system))
-        return Chat(_row_id(row), title, at, system=system)
+            row = db.execute(insert, (title, at, system, uid))
+        return Chat(_row_id(row), title, at, system=system, uid=uid)
 
     def change_chat(self, chat_id: int, **values: object) -> None:
         """Change columns of a chat (`title`, `pinned` …), or whether it is `deleted` from the list."""
@@ -257,25 +268,13 @@ class Store:
                 self.attachments.copy(message_id, parent)
         return chat
 
-    def import_chats(self, chats: Iterable[tuple[Chat, Sequence[StoredMessage]]]) -> None:
-        """Add all of these chats, or none. The id and parent of a message are indices among those of its chat.
+    def import_chats(self, chats: Iterable[tuple[Chat, Sequence[StoredMessage]]]) -> list[Outcome]:
+        """Add or update all of these chats, or none. Ids and parents of messages are indices among those of their chat.
 
         An `updated_at` of 0 is replaced by the current time.
         """
         with self._file.write():
-            for imported, messages in chats:
-                chat = self.create_chat(imported.title, imported.system)
-                rows: list[int] = []
-                for message in messages:
-                    parent = None if message.parent is None else rows[message.parent]
-                    about = {name: getattr(message, name) for name in ("chosen", "attachments", "model")}
-                    row = self.add_message(chat.id, message.role, "", parent=parent, **about)
-                    self.append_rounds(row, message.content, message.events, message.thinking)
-                    if message.finish_reason is not None:
-                        self.finish_message(row, message.finish_reason)
-                    rows.append(row)
-                if imported.updated_at:
-                    self.change_chat(chat.id, updated_at=imported.updated_at)
+            return [import_chat(self, chat, messages) for chat, messages in chats]
 
     def take_back(self, message_id: int) -> None:
         """Remove a prompt without replies, or whose replies failed before their first token; others stay."""

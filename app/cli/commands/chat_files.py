@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,7 @@ _WIDTH = 100
 _PERFETTO = "perfetto"
 _SIZE = "140x40"
 _LEAST, _MOST = (48, 12), (500, 300)
-_IMPORTED = "specchat export --format json, ChatGPT's conversations.json, Open WebUI's export."
+_IMPORTED = "specchat export --format json, conversations.json of ChatGPT or Claude, Open WebUI's export."
 _SIZE_PATTERN = re.compile(r"(\d{1,4})x(\d{1,4})")
 
 
@@ -118,8 +119,12 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
 def import_chats(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help=_IMPORTED)],
 ) -> None:
-    """Import chats from exports of this and other programs. Damaged chats are reported and left out."""
+    """Import chats from exports of this and other programs. Damaged chats are reported and left out.
+
+    A chat that was imported before gets the messages that are new in the file.
+    """
     from specchat.app.chat.exchange import read_chats
+    from specchat.app.storage.imports import Outcome
     from specchat.app.storage.store import Store
 
     read = []
@@ -129,11 +134,14 @@ def import_chats(
         read.append((file, *read_chats(text)))
     with Store(database_file()) as store:
         warn(store.notice)
-        store.import_chats([chat for _, chats, _ in read for chat in chats])
+        outcomes = store.import_chats([chat for _, chats, _ in read for chat in chats])
     for file, chats, problems in read:
         for problem in problems:
             warn(f"{file}: {problem}")
-        print(f"{len(chats)} chat{'' if len(chats) == 1 else 's'} imported from {file}")
+        counts, outcomes = Counter(outcomes[: len(chats)]), outcomes[len(chats) :]
+        found = ", ".join(f"{counts[each]} {each}" for each in Outcome if counts[each])
+        known = f" ({found})" if counts[Outcome.NEW] < len(chats) else ""
+        print(f"{len(chats)} chat{'' if len(chats) == 1 else 's'} imported from {file}{known}")
     if not any(chats for _, chats, _ in read):
         raise UsageError("nothing was imported")
 

@@ -10,7 +10,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.exchange import as_json, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.paths import database_file
-from specchat.app.storage.store import Store
+from specchat.app.storage.store import Store, StoredMessage
 from specchat.app.ui.rendering.reply_notes import note_lines
 from tests.app.cli.commands.command import command
 from tests.app.storage.helpers import killed_after
@@ -124,6 +124,174 @@ def test_our_own_export_comes_back_with_its_rounds(tmp_path: Path) -> None:
 
 
 HUGE = {"kind": "file", "name": "a.txt", "text": "a", "tokens": 1 << 63}
+
+
+def said(role: str, parent: str, content: dict[str, Any], recipient: str = "all", **about: Any) -> dict[str, Any]:
+    """A node of ChatGPT's tree as its exports of today have it."""
+    message = {"author": {"role": role, "name": None}, "content": content, "recipient": recipient, "metadata": about}
+    return {"message": message, "parent": parent}
+
+
+def text(*parts: Any) -> dict[str, Any]:
+    return {
+        "content_type": "multimodal_text" if any(isinstance(part, dict) for part in parts) else "text",
+        "parts": parts,
+    }
+
+
+RECORDING = {"content_type": "audio_asset_pointer", "asset_pointer": "sediment://file_1", "format": "wav"}
+IMAGE = {"content_type": "image_asset_pointer", "asset_pointer": "file-service://file-2", "width": 64}
+WHERE = "\ue200cite\ue202turn0search2\ue202turn0search5\ue201"
+DOCUMENT = {"name": "Plan", "type": "document", "content": "Day one"}
+DANUBE = '\ue200entity\ue202["river","Danube",0]\ue201'
+TODAY = {
+    "conversation_id": "6719c1f0-0000-8000-9000-000000000001",
+    "title": "Today",
+    "update_time": 1_700_000_000.0,
+    "current_node": "b4",
+    "mapping": {
+        "a1": said(
+            "user", "", text({"content_type": "audio_transcription", "text": "Say it.", "direction": "in"}, RECORDING)
+        ),
+        "h1": said(
+            "assistant", "a1", {"content_type": "thoughts", "thoughts": [{"summary": "Think", "content": "Hm."}]}
+        ),
+        "h2": said("assistant", "h1", {"content_type": "reasoning_recap", "content": "Thought for 8s"}),
+        "h3": said("assistant", "h2", {"content_type": "code", "text": '{"query": "x"}'}, "web.run"),
+        "h4": said("tool", "h3", {"content_type": "tether_quote", "text": "a page", "url": "x"}),
+        "b1": said(
+            "assistant", "h4", text({"content_type": "audio_transcription", "text": "I say it.", "direction": "out"})
+        ),
+        "a2": said(
+            "user", "b1", text(IMAGE, "What is this?"), attachments=[{"name": "a.pdf", "mime_type": "application/pdf"}]
+        ),
+        "b2": said(
+            "assistant",
+            "a2",
+            text(f"The {DANUBE} flows. {WHERE} On\ue200cite\ue202turn1view0\ue201."),
+            content_references=[
+                {"matched_text": WHERE, "alt": "([D](https://example.org))"},
+                {"matched_text": " ", "alt": None},
+            ],
+        ),
+        "a3": said("user", "b2", text("Draw and write.")),
+        "h5": said("tool", "a3", text(IMAGE)),
+        "b3": said("assistant", "h5", {"content_type": "code", "text": json.dumps(DOCUMENT)}, "canmore.create_textdoc"),
+        "a4": said("user", "b3", text("Only listen."), is_visually_hidden_from_conversation=False),
+        "h6": said("user", "a4", text("hidden"), is_visually_hidden_from_conversation=True),
+        "b4": said("assistant", "h6", {"content_type": "code", "language": "python", "text": "print(1)"}),
+    },
+}
+
+
+def test_what_chatgpt_exports_today_comes_in_as_it_was_shown(tmp_path: Path) -> None:
+    done = command("import", write(tmp_path, [TODAY]))
+    assert (done.code, done.err) == (0, "")
+    chat = stored()["Today"]
+    assert shown(chat) == [
+        ("Say it.", "I say it."),
+        ("[image]\n\nWhat is this?\n\n[file: a.pdf]", "The Danube flows. ([D](https://example.org)) On."),
+        ("Draw and write.", "[image]\n\n[canvas: Plan]\n\nDay one"),
+        ("Only listen.", "```python\nprint(1)\n```"),
+    ]
+    assert [turn.reply and turn.reply.thinking for turn in chat.turns] == ["Think\n\nHm.", "", "", ""]
+
+
+CLAUDE = {
+    "uuid": "5c1d0f3e-0000-4000-8000-000000000001",
+    "name": "Knots",
+    "updated_at": "2023-11-14T22:13:20.000000Z",
+    "chat_messages": [
+        {
+            "uuid": "m1",
+            "sender": "human",
+            "text": "Which knot?",
+            "content": [{"type": "text", "text": "Which knot?"}],
+            "attachments": [{"file_name": "rope.txt", "extracted_content": "ten metres"}],
+            "files": [{"file_name": "a.png"}],
+        },
+        {
+            "uuid": "m2",
+            "sender": "assistant",
+            "text": "",
+            "parent_message_uuid": "m1",
+            "content": [
+                {"type": "thinking", "thinking": "Ropes."},
+                {"type": "tool_use", "name": "x"},
+                {"type": "text", "text": "Bowline"},
+            ],
+        },
+    ],
+}
+
+
+def test_chats_of_claude_come_in(tmp_path: Path) -> None:
+    done = command("import", write(tmp_path, [CLAUDE]))
+    assert (done.code, done.err) == (0, "")
+    knots = stored()["Knots"]
+    assert shown(knots) == [("Which knot?\n\n[file: a.png]", "Bowline")]
+    assert knots.turns[0].reply is not None
+    assert knots.turns[0].reply.thinking == "Ropes."
+    assert [(each.name, each.text) for each in knots.turns[0].attachments] == [("rope.txt", "ten metres")]
+    with Store(database_file()) as store:
+        assert store.chats()[0].updated_at == 1_700_000_000
+
+
+def test_parts_and_thinking_of_open_webui_come_in(tmp_path: Path) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    thought = '<details type="reasoning" done="true">\n<summary>Thought for 5 seconds</summary>\n> Hm.\n</details>\n'
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "What?"}, picture]},
+        {"role": "assistant", "content": f"{thought}A cat"},
+    ]
+    assert command("import", write(tmp_path, {"title": "Cat", "chat": {"messages": messages}})).code == 0
+    (turn,) = stored()["Cat"].turns
+    assert turn.reply is not None
+    assert (turn.prompt, turn.reply.text, turn.reply.thinking) == ("What?\n\n[image]", "A cat", "Hm.")
+
+
+def again(tmp_path: Path, exported: Any) -> tuple[list[StoredMessage], str]:
+    """Import a file into the only chat; returns the chat's messages and what the command says."""
+    done = command("import", write(tmp_path, exported))
+    with Store(database_file()) as store:
+        (chat,) = store.chats()
+        return store.messages(chat.id), done.out.strip().rpartition("(")[2]
+
+
+def test_what_was_imported_before_is_not_imported_twice(tmp_path: Path) -> None:
+    own = {"format": "specchat-chat", "title": "Own", "turns": [{"prompt": "Hi", "replies": [], "chosen": None}]}
+    for exported in (TODAY, CHATGPT, CLAUDE, OPEN_WEBUI, own):
+        before, _ = again(tmp_path, exported)
+        assert again(tmp_path, [exported, exported]) == (before, "2 unchanged)")
+        with Store(database_file()) as store:
+            store.change_chat(store.chats()[0].id, deleted=True)
+    again(tmp_path, TODAY)  # a deleted chat comes back
+
+
+def test_an_own_export_updates_the_chat_that_it_is_of(tmp_path: Path) -> None:
+    again(tmp_path, CHATGPT)
+    (trip,) = stored().values()
+    assert again(tmp_path, json.loads(as_json(trip, "")))[1] == "1 unchanged)"
+
+
+def test_an_import_adds_what_is_new_and_keeps_what_the_user_made(tmp_path: Path) -> None:
+    again(tmp_path, CHATGPT)
+    newer = {**CHATGPT, "mapping": {**CHATGPT["mapping"], "u3": node("user", "a2", "When?")}, "current_node": "u3"}
+    assert again(tmp_path, newer)[1] == "1 updated)"
+    assert [prompt for prompt, _ in shown(stored()["Trip"])] == ["Where to?", "When?"]
+    with Store(database_file()) as store:
+        (chat,) = store.chats()
+        reply = next(each for each in store.messages(chat.id) if each.content == "Lisbon")
+        store.add_message(chat.id, "user", "And where to eat?", parent=reply.id)
+        store.change_chat(chat.id, title="My trip")
+    newest = {**newer, "mapping": {**newer["mapping"], "a3": node("assistant", "u3", "In May")}, "update_time": 1.9e9}
+    messages, told = again(tmp_path, newest)
+    assert told == "1 updated)"
+    trip = stored()["My trip"]
+    assert [prompt for prompt, _ in shown(trip)] == ["Where to?", "And where to eat?"]
+    assert [each.content for each in messages if each.content in ("When?", "In May")] == ["When?", "In May"]
+
+
 BROKEN: list[Any] = [
     {"title": "No messages", "mapping": {}},
     {"title": "No text", "chat": {"messages": [{"role": "user", "content": 7}]}},
@@ -148,12 +316,12 @@ def test_what_is_whole_comes_in_and_the_rest_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_breaks_off_gives_the_chats_before_the_break() -> None:
-    text = json.dumps([OPEN_WEBUI, CHATGPT, OPEN_WEBUI])
-    chats, problems = read_chats(text[:-40])
+    whole = json.dumps([OPEN_WEBUI, CHATGPT, OPEN_WEBUI])
+    chats, problems = read_chats(whole[:-40])
     assert [chat.title for chat, _ in chats] == ["Sort", "Trip"]
     assert problems == ["the file is damaged or ends after chat 2: the rest is left out"]
-    for cut in range(len(text)):
-        read_chats(text[:cut])
+    for cut in range(len(whole)):
+        read_chats(whole[:cut])
 
 
 @pytest.mark.parametrize("text", ["", "hello", "{}", "[", "[1]"])
