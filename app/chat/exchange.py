@@ -15,7 +15,6 @@ from typing import Any
 from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.chat.foreign_chats import (
-    ImportedChat,
     admitted_line,
     change_time,
     chatgpt_chat,
@@ -29,6 +28,7 @@ from specchat.app.chat.titles import title_of
 from specchat.app.sanitize import escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
+from specchat.app.storage.imports import ImportedChat
 from specchat.app.storage.store import StoredMessage
 from specchat.engine import FinishReason, Measured, Round, from_json, marks_of, to_json
 

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 from specchat.app.chat.titles import title_of
 from specchat.app.sanitize import clean_prompt
 from specchat.app.storage.attachments import FILE, Attachment
+from specchat.app.storage.imports import ImportedChat
 from specchat.app.storage.store import Chat, StoredMessage
 from specchat.engine import Admitted, from_json, to_json
 
-ImportedChat = tuple[Chat, list[StoredMessage]]
-"""A chat and its messages, as `Store.import_chats` takes them."""
 ROLES = ("user", "assistant")
 _TIMES = ("updated_at", "update_time", "created_at", "create_time")
 """Keys of the last change of a chat, the most exact first."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from specchat.app.storage.database import storable
+from specchat.app.storage.store import Chat, Store, StoredMessage
 
-if TYPE_CHECKING:
-    from specchat.app.storage.store import Chat, Store, StoredMessage
+ImportedChat = tuple[Chat, Sequence[StoredMessage]]
+"""A chat and its messages, of which ids and parents are indices among them; `updated_at` is 0 if unknown."""
 
 
 class Outcome(StrEnum):
@@ -21,8 +21,14 @@ class Outcome(StrEnum):
     UNCHANGED = "unchanged"
 
 
-def import_chat(store: Store, imported: Chat, messages: Sequence[StoredMessage]) -> Outcome:
-    """Add a chat, or the messages that the chat with its `uid` lacks. Ids and parents are indices in `messages`.
+def import_chats(store: Store, chats: Iterable[ImportedChat]) -> list[Outcome]:
+    """Add or update all of these chats, or none."""
+    with store.one_transaction():
+        return [_import(store, chat, messages) for chat, messages in chats]
+
+
+def _import(store: Store, imported: Chat, messages: Sequence[StoredMessage]) -> Outcome:
+    """Add a chat, or the messages that the chat with its `uid` lacks.
 
     A message is there already if one with its role and text follows the same message. The path that the chat shows
     changes only where nothing followed yet, or if the file is newer and the chat has no other messages.

@@ -21,7 +21,6 @@ from specchat.app.errors import StoreError
 from specchat.app.paths import kept_folder
 from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows, UnsentRows
 from specchat.app.storage.database import StoreFile, storable
-from specchat.app.storage.imports import Outcome, import_chat
 from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
 from specchat.engine import Admitted, Thinking, from_json, split_reply
@@ -267,14 +266,6 @@ class Store:
                 db.execute(events, (parent, message_id))
                 self.attachments.copy(message_id, parent)
         return chat
-
-    def import_chats(self, chats: Iterable[tuple[Chat, Sequence[StoredMessage]]]) -> list[Outcome]:
-        """Add or update all of these chats, or none. Ids and parents of messages are indices among those of their chat.
-
-        An `updated_at` of 0 is replaced by the current time.
-        """
-        with self._file.write():
-            return [import_chat(self, chat, messages) for chat, messages in chats]
 
     def take_back(self, message_id: int) -> None:
         """Remove a prompt without replies, or whose replies failed before their first token; others stay."""

@@ -12,6 +12,7 @@ from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.web_page import chat_data
+from specchat.app.storage.imports import import_chats
 from specchat.app.storage.store import Store
 from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Record, Round, Thinking, to_json
 from tests.app.recorded import events_of_requests, replied
@@ -121,7 +122,7 @@ def test_an_exported_chat_comes_back_with_its_thinking(earlier: bool, tmp_path: 
     chats, problems = read_chats(text)
     assert not problems
     with Store(tmp_path / "chats.db") as store:
-        store.import_chats(chats)
+        import_chats(store, chats)
         (chat,) = store.chats()
         (turn,) = stored_conversation(chat, store.messages(chat.id)).turns
     assert (turn.reply.text, turn.reply.thinking, len(turn.reply.rounds)) == ("Yes", "Hm.", 4)

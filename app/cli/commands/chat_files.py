@@ -124,7 +124,7 @@ def import_chats(
     A chat that was imported before gets the messages that are new in the file.
     """
     from specchat.app.chat.exchange import read_chats
-    from specchat.app.storage.imports import Outcome
+    from specchat.app.storage import imports
     from specchat.app.storage.store import Store
 
     read = []
@@ -134,13 +134,13 @@ def import_chats(
         read.append((file, *read_chats(text)))
     with Store(database_file()) as store:
         warn(store.notice)
-        outcomes = store.import_chats([chat for _, chats, _ in read for chat in chats])
+        outcomes = imports.import_chats(store, [chat for _, chats, _ in read for chat in chats])
     for file, chats, problems in read:
         for problem in problems:
             warn(f"{file}: {problem}")
         counts, outcomes = Counter(outcomes[: len(chats)]), outcomes[len(chats) :]
-        found = ", ".join(f"{counts[each]} {each}" for each in Outcome if counts[each])
-        known = f" ({found})" if counts[Outcome.NEW] < len(chats) else ""
+        found = ", ".join(f"{counts[each]} {each}" for each in imports.Outcome if counts[each])
+        known = f" ({found})" if counts[imports.Outcome.NEW] < len(chats) else ""
         print(f"{len(chats)} chat{'' if len(chats) == 1 else 's'} imported from {file}{known}")
     if not any(chats for _, chats, _ in read):
         raise UsageError("nothing was imported")

@@ -342,7 +342,7 @@ def test_a_conversation_of_many_thousand_messages_comes_in(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "job",
     [
-        "s.import_chats((Chat(0, str(n), 0.0), [StoredMessage(0, 'user', 'a')]) for n in range(50))",
+        "import_chats(s, ((Chat(0, str(n), 0.0), [StoredMessage(0, 'user', 'a')]) for n in range(50)))",
         "s.fork_chat([1, 2, 3, 4], 'fork')",
         "s.add_message(1, 'user', 'edited', parent=2)",
     ],
@@ -352,6 +352,7 @@ def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) ->
     """The process ends itself, without any clean-up, after each statement that writes."""
     path = tmp_path / "specchat.db"
     code = (
+        "from specchat.app.storage.imports import import_chats\n"
         "from specchat.app.storage.store import Chat, StoredMessage\n"
         "s = Store(path)\n"
         "watch(s._file._db, lambda statement: statement.startswith(('INSERT', 'UPDATE', 'COMMIT')))\n"
