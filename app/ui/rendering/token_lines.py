@@ -12,10 +12,11 @@ from itertools import takewhile
 from math import inf
 from typing import NamedTuple
 
-from rich.cells import cell_len, split_graphemes
+from rich.cells import cell_len
 
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import FOLD, HIDE, SHOW
+from specchat.app.ui.rendering.cells import characters, continuing
 from specchat.engine import Fate
 
 TAB = 4
@@ -90,7 +91,8 @@ class TokenLines:
             begins = hidden and self._stretch is None
             self._stretch = (number if begins else self._stretch) if hidden else None
             if not hidden or self._rejected == SHOW or (self._rejected == FOLD and self._stretch in self._unfolded):
-                for chunk in _CHUNKS.findall(draft_text(text) if hidden or alone else escape_controls(text)):
+                drawn = draft_text(text) if hidden or alone else escape_controls(text)
+                for chunk in _CHUNKS.findall(drawn[self._continue(drawn, hidden) :]):
                     self._add(chunk, fate, number)
             elif begins and self._rejected == FOLD:
                 self._add(FOLD_MARK, FOLDED, number)
@@ -141,6 +143,33 @@ class TokenLines:
         else:
             self._text(chunk, fate, token)
 
+    def _continue(self, text: str, hidden: bool) -> int:
+        """Add the beginning of a token that continues a character to the token before it, and return its length.
+
+        Tokens that are no part of the text, and those that are, continue each other.
+        """
+        line = self.lines[-1]
+        at = next((n for n in reversed(range(len(line))) if (line[n].fate in HIDDEN) == hidden), None)
+        if at is None or (hidden and at < len(line) - 1):
+            return 0
+        before = line[at].text
+        count = continuing(before, text)
+        size = cell_len(before + text[:count]) - cell_len(before)
+        if self._column + size > self.width:
+            last = characters(before)[-1]
+            if at < len(line) - 1 or last == before:
+                return 0
+            line[at] = line[at]._replace(text=before[: -len(last)])
+            line.append(line[at]._replace(text=last))
+            self._wrap(at + 1)
+            self._column, at, before = cell_len(last), 0, last
+        elif count and at < self._word:
+            self._word_column += size
+        if count:
+            self.lines[-1][at] = self.lines[-1][at]._replace(text=before + text[:count])
+            self._column += size
+        return count
+
     def _space(self, chunk: str, fate: str, token: int) -> None:
         size = TAB - self._column % TAB if chunk == "\t" else cell_len(chunk)
         size = min(size, self.width - self._column)  # space at the end of a line needs no room
@@ -171,10 +200,10 @@ class TokenLines:
         """
         text, column = "", 0
         for piece in self.lines[number]:
-            for first, stop, size in split_graphemes(piece.text)[0]:
+            for character in characters(piece.text):
                 if start <= column < end and piece.fate not in (*HIDDEN, TITLE):
-                    text += piece.text[first:stop]
-                column += size
+                    text += character
+                column += cell_len(character)
         return text, self.joints.get(number, "\n")
 
     def _put(self, text: str, size: int, fate: str, token: int) -> None:
@@ -202,14 +231,13 @@ class TokenLines:
 
 
 def _split(text: str, cells: int, *, force: bool) -> tuple[str, str]:
-    """Cut between graphemes so that the head fits into `cells`; `force` puts one into it whatever its size."""
-    end = 0
-    for _start, stop, _size in split_graphemes(text)[0]:
-        # Measured as a whole: joiners make a text wider or narrower than its graphemes are.
-        if cell_len(text[:stop]) > cells and (end or not force):
+    """Cut between characters so that the head fits into `cells`; `force` puts one into it whatever its size."""
+    head = ""
+    for character in characters(text):
+        if cell_len(head + character) > cells and (head or not force):
             break
-        end = stop
-    return text[:end], text[end:]
+        head += character
+    return head, text[len(head) :]
 
 
 SPACE, LINE_END, BEGIN, END, OTHER = "␣", "↵", "⊢", "⊣", "◇"
