@@ -2,7 +2,7 @@
 
 A character may consist of several code points, and terminals disagree about the cells of such characters. Here each
 has the cells of all its code points, as in most terminals, and `placed` makes the rest of a line independent of the
-terminal's own count. Importing this module replaces the functions of Rich that measure and cut.
+terminal's own count. Importing this module replaces the functions of Rich and Textual that measure and cut.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from rich import cells
 from rich.cells import CellTable, cell_len, get_character_cell_size
 from rich.segment import Segment
+from textual.document import _wrapped_document
 
 from specchat.app.sanitize import escape_controls
 
@@ -160,12 +161,32 @@ def _split_segment(segment: Segment, cut: int) -> tuple[Segment, Segment]:
     return Segment(before, segment.style, segment.control), Segment(after, segment.style, segment.control)
 
 
+_wrapped = _wrapped_document.compute_wrap_offsets
+
+
+def _wrap_offsets(text: str, width: int, tab_size: int, *arguments: Any, **options: Any) -> list[int]:
+    """Where the lines of a text area begin: Textual's places, moved out of characters."""
+    offsets = _wrapped(text, width, tab_size, *arguments, **options)
+    if cells._is_single_cell_widths(text):
+        return offsets
+    begins = sorted({0, *accumulate(map(len, characters(text)))})
+    inside = {place for first, last in pairwise(begins) for place in range(first + 1, last)}
+    while within := next((offset for offset in offsets if offset in inside), None):
+        kept = [offset for offset in offsets if offset < within]
+        begin = max(first for first in begins if first < within)
+        if begin <= (kept[-1] if kept else 0):  # a character that is wider than a line
+            inside.discard(within)
+            continue
+        offsets = [*kept, begin, *(begin + offset for offset in _wrapped(text[begin:], width, tab_size))]
+    return offsets
+
+
 def _install() -> None:
     functions = {"load_cell_table": _load, "_cell_len": _cell_len, "_split_text": _split_text}
     for name, function in {**functions, "split_graphemes": _split_graphemes}.items():
         setattr(cells, name, function)
-    segment: Any = Segment
-    segment._split_cells = staticmethod(_split_segment)
+    Segment._split_cells = staticmethod(_split_segment)
+    _wrapped_document.compute_wrap_offsets = _wrap_offsets
     get_character_cell_size.cache_clear()
     cells.cached_cell_len.cache_clear()
 
