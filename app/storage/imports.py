@@ -45,8 +45,10 @@ def _import(store: Store, imported: Chat, messages: Sequence[StoredMessage]) -> 
         row, parent = rows[place], None if message.parent is None else rows[message.parent]
         if row is None:
             chosen = message.chosen and (leads or parent not in followed)
-            about = {"attachments": message.attachments, "model": message.model}
-            row = store.add_message(chat.id, message.role, "", parent=parent, chosen=chosen, **about)
+            attached, model = message.attachments, message.model
+            row = store.add_message(
+                chat.id, message.role, "", parent=parent, chosen=chosen, attachments=attached, model=model
+            )
             store.append_rounds(row, message.content, message.events, message.thinking)
             if message.finish_reason is not None:
                 store.finish_message(row, message.finish_reason)

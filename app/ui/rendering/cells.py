@@ -14,14 +14,14 @@ from functools import cache, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
-from rich import cells
+from rich import _unicode_data, cells
 from rich.cells import CellTable, cell_len, get_character_cell_size
 from rich.segment import Segment
 from textual.document import _wrapped_document
 
 from specchat.app.sanitize import escape_controls
 
-_TABLE = cells.load_cell_table("auto")
+_TABLE = _unicode_data.load("auto")
 _TONES = range(0x1F3FB, 0x1F400)
 """Skin tones, of no width for Rich: a terminal that does not know them draws two cells after the emoji."""
 _EMOJI_STYLE = "\ufe0f"
@@ -161,12 +161,12 @@ def _split_segment(segment: Segment, cut: int) -> tuple[Segment, Segment]:
     return Segment(before, segment.style, segment.control), Segment(after, segment.style, segment.control)
 
 
-_wrapped = _wrapped_document.compute_wrap_offsets
+_wrapped: Any = vars(_wrapped_document)["compute_wrap_offsets"]
 
 
 def _wrap_offsets(text: str, width: int, tab_size: int, *arguments: Any, **options: Any) -> list[int]:
     """Where the lines of a text area begin: Textual's places, moved out of characters."""
-    offsets = _wrapped(text, width, tab_size, *arguments, **options)
+    offsets: list[int] = _wrapped(text, width, tab_size, *arguments, **options)
     if cells._is_single_cell_widths(text):
         return offsets
     begins = sorted({0, *accumulate(map(len, characters(text)))})
@@ -185,8 +185,10 @@ def _install() -> None:
     functions = {"load_cell_table": _load, "_cell_len": _cell_len, "_split_text": _split_text}
     for name, function in {**functions, "split_graphemes": _split_graphemes}.items():
         setattr(cells, name, function)
-    Segment._split_cells = staticmethod(_split_segment)
-    _wrapped_document.compute_wrap_offsets = _wrap_offsets
+    segment: Any = Segment
+    segment._split_cells = staticmethod(_split_segment)
+    area: Any = _wrapped_document
+    area.compute_wrap_offsets = _wrap_offsets
     get_character_cell_size.cache_clear()
     cells.cached_cell_len.cache_clear()
 
