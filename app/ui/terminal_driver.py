@@ -15,7 +15,6 @@ from typing import IO, Any, cast
 from textual.drivers.linux_driver import LinuxDriver
 
 from specchat.app.sanitize import without_controls
-from specchat.app.ui.rendering.cells import placed
 from specchat.app.ui.textual_internals import SYNC_END, SYNC_START, XTermParser
 
 _POLL_S = 0.1
@@ -45,7 +44,7 @@ class TerminalDriver(LinuxDriver):
                 return
             data = "".join(self._frame)
             self._frame.clear()
-        super().write(placed(data))
+        super().write(data)
 
     def start_application_mode(self) -> None:
         """Set up the terminal and the signal handlers."""

@@ -36,6 +36,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 
 from specchat.app.sanitize import escape_controls
+from specchat.app.ui.rendering.cells import placed
 
 
 def use_narrow_compositor(screen: Screen[Any]) -> None:
@@ -83,12 +84,13 @@ _textual_render = Strip.render
 
 def _render(strip: Strip, console: Console) -> str:
     """Terminal sequences of a line. Characters of no width are left out if a widget has not replaced them."""
-    if strip._render_cache is None and escape_controls(strip.text) != strip.text:
-        visible = [
-            Segment("".join(c for c in text if escape_controls(c) == c), style) for text, style, _ in strip._segments
-        ]
-        strip = Strip(visible)
-    return _textual_render(strip, console)
+    if strip._render_cache is None:
+        shown = strip
+        if escape_controls(strip.text) != strip.text:
+            visible = ("".join(c for c in text if escape_controls(c) == c) for text, _, _ in strip._segments)
+            shown = Strip([Segment(text, style) for text, (_, style, _) in zip(visible, strip._segments, strict=True)])
+        strip._render_cache = placed(_textual_render(shown, console))
+    return strip._render_cache
 
 
 class NarrowCompositor(Compositor):
