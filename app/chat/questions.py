@@ -22,7 +22,6 @@ from specchat.engine import (
     Record,
     Request,
     Round,
-    Sampling,
 )
 
 SAME = 0.05
@@ -145,7 +144,8 @@ class Examination:
         """The request whose first round has the lists, to submit after `context`."""
         made = settings.request(request_id, messages)
         greedy = all(p in (0, 1) for record in self.reply.rounds for p in record.p)
-        sampling = Sampling() if greedy else self.reply.sampling or made.sampling
+        sampling = self.reply.sampling or made.sampling
+        sampling = replace(sampling, temperature=0.0) if greedy else sampling
         drafter, gamma = (self._record.drafter, 1) if self._drafter_decides else ("none", 0)
         return replace(
             made, sampling=sampling, drafter=drafter, gamma=gamma, max_tokens=1 + gamma, stop=(), detail=WIDE

@@ -41,8 +41,13 @@ def manager(engine: Engine, **settings: object) -> RequestManager:
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"temperature": 1.0, "seed": 4}, {"drafter": "ngram", "temperature": 1.0, "seed": 4}],
-    ids=["greedy", "sampled", "n-gram"],
+    [
+        {},
+        {"repetition_penalty": 1.3, "dry_multiplier": 0.8},
+        {"temperature": 1.0, "seed": 4},
+        {"drafter": "ngram", "temperature": 1.0, "seed": 4},
+    ],
+    ids=["greedy", "penalised", "sampled", "n-gram"],
 )
 def test_what_is_computed_is_what_is_recorded(settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.app.chat.questions.WIDE", VOCABULARY)  # the tiny model is sure of nothing
