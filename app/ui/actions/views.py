@@ -257,6 +257,8 @@ class ComparisonActions(ActionGroup):
             conversation.join(right if conversation is left else left)
             for reply in [turn.reply for turn in conversation.turns[:1] if turn.reply is not None]:
                 self._scope.archive.choose(reply)
+            for reply in (reply for turn in conversation.turns for reply in turn.replies):
+                reply.side_by_side = False  # in the chat, the line below it has the speedup too
             self._scope.screen.show(conversation)
         if prompt:
             self._scope.screen.writing.take_back([Turn(slash.unescaped(prompt), attachments=attachments)])

@@ -151,7 +151,8 @@ class Speed(ReplyCard):
         lines = self.app.console.render_lines(Digits(factor.replace("×", "x"), style), pad=False)
         large = [Text("".join(segment.text for segment in line), style) for line in lines]
         beside = ("" if value == factor else "about"), (f"± {error}" if error else ""), "measured speedup"
-        return [Text.assemble(digits, "  ", self.label(text)) for digits, text in zip(large, beside, strict=True)]
+        room = self.inner - large[0].cell_len - 2
+        return [Text.assemble(row, "  ", self.label(cut(text, room))) for row, text in zip(large, beside, strict=True)]
 
     def _gain(self, gain: Speedup | None, *, running: bool) -> list[Text]:
         if self.metrics.observed:

@@ -285,6 +285,13 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
         assert stage.composer.text == "/controls"
 
 
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (80, 25), (140, 40)])
+async def test_the_text_is_seen_below_the_menu(stage: Stage, size: tuple[int, int]) -> None:
+    async with stage.started(size) as pilot:
+        await stage.press(pilot, "slash")
+        assert stage.app.screen.find_widget(stage.composer).visible_region.height
+
+
 async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
     async with stage.started(WIDE):
         for action in ACTIONS.values():

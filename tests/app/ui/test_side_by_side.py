@@ -13,6 +13,7 @@ from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
+from tests.app.stage import lines_of
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,7 @@ async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> No
         await stage.press(pilot, key)
         assert isinstance(stage.app.screen, ChatScreen)
         assert stage.app.screen.conversation is conversation
+        assert any("× faster" in line for line in lines_of(stage)) is (side == 1)
         assert stage.left.closed
         assert stage.right.closed
         await stage.send(pilot, FOLLOW_UP)
