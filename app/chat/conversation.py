@@ -149,7 +149,7 @@ class Conversation:
         return self._messages(self.turns[: self.turns.index(upto)], upto.content)
 
     def messages_with(self, prompt: str, turns: int | None = None) -> tuple[Message, ...]:
-        """The messages for a reply to a new prompt at the end of the path, or after so many of its turns."""
+        """The messages for a reply to a new prompt at the end of the path, or after this number of its turns."""
         return self._messages(self.turns[:turns], prompt)
 
     def messages_of(self, turn: Turn, reply: Reply) -> tuple[Message, ...]:

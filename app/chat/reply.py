@@ -60,7 +60,7 @@ class Reply:
         self.tail = ""
         """Answer that came with the end, or all of the answer of a reply whose rounds are unknown."""
         self._thought_tail = ""
-        """The same of the thinking."""
+        """Thinking that came with the end, or all of it, likewise."""
         self.held = False
         """Whether rounds are held back, and with them its start."""
         self.stopping = False

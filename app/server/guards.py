@@ -18,7 +18,7 @@ ANY = "*"
 _NO_KEY = "/health"
 """Path that needs no key."""
 _OWN_ENDINGS = (".localhost", ".local", ".internal")
-"""Ends of names that nobody on the internet can own."""
+"""Ends of names that cannot be registered on the internet."""
 _REST_BYTES, _REST_S = 32 << 20, 5.0
 """How much of a body is read, and for how long, when its answer is known already."""
 
@@ -75,7 +75,7 @@ def _name(host: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is an address, or a name that is not of the internet, which nobody else can rebind."""
+    """Whether a host is an address, or a name that is not of the internet, which no web page can rebind."""
     with suppress(ValueError):
         ipaddress.ip_address(host)
         return True

@@ -1,4 +1,4 @@
-"""Replies whose text has marks around the thinking: those of other servers, and those in older records."""
+"""Replies whose text has marks around the thinking: from other servers, and in older records."""
 
 from __future__ import annotations
 

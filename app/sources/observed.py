@@ -67,7 +67,7 @@ def observed_round(
 def resolve_rounds(records: Iterable[Record]) -> list[Record]:
     """Records of any number of replies, without marks around thinking.
 
-    If a server reported its steps at the end, they have rounds made of these.
+    If a server reported its steps at the end, their rounds are made from these steps.
     """
     known = list(unmarked(records))
     resolved: dict[str, list[Round]] = {}

@@ -85,7 +85,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _check_config(path: Path, config: dict[str, Any], parameters: int) -> None:
-    """Check the types of what is read from a configuration; no size may exceed the number of weights.
+    """Check the types of the values read from a configuration; no size may exceed the number of weights.
 
     Raises:
         EngineError: a value is of another type or range.

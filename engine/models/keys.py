@@ -12,7 +12,7 @@ from typing import Any
 from specchat.engine.errors import EngineError
 
 LARGEST = (1 << 31) - 1
-"""Of counts and sizes."""
+"""Largest value of counts and sizes."""
 _SHOWN = 40
 """Characters of an invalid value in a message."""
 

@@ -21,7 +21,7 @@ FILE, TEMPLATE = "tokenizer.json", "chat_template.jinja"
 FACTS = "specchat"
 """Key of tokenizer_config.json for facts about the tokens of a GGUF file."""
 VERSION = 1
-"""Version of the conversion of GGUF tokenizers; those of other versions are converted again."""
+"""Version of the conversion of GGUF tokenizers; tokenizers of other versions are converted again."""
 
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class PlainTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text; with the tokens that every text begins and ends with, the BOS token once.
 
-        Other threads run meanwhile, which `Tokenizer.encode` would block.
+        Other threads run during it, which `Tokenizer.encode` would block.
         """
         ids: list[int] = self.backend_tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids[1:] if add_special_tokens and ids[:2] == self._doubled else ids

@@ -61,7 +61,7 @@ def encode_separated(text: str, tokenizer: Any) -> list[int]:
 
 @lru_cache(maxsize=4)
 def _marks(backend: Tokenizer, rows: int | None) -> _Marks:
-    """Control tokens of a model with so many tokens; names of others stay, and the prompt is refused."""
+    """Control tokens of a model with this number of tokens; names of others stay, and the prompt is refused."""
     added = backend.get_added_tokens_decoder().items()
     control = {token: each.content for token, each in added if each.special and (rows is None or token < rows)}
     names = sorted((name for name in control.values() if len(name) > 1), key=len, reverse=True)

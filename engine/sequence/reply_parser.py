@@ -56,7 +56,7 @@ class Mark(Enum):
 class Channels:
     """Marks that count anywhere in a reply, as whole tokens where the vocabulary has them.
 
-    Text outside of channels is part of the answer. Calls of tools, which nobody asked for, are part of the thinking.
+    Text outside of channels is part of the answer. Unrequested calls of tools are part of the thinking.
     """
 
     signs: tuple[str, ...]
@@ -98,7 +98,7 @@ class ReplyParser(ABC):
         return True
 
     def _release(self, text: str, held: int) -> str:
-        """The text without so many characters at its end, which stay undecided."""
+        """The text without this number of characters at its end, which stay undecided."""
         self._text = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -139,7 +139,7 @@ class TagParser(ReplyParser):
         self.thinking = self.fresh = begun
 
     def feed(self, piece: str) -> str:
-        """As of the base class."""
+        """See the base class."""
         self._text += piece
         if self._place is _Place.BEFORE and not self._begin():
             return ""
@@ -160,7 +160,7 @@ class TagParser(ReplyParser):
         return self._release(text, _ending(text, self._end) if self._end else 0)
 
     def end(self) -> str:
-        """As of the base class."""
+        """See the base class."""
         text = self.feed("")
         left, self._text = self._text, ""
         if self._place is _Place.OUTSIDE:
@@ -170,7 +170,7 @@ class TagParser(ReplyParser):
         return left if self._place is _Place.BEFORE else text + self._started(left)
 
     def counts(self, mark: str) -> bool:
-        """As of the base class: after the start of the answer, only the mark at its end counts."""
+        """See the base class: after the start of the answer, only the mark at its end counts."""
         return self._place is not _Place.OUTSIDE or mark in self._end
 
     def _begin(self) -> bool:
@@ -241,7 +241,7 @@ class ChannelParser(ReplyParser):
         self.thinking = self.fresh = self._inside
 
     def feed(self, piece: str) -> str:
-        """As of the base class."""
+        """See the base class."""
         self._text += piece
         self.thinking = self._inside
         while True:
@@ -253,7 +253,7 @@ class ChannelParser(ReplyParser):
                 return said
 
     def end(self) -> str:
-        """As of the base class."""
+        """See the base class."""
         text = self.feed("")
         left, self._text = self._text, ""
         text += self._said(left)

@@ -1,6 +1,6 @@
 """Jinja environment of chat templates, and a program that renders them within limits of memory, run by `template.py`.
 
-It is a file of its own that imports nothing of specchat, so that the program starts in a tenth of a second.
+It is a separate file that imports nothing of specchat, so that the program starts in a tenth of a second.
 """
 
 import json

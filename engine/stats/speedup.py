@@ -164,7 +164,7 @@ class SpeedupTracker:
         self._emitted_pass_s = 0.0
         """Sum of plain pass times, one per token emitted."""
         self._spread = Spread()
-        """Of the plain time of each round's tokens, and of its time."""
+        """Sums of the plain time of each round's tokens, and of its time."""
         self._last = 1, 0.0
         """Batch size and context of the last round counted."""
         self._lengths: dict[int, float] = {}

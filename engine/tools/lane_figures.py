@@ -48,7 +48,7 @@ class LaneTally:
         self._steps = 0
         self._draft_s = 0.0
         self.spread = Spread()
-        """Of the tokens of each round, and of its time."""
+        """Sums of the tokens of each round, and of its time."""
 
     def add(self, event: Event) -> None:
         """Add one event."""

@@ -115,7 +115,7 @@ class Worker:
 
     def load(self, assemble: Assemble) -> Assembly:
         """Load the models; create KV caches and drafters."""
-        # Files of others may be damaged in ways that no check has foreseen.
+        # Files of others may be damaged in ways that no check covers.
         with errors_as(
             lambda error: (
                 f"{self.config.target} cannot be loaded ({type(error).__name__}: {first_line(error)}): "

@@ -144,7 +144,7 @@ class Connection:
         return None
 
     def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
-        """Status and body of a whole answer; errors as for `ask`, and those of a connection (`LOST`)."""
+        """Status and body of a whole answer; errors as for `ask`, and connection errors (`LOST`)."""
         line = Line()
         with line.limited(CONNECT_S), self.open("GET" if body is None else "POST", path, body, line) as reply:
             data = self.read(reply)
@@ -200,7 +200,7 @@ def parse(data: bytes) -> Any:
 
 
 def chunks(reply: httpx2.Response, most_tokens: int) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream of server-sent events, of a reply of at most so many tokens.
+    """The JSON objects of a stream of server-sent events, of a reply of at most this number of tokens.
 
     Raises:
         EngineError: the server reports an error, sends something else, or more than a reply consists of.

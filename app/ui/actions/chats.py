@@ -106,7 +106,7 @@ class ChatActions(ActionGroup):
 
     @in_background("title")
     async def _take_title(self, chat: Chat, title: str) -> None:
-        """Use the model's title if there is one, unless the chat was renamed by then; request the next one."""
+        """Use the model's title, if any, unless the chat was renamed by then; request the next one."""
         self._untitled.pop(chat.id, None)
         stored = await self._chats() or ()
         if title and any(one.id == chat.id and one.title == chat.title for one in stored):

@@ -168,7 +168,7 @@ class ModelActions(ActionGroup):
     async def _confirmed(self, config: engine.EngineConfig, *, unasked: bool = False) -> bool:
         """Whether nothing must be downloaded, or the download is wanted.
 
-        A question that nobody expects (`unasked`) waits while a prompt is typed, whose keys it would take.
+        An unexpected question (`unasked`) waits while a prompt is typed, whose keys it would take.
 
         Raises:
             EngineError: a size cannot be found, or memory or disk is too small.

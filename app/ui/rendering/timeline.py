@@ -153,7 +153,7 @@ def _usual_scale(rounds: Sequence[Round]) -> int | None:
 
 SIGNS = dict(zip(Fate, "●✕·◆+○?", strict=True))
 _FIRST = [Fate.CORRECTION, Fate.BONUS, Fate.PLAIN, Fate.UNKNOWN, Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED]
-"""Which counts are shown first where not all of them fit."""
+"""Order in which counts are shown if not all of them fit."""
 PARTS = ("draft", "verify", "rest", "lane", "picked")
 """Component classes of a timeline, besides those of tokens."""
 DRAFT, VERIFY, REST = "▓", "█", "░"

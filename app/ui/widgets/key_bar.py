@@ -1,4 +1,4 @@
-"""The keys at the bottom: those of the place that has the focus, and at the right end those that always work."""
+"""The keys at the bottom: keys of the focused widget, and at the right end the keys that always work."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class LaneColumn(Vertical):
         self.show_set_up()
 
     def show_set_up(self) -> None:
-        """The setup, as far as it is known."""
+        """The known part of the setup."""
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
         side, label = SIDES[self._side], self._duet.labels[self._side]

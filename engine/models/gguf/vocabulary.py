@@ -103,7 +103,7 @@ class GgufVocabulary:
         return self._flag("add_space_prefix", self.kind == "llama")
 
     def token(self, name: str) -> int | None:
-        """A token that a key names: bos, eos, eot, eom, unknown, padding …; None if there is none in the vocabulary."""
+        """A token that a key names: bos, eos, eot, eom, unknown, padding …; None if the vocabulary lacks it."""
         usual = {"bos": 1, "eos": 2, "unknown": 0} if self.kind == "llama" else {}
         token = _value(self.header, f"tokenizer.ggml.{name}_token_id", int, usual.get(name))
         if token is None or not 0 <= token < len(self.texts):
@@ -112,7 +112,7 @@ class GgufVocabulary:
         return token if stated or self.types[token] in (CONTROL, UNKNOWN) else None
 
     def drops_spaces(self, token: int) -> bool:
-        """Whether the spaces after a special token are dropped: of Phi-3, whose files do not say so."""
+        """Whether the spaces after a special token are dropped: of Phi-3, whose files do not state it."""
         name = str(self.header.metadata.get("general.name", ""))
         named = _PHI_3.search(name) or (self.header.architecture == "phi3" and self.kind == "llama")
         return bool(named) and self.texts[token] not in _KEEPS_SPACES
