@@ -203,7 +203,7 @@ def token_signs(record: Round, slot: TimelineSlot, styles: Mapping[str, Style]) 
 
 
 def _counts(fates: Sequence[Fate], width: int) -> list[tuple[Fate, str]]:
-    """The number of tokens of each fate, in the order of the tokens; what does not fit is left out."""
+    """The number of tokens of each fate, what does not fit is left out: of accepted ones first, as it has no sign."""
     texts = {fate: f"{SIGNS[fate]}{count if count > 1 else ''}" for fate, count in Counter(fates).items()}
     if Fate.ACCEPTED in texts and width > 1:
         texts[Fate.ACCEPTED] = str(fates.count(Fate.ACCEPTED))
@@ -211,7 +211,7 @@ def _counts(fates: Sequence[Fate], width: int) -> list[tuple[Fate, str]]:
     for fate in sorted(texts, key=_FIRST.index):
         if sum(len(texts[each]) for each in (*fitting, fate)) <= width:
             fitting.append(fate)
-    return [(fate, texts[fate]) for fate in texts if fate in fitting]
+    return [(fate, texts[fate]) for fate in sorted(fitting, key=[Fate.ACCEPTED, *texts].index)]
 
 
 def fates_of(record: Round) -> list[Fate]:

@@ -111,6 +111,7 @@ def test_counts_have_the_colours_of_their_fates() -> None:
         for width in range(1, counts.total() + 1):
             segments = list(token_signs(record, TimelineSlot(0.0, 1.0, 0, width), styles))
             assert sum(len(segment.text) for segment in segments) == width
+            assert not any(segment.text[:1].isdigit() for segment in segments[1:]), "a count without a sign is first"
             for text, style, _ in segments[:-1]:
                 fate = style.meta["fate"]
                 assert width == 1 or int(text.strip(SIGNS[fate]) or 1) == counts[fate]
