@@ -5,7 +5,6 @@ Importing transformers, with its tokenizers, would take most of a start's time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.models.checkpoint import read_json
+from specchat.engine.sequence.marks import CONTROL_FORM, END_TEXTS, is_control
 from specchat.engine.sequence.template import default_template
 
 _MOST_STEPS, _MOST_GROWTH = 64, 4096
@@ -28,16 +28,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-CONTROL_FORM = re.compile(r"<\|.+\|>|<｜.+｜>", re.DOTALL)
-"""Form of a control token, whatever its type."""
-_ENDS = """
-    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|>
-    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜>
-    [e~[ <|eot|> <|eom|> <|eos|> <|end_of_turn|> <|END_OF_TURN_TOKEN|> [|endofturn|] <|role_end|> <seed:eos>
-    <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>
-"""
-END_TEXTS = frozenset(_ENDS.split())
-"""Texts of tokens that end a turn, a text or a file: those of llama.cpp (llama-vocab.cpp), and a few like them."""
 _NO_ENDS = (
     *(("<|end|>", "<|return|>", "<|call|>"), ("<|end|>", "<|flush|>", "<|calls|>")),
     *(("<|eom|>", "<|eot|>"), ("</s>", "<|tool_response>")),
@@ -128,9 +118,10 @@ class PlainTokenizer:
         return frozenset(token for token in {*stated, *known.values(), *doubles} if 0 <= token < size)
 
     def _is_mark(self, token: int, text: str) -> bool:
-        """Whether a token is more than an ordinary word: `</s>` is also a tag of HTML."""
+        """Whether a token is more than an ordinary word."""
         added = self._added.get(token)
-        return bool(CONTROL_FORM.fullmatch(text)) or (added is not None and (added.special or text != "</s>"))
+        by_text = is_control(text, default_template(self.chat_template))
+        return bool(CONTROL_FORM.fullmatch(text)) or (added is not None and (added.special or by_text))
 
     @property
     def eos_token_id(self) -> int | None:

@@ -6,13 +6,26 @@ what lies between two control tokens is encoded without it, with every name as t
 
 from __future__ import annotations
 
+import json
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from specchat.engine.sequence.template import default_template
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+CONTROL_FORM = re.compile(r"<\|.+\|>|<｜.+｜>", re.DOTALL)
+"""Form of a control token, whatever its type."""
+_ENDS = """
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|>
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜>
+    [e~[ <|eot|> <|eom|> <|eos|> <|end_of_turn|> <|END_OF_TURN_TOKEN|> [|endofturn|] <|role_end|> <seed:eos>
+    <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>
+"""
+END_TEXTS = frozenset(_ENDS.split())
+"""Texts of tokens that end a turn, a text or a file: those of llama.cpp (llama-vocab.cpp), and a few like them."""
 _SEPARATOR = "\ufdd0"
 """A noncharacter of Unicode: no text contains it."""
 
@@ -24,9 +37,17 @@ class _Marks(NamedTuple):
     """Finds their names; None if there are none."""
 
 
+def is_control(text: str, template: str) -> bool:
+    """Whether a token of a vocabulary is a control token by its text, whatever its type.
+
+    `</s>` is also a tag of HTML, and counts if the chat template writes it.
+    """
+    return bool(CONTROL_FORM.fullmatch(text)) or (text in END_TEXTS and (text != "</s>" or text in template))
+
+
 def separate(value: Any, tokenizer: Any) -> Any:
     """A text, or lists and mappings with texts, with a separator in every name of a control token."""
-    names = _marks(tokenizer.backend_tokenizer, getattr(tokenizer, "rows", None)).names
+    names = _marks_of(tokenizer).names
     if names is None:
         return value
     if isinstance(value, str):
@@ -42,35 +63,45 @@ def encode_separated(text: str, tokenizer: Any) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False))
     backend = tokenizer.backend_tokenizer
     # A batch of one: unlike `Tokenizer.encode` it lets other threads run.
-    control = _marks(backend, getattr(tokenizer, "rows", None)).ids
-    (encoding,) = backend.encode_batch([text], add_special_tokens=False)
+    marks, (encoding,) = _marks_of(tokenizer), backend.encode_batch([text], add_special_tokens=False)
     ids: list[int] = []
     between: list[int] = []
     begin = 0
     for token, (start, end) in zip([*encoding.ids, None], [*encoding.offsets, (len(text), 0)], strict=True):
-        if token is not None and token not in control:
+        if token is not None and token not in marks.ids:
             between.append(token)
             continue
         if _SEPARATOR in (part := text[begin:start]):
             as_text = part.replace(_SEPARATOR, "")
-            between = _as_text(backend).encode_batch_fast([as_text], add_special_tokens=False)[0].ids
+            between = _as_text(backend, marks.ids).encode_batch_fast([as_text], add_special_tokens=False)[0].ids
         ids += between if token is None else [*between, token]
         between, begin = [], end
     return ids
 
 
+def _marks_of(tokenizer: Any) -> _Marks:
+    rows, template = getattr(tokenizer, "rows", None), default_template(tokenizer.chat_template)
+    return _marks(tokenizer.backend_tokenizer, rows, template)
+
+
 @lru_cache(maxsize=4)
-def _marks(backend: Tokenizer, rows: int | None) -> _Marks:
+def _marks(backend: Tokenizer, rows: int | None, template: str) -> _Marks:
     """Control tokens of a model with this number of tokens; names of others stay, and the prompt is refused."""
-    added = backend.get_added_tokens_decoder().items()
-    control = {token: each.content for token, each in added if each.special and (rows is None or token < rows)}
+    control = {
+        token: added.content
+        for token, added in backend.get_added_tokens_decoder().items()
+        if (added.special or is_control(added.content, template)) and (rows is None or token < rows)
+    }
     names = sorted((name for name in control.values() if len(name) > 1), key=len, reverse=True)
     return _Marks(frozenset(control), re.compile("|".join(map(re.escape, names))) if names else None)
 
 
 @lru_cache(maxsize=2)
-def _as_text(backend: Tokenizer) -> Tokenizer:
+def _as_text(backend: Tokenizer, control: frozenset[int]) -> Tokenizer:
     """A copy of a tokenizer that encodes names of control tokens as text, as if it followed such a token."""
-    copy = type(backend).from_str(backend.to_str().replace('"prepend_scheme":"first"', '"prepend_scheme":"never"'))
+    content = json.loads(backend.to_str().replace('"prepend_scheme":"first"', '"prepend_scheme":"never"'))
+    for added in content["added_tokens"]:
+        added["special"] = added["special"] or added["id"] in control
+    copy = type(backend).from_str(json.dumps(content))
     copy.encode_special_tokens = True
     return copy

@@ -10,7 +10,7 @@ from typing import Any
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.pre_tokenizers import BEGINS, UNSPLIT
-from specchat.engine.models.tokenizer import CONTROL_FORM, END_TEXTS
+from specchat.engine.sequence.marks import CONTROL_FORM, END_TEXTS, is_control
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Types of tokens."""
@@ -124,7 +124,7 @@ class GgufVocabulary:
 def _is_control(text: str, kind: int, template: str) -> bool:
     """Whether a token that is not typed as control token is one: an end of a turn, or what only a template writes."""
     if kind == USER_DEFINED:
-        return text in END_TEXTS and text != "</s>"
+        return text in END_TEXTS and is_control(text, template)
     return text in END_TEXTS or bool(CONTROL_FORM.fullmatch(text) or (_MARK.fullmatch(text) and text in template))
 
 
