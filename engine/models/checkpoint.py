@@ -46,6 +46,8 @@ class Checkpoint:
     """Number of weights."""
     dtypes: frozenset[str]
     """Dtypes of the weights, by safetensors' names (BF16, F32 …)."""
+    names: frozenset[str] = frozenset()
+    """Names of the weights in the folder."""
 
     @classmethod
     def open(cls, folder: Path, elsewhere: int = 0) -> Checkpoint:
@@ -60,17 +62,18 @@ class Checkpoint:
         """
         check(folder.is_dir(), f"there is no folder {folder}: give a folder that holds a model's config.json")
         config = _read_config(folder)
-        parameters, dtypes = elsewhere, set[str]()
+        parameters, dtypes, names = elsewhere, set[str](), set[str]()
         for shard in [] if elsewhere else weight_files(folder):
-            count, kinds = _read_header(shard)
+            count, kinds, own = _read_header(shard)
             parameters += count
             dtypes |= kinds
+            names |= own
         if not any((folder / name).is_file() for name in _TOKENIZERS):
             raise EngineError(
                 f"{folder} has no tokenizer (tokenizer.json): copy the tokenizer files of the model there"
             )
         _check_config(folder / "config.json", config, parameters)
-        return cls(folder, config, parameters, frozenset(dtypes))
+        return cls(folder, config, parameters, frozenset(dtypes), frozenset(names))
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -195,15 +198,15 @@ def tensor_names(folder: Path) -> list[str]:
     return names
 
 
-def _read_header(file: Path) -> tuple[int, set[str]]:
-    """Number and dtypes of the weights in a safetensors file; its header is checked against the file size."""
+def _read_header(file: Path) -> tuple[int, set[str], set[str]]:
+    """Number, dtypes and names of the weights in a safetensors file; its header is checked against the file size."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="numpy") as opened:
             tensors = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 the file is no mapping
             sizes = (math.prod(each.get_shape()) * (1 + name.endswith("_blocks")) for name, each in tensors.items())
-            return sum(sizes), {tensor.get_dtype() for tensor in tensors.values()}
+            return sum(sizes), {tensor.get_dtype() for tensor in tensors.values()}, set(tensors)
     except (SafetensorError, OSError) as error:
         reason = first_line(error).removeprefix("Error while deserializing header: ")
         raise EngineError(f"{file} is damaged or cut short ({reason}): fetch the model again") from error
@@ -218,6 +221,7 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     """
     from transformers import CONFIG_MAPPING, AutoConfig
 
+    allow_any_heads()
     folder, raw = checkpoint.folder, checkpoint.config
     kind = raw.get("model_type")
     if kind not in CONFIG_MAPPING:
@@ -239,6 +243,7 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     with errors_as(lambda error: f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"):
         # transformers knows the type, so an auto_map is ignored.
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    _add_biases(checkpoint, config)
     _check_rope(folder, config)
     if quantised:  # transformers' own kernels for it would be downloaded
         config.quantization_config["dequantize"] = True
@@ -247,6 +252,23 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
     _check_network(checkpoint, config)
     _check_depth(checkpoint, config)
     return config
+
+
+def allow_any_heads() -> None:
+    """Let a Llama have any number of heads: transformers refuses those that do not divide the hidden size."""
+    from transformers import LlamaConfig
+
+    known: Any = LlamaConfig
+    checks = known.__class_validators__
+    known.__class_validators__ = [each for each in checks if each.__name__ != "validate_architecture"]
+
+
+def _add_biases(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    """Let the network have biases wherever the files have some, as llama.cpp does; the others are zero."""
+    text = config.get_text_config()
+    for part, flag in {"self_attn": "attention_bias", "mlp": "mlp_bias"}.items():
+        if hasattr(text, flag) and any(name.endswith(".bias") and f".{part}." in name for name in checkpoint.names):
+            setattr(text, flag, True)
 
 
 def _check_rope(folder: Path, config: PreTrainedConfig) -> None:

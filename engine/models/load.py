@@ -301,10 +301,13 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     except Exception as error:
         raise EngineError(f"{folder} cannot be loaded ({first_line(error)}): fetch the model again") from error
-    lacking = sorted(report["missing_keys"])
+    biases = {name for name in report["missing_keys"] if name.endswith("_proj.bias")}
+    lacking = sorted(report["missing_keys"] - biases)
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise EngineError(f"{folder} lacks weights ({lacking[0]}{more}): fetch the model again")
+    for name in biases:  # optional, as in llama.cpp
+        nn.init.zeros_(model.get_parameter(name))
     if not config.is_encoder_decoder and "lm_head.weight" not in model.all_tied_weights_keys:
         model.config.tie_word_embeddings = False  # it may be stated of an output layer that has weights of its own
     network: PreTrainedModel = model.eval().requires_grad_(False)

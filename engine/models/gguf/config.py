@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, check, errors_as, first_line
+from specchat.engine.models.checkpoint import allow_any_heads
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import TABLE, float32_table, rope_parameters
 
@@ -30,6 +31,7 @@ def gguf_config(header: GgufHeader) -> PreTrainedConfig:
     """
     from transformers import AutoConfig
 
+    allow_any_heads()
     kind, special = FAMILIES[header.architecture]
     with errors_as(
         lambda error: (
@@ -38,8 +40,6 @@ def gguf_config(header: GgufHeader) -> PreTrainedConfig:
         )
     ):
         settings = _common(header) | special(header)
-        if kind == "llama" and settings["hidden_size"] % settings["num_attention_heads"]:
-            kind = "mistral"  # the same network, which transformers allows for any number of heads
         config: PreTrainedConfig = AutoConfig.for_model(kind, **settings)
         return config
 

@@ -24,7 +24,8 @@ def rope_parameters(header: GgufHeader) -> dict[str, Any]:
         EngineError: the file uses a scaling that the config cannot express, so long prompts would give wrong replies.
     """
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": header.setting("rope.freq_base", 10_000.0)}
-    kind = header.setting("rope.scaling.type", "none")
+    factor = header.setting("rope.scaling.factor", None) or header.setting("rope.scale_linear", None)
+    kind = header.setting("rope.scaling.type", "linear" if factor else "none")  # as in llama.cpp
     if TABLE in header.tensors and header.architecture != "gemma4":
         return rope | _llama3(header, rope["rope_theta"])
     if LONG in header.tensors:
@@ -33,7 +34,7 @@ def rope_parameters(header: GgufHeader) -> dict[str, Any]:
         factors = {"long_factor": long, "short_factor": short, "original_max_position_embeddings": original}
         return rope | {"rope_type": "longrope"} | factors
     if kind == "linear":
-        return rope | {"rope_type": "linear", "factor": header.setting("rope.scaling.factor")}
+        return rope | {"rope_type": "linear", "factor": factor} if factor else rope
     if kind == "yarn":
         known = {
             "factor": "factor",

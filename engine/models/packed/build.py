@@ -103,7 +103,8 @@ def _pack(
 
 def renew_tokenizer(model: Path, folder: Path) -> None:
     """Replace the tokenizer of a packed model by that of its configuration folder; the weights stay."""
-    tokenizer, config = load_tokenizer(model), model_config(Checkpoint.open(model, 1 << 62)).get_text_config()
+    config = model_config(Checkpoint.open(model, 1 << 62)).get_text_config()
+    tokenizer = load_tokenizer(model)
     index = read_index(folder) | _about_tokens(model, tokenizer, config)
     with disk_errors(folder, f"converting the tokenizer of {model.name}"):
         with replacing(folder / FILE) as fresh:

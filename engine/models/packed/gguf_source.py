@@ -231,8 +231,23 @@ class GgufSource:
         return tensor
 
     def _order(self, orders: dict[str, Order], name: str) -> Order | slice:
-        """Indices that bring the file's rows or columns into transformers' order."""
-        return next((order for part, order in orders.items() if part in name), slice(None))
+        """Indices that bring the file's rows or columns into transformers' order.
+
+        Raises:
+            EngineError: there are more or fewer of them than the settings state.
+        """
+        order = next((order for part, order in orders.items() if part in name), None)
+        if order is None:
+            return slice(None)
+        tensor = self._tensor(name)
+        rows, columns = tensor.elements // tensor.shape[0], tensor.shape[0]
+        size = columns if orders is self._columns else columns if len(tensor.shape) == 1 else rows
+        if len(order) != size:
+            raise EngineError(
+                f"{self.header.path} has {size} rows of {tensor.name}, and its settings state {len(order)}: "
+                "fetch the file again"
+            )
+        return order
 
 
 def _set(network: nn.Module, name: str, value: Tensor) -> None:

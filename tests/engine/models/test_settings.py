@@ -189,6 +189,64 @@ def test_an_output_layer_of_its_own_counts_where_the_configuration_ties_it(
     assert replies[1] == replies[2] != replies[0]
 
 
+def biased(folder: Path, *parts: str, **config: Any) -> Path:
+    """A model folder with random biases for some of its attention's matrices, and zeros for the others named."""
+    weights, draws = load_file(folder / "model.safetensors"), torch.Generator().manual_seed(1)
+    for name in [name for name in weights if "self_attn" in name]:
+        bias = torch.randn(len(weights[name]), generator=draws) * ("o_proj" not in name)
+        if any(part in name for part in parts):
+            weights[name.replace(".weight", ".bias")] = bias
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    return folder
+
+
+@pytest.mark.parametrize("quantize", ["none", "q8"])
+def test_biases_of_a_folder_count_whether_or_not_all_are_there_and_stated(
+    tiny_model: Callable[..., Path], tmp_path: Path, quantize: str
+) -> None:
+    some = ("q_proj", "k_proj", "v_proj")
+    folders = (
+        biased(tiny_model(), *some, "o_proj", attention_bias=True), biased(tiny_model(), *some, attention_bias=True),
+        biased(tiny_model(), *some), tiny_model(),
+    )  # fmt: skip
+    replies = []
+    for folder in folders:
+        with started(EngineConfig(str(folder), tmp_path / "models", quantize=quantize, context=64)) as engine:
+            replies.append(ids_of(engine.stream(ask("the fox", max_tokens=8, drafter="none"))))
+    assert replies[0] == replies[1] == replies[2] != replies[3]
+
+
+def test_heads_of_a_folder_need_not_divide_the_hidden_size(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tiny_model(num_attention_heads=2, num_key_value_heads=1, head_dim=8)
+    weights = load_file(folder / "model.safetensors")
+    for name, weight in weights.items():
+        if "q_proj" in name:
+            weights[name] = torch.cat([weight, weight[:8]])
+        elif "o_proj" in name:
+            weights[name] = torch.cat([weight, weight[:, :8]], 1)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_attention_heads": 3}))
+    for quantize in ("none", "q8"):
+        assert loaded(folder, tmp_path / "models", quantize=quantize).vocab_size == 320
+
+
+def test_a_prompt_with_a_token_beyond_the_last_row_is_refused(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = tiny_model()
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text())
+    like, size = content["added_tokens"][-1], len(content["model"]["vocab"])
+    names = [*(f"<|{number}|>" for number in range(size, 320)), "<|extra|>"]
+    content["added_tokens"] += [like | {"id": size + number, "content": name} for number, name in enumerate(names)]
+    file.write_text(json.dumps(content))
+    for quantize in ("none", "q8"):
+        with started(EngineConfig(str(folder), tmp_path / "models", quantize=quantize, context=64)) as engine:
+            *_, last = engine.stream(ask("a <|extra|> b", max_tokens=1))
+            assert "'<|extra|>' (320), and the model has 320 tokens" in str(last)
+
+
 def test_an_index_names_no_file_outside_of_its_folder(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     folder = tiny_model()
     secret = tmp_path / "secret.safetensors"
