@@ -29,7 +29,9 @@ Needed = Callable[[str, list[str]], list[str]]
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
 _WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
-_OTHERS = re.compile(r"model\.safetensors\.index\.json|(config|generation_config|[\w-]*token[\w-]*|vocab)\.json")
+_OTHERS = re.compile(
+    r"model\.safetensors\.index\.json|(config|generation_config|chat_template|[\w-]*token[\w-]*|vocab)\.json"
+)
 _TEXTS = re.compile(r"merges\.txt|vocab\.txt|tokenizer\.model|[\w-]+\.jinja|LICENSE[\w.]*|README\.md")
 
 

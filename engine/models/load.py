@@ -25,6 +25,7 @@ from specchat.engine.models.recommendation import Recommendation, recommended_sa
 from specchat.engine.models.tokenizer import FILE as TOKENIZER
 from specchat.engine.models.tokenizer import PlainTokenizer, check_components, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
+from specchat.engine.sequence.template import default_template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -36,6 +37,8 @@ _ROOM = 1.05
 """Peak memory of loading over the size of the weights: a copy of the largest tensor, the tokenizer."""
 _FINGERPRINT_SAMPLES = 64
 """Weights sampled per tensor: enough to distinguish two trainings at negligible cost."""
+_PROCESSOR_FILES = ("chat_template.json", "processor_config.json")
+"""Files with the template of a model that reads images too, where its tokenizer has none."""
 _fingerprints: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _shared: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 _lock = threading.Lock()
@@ -274,7 +277,11 @@ def load_tokenizer(folder: Path) -> PlainTokenizer:
         raise EngineError(
             f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"
         )
-    return PlainTokenizer(tokenizer.backend_tokenizer, tokenizer_facts(tokenizer))
+    facts = tokenizer_facts(tokenizer)
+    for file in (folder / name for name in _PROCESSOR_FILES if not facts["chat_template"]):
+        if file.is_file():
+            facts["chat_template"] = default_template(read_json(file).get("chat_template")) or None
+    return PlainTokenizer(tokenizer.backend_tokenizer, facts)
 
 
 def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

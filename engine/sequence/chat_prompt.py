@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -40,6 +41,10 @@ def _render(request: Request, tokenizer: Any) -> str:
             raise
         except Exception as error:  # a template may raise anything
             refusals.append(error)
+    *before, last = request.messages
+    if before and last.role == "assistant" and last.content and not last.thinking:  # a template may end with questions
+        with suppress(EngineError):
+            return _render(replace(request, messages=tuple(before)), tokenizer) + separate(last.content, tokenizer)
     reason = first_line(refusals[0]) if refusals else "it is empty"
     raise EngineError(_sentence(request.messages, tokenizer, reason))
 

@@ -54,8 +54,10 @@ def render(tokenizer: Any, turns: Sequence[Mapping[str, object]], **variables: o
 
 
 def default_template(chat_template: Any) -> str:
-    """The default template, if the model has several; empty if it has none."""
-    return str((chat_template.get("default") if isinstance(chat_template, dict) else chat_template) or "")
+    """The default template, or else the first, if the model has several; empty if it has none."""
+    if isinstance(chat_template, dict):
+        chat_template = chat_template.get("default") or next(iter(chat_template.values()), None)
+    return str(chat_template or "")
 
 
 def read_template(path: Path) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 MOST_BYTES = 1 << 29
@@ -37,8 +37,14 @@ def environment() -> Any:
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
+    def as_json(
+        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
+        layout = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+        return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
+
     made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag])
-    made.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    made.filters["tojson"] = as_json
     made.globals["raise_exception"] = refuse
     made.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
     return made

@@ -54,6 +54,15 @@ def test_no_chat_template_is_said_not_refused(tiny_model: Callable[..., Path]) -
     assert not load(tiny_model(chat_template=None)).tokenizer.chat_template
 
 
+def test_a_template_is_found_wherever_a_folder_keeps_it(tiny_model: Callable[..., Path]) -> None:
+    folder = tiny_model(chat_template=None)
+    for file in ("processor_config.json", "chat_template.json"):
+        (folder / file).write_text(json.dumps({"chat_template": f"{{{{ '{file}' }}}}"}))
+        assert load(folder).tokenizer.chat_template == f"{{{{ '{file}' }}}}"
+    edit(folder / "tokenizer_config.json", chat_template=[{"name": "tool_use", "template": "{{ 'tools' }}"}])
+    assert load(folder).tokenizer.chat_template == "{{ 'tools' }}"
+
+
 def test_progress_and_silence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said: list[tuple[str, str, float | None]] = []
     load_model(folder, CPU, torch.float32, lambda *report: said.append(report), stage="draft")

@@ -28,6 +28,7 @@ TEMPLATES = {
     "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
     "namespace": "{% set n = namespace(x=0) %}{% for m in messages %}{% set n.x = n.x + 1 %}{% endfor %}{{ n.x }}",
     "date": "{{ strftime_now('%Y') }}",
+    "arguments of json": "{{ {'b': 'é', 'a': 1} | tojson(true, 2) }}{{ [1, 2] | tojson(separators=(',', ':')) }}",
 }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 
 from specchat.engine.errors import EngineError
 from specchat.engine.request import Message, Request
@@ -53,6 +54,23 @@ def test_messages_write_no_control_tokens(turns: list[tuple[str, str]], tokenize
     plain = [(role, text.replace(START, "").replace(END, "")) for role, text in turns]
     assert [ids.count(token) for token in (1, 2)] == [encode(talk(*plain), tokenizer).count(token) for token in (1, 2)]
     assert all(text.strip() in tokenizer.decode(ids) for _, text in turns)
+
+
+def test_control_tokens_that_are_typed_as_ordinary_ones_are_known_by_their_text() -> None:
+    marked = with_template(CHATML)
+    marked.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in (START, END)])
+    begins, ends = marked.convert_tokens_to_ids([START, END])
+    ids = encode(talk(("user", QUOTED), ("assistant", QUOTED), ("user", "Hi")), marked)
+    assert [ids.count(begins), ids.count(ends)] == [4, 3]
+    assert marked.decode(ids).count(QUOTED) == 2
+
+
+@pytest.mark.parametrize(("ending", "count"), [("</s>", 2), ("", 3)])
+def test_the_tag_s_of_html_is_a_control_token_where_the_template_writes_it(ending: str, count: int) -> None:
+    marked = with_template("{% for m in messages %}" + f"{{{{ m.content }}}}{ending}" + "{% endfor %}")
+    marked.add_tokens([AddedToken("</s>", special=False, normalized=False)])
+    ids = encode(talk(("user", "<s>a</s>"), ("user", "</s></s>")), marked)
+    assert ids.count(marked.convert_tokens_to_ids("</s>")) == count
 
 
 def test_what_is_no_mark_has_the_tokens_that_it_had(tokenizer: Any) -> None:
@@ -110,6 +128,13 @@ def test_a_template_that_lists_tools_gets_an_empty_list() -> None:
 def test_what_a_template_refuses_is_named(template: str, turns: list[tuple[str, str]], sentence: str) -> None:
     with pytest.raises(EngineError, match=sentence):
         prompt(template, *turns)
+
+
+@pytest.mark.parametrize("ends", ["{{ raise_exception('a question is last') }}", "{% break %}"])
+def test_a_reply_that_a_template_would_not_end_with_follows_its_last_question(ends: str) -> None:
+    template = "{% for m in messages %}{% if loop.last and m.role != 'user' %}" + ends + "{% endif %}[{{ m.content }}]"
+    talked = prompt(template + "{% endfor %}>", ("user", "hi"), ("assistant", f"so {END}"))
+    assert talked == f"[hi]>so {END}"
 
 
 @pytest.mark.parametrize("text", ["Once upon a ", "Sure:\n```python\n", f"It is {END} that"])
