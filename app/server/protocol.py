@@ -70,6 +70,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": (None, []), "tool_choice": (None, "none", "auto"),
     "functions": (None, []), "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
+    "continue_final_message": (None,), "add_generation_prompt": (None,),
     "audio": (None,), "moderation": (None,), "prediction": (None,), "web_search_options": (None,),
 }  # fmt: skip
 """Fields of the protocol that are not supported, and the values that are accepted as they have no effect."""
@@ -239,10 +240,16 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
 
 
 def _is_neutral(name: str, value: Any, extra: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether a field has no effect because of another one: tools that may not be called, the best n of n choices."""
+    """Whether a field has no effect because of another one.
+
+    So have tools that may not be called, the best n of n choices, and what says that a last reply is continued.
+    """
     uncalled = {"tools": "tool_choice", "functions": "function_call"}
     if name == "best_of":
         return bool(value == (values.get("n") or 1))
+    if name in ("continue_final_message", "add_generation_prompt") and "messages" in values:
+        continues = values["messages"][-1]["role"] == "assistant"
+        return value is (continues if name == "continue_final_message" else not continues)
     return isinstance(value, list) and name in uncalled and extra.get(uncalled[name]) == "none"
 
 
