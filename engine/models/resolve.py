@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +19,7 @@ from specchat.engine.models.catalog import PRESETS, Preset, WheelFile, hub_folde
 from specchat.engine.models.checkpoint import Checkpoint, has_weights, read_json
 from specchat.engine.models.disk import disk_errors, folder_bytes, require_space, sha256_of
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, tokenizer_files
-from specchat.engine.models.store import ModelStore, origin
+from specchat.engine.models.store import ModelStore, origin, storable
 from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.models.wheel import fetch_wheel_file
 from specchat.engine.progress import Progress
@@ -229,7 +228,7 @@ def _folder_name(file: Path, digest: str, store: ModelStore) -> str:
     known = next(store.folder.glob(f"*-{digest[:16]}"), None)
     if known is not None and store.find(known.name) is not None:
         return known.name
-    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', file.stem).strip('.-') or 'model'}-{digest[:16]}"
+    return f"{storable(file.stem)}-{digest[:16]}"
 
 
 def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) -> str:

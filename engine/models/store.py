@@ -24,6 +24,8 @@ from specchat.engine.models.disk import disk_errors, folder_bytes
 from specchat.engine.progress import Progress, ignore_progress
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{,199}")
+_LONGEST = 120
+"""Characters of a name that is made from that of a file."""
 _ORIGIN_FILE = "specchat.json"
 _UNFINISHED = ".unfinished"
 _LOCKS = ".locks"
@@ -33,6 +35,11 @@ _ORIGINALS = ".originals"
 _STALE_S = 3 * 86400
 """Age after which an untouched work folder is deleted."""
 _LOCK_POLL_S = 0.2
+
+
+def storable(name: str) -> str:
+    """A name for the store like that of a file or folder, which may be any text."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST].strip(".-") or "model"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from specchat.engine.models.disk import disk_errors
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.file import PackedFileError, read_index
 from specchat.engine.models.resolve import GgufFile, converted, empty_folder, gguf_of, is_gguf, resolve
-from specchat.engine.models.store import ModelStore, origin
+from specchat.engine.models.store import ModelStore, origin, storable
 from specchat.engine.models.tokenizer import TEMPLATE
 from specchat.engine.progress import Progress
 
@@ -46,7 +46,7 @@ def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progres
         quantize = "q8"
     model = resolve(spec, store, progress)
     identity = f"{quantize} {_folder_identity(model)}"
-    name = model.name if model.parent == store.folder else f"{display_name(model)}-{_short(identity)}"
+    name = model.name if model.parent == store.folder else f"{storable(display_name(model))}-{_short(identity)}"
 
     def build(_: Path, folder: Path) -> None:
         from specchat.engine.models.packed.build import pack_checkpoint

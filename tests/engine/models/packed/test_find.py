@@ -197,3 +197,12 @@ def test_an_edited_template_takes_effect_without_packing_again(model: Path, stor
         assert template() == (text, packed_at)
     (model / "chat_template.jinja").unlink()
     assert template() == (before, packed_at)
+
+
+def test_a_folder_may_have_any_name(model: Path, store: ModelStore) -> None:
+    for name in ("My Mod\u00e8le (1)", " .[b]", "\u6a21\u578b", "x" * 240):
+        odd = model.rename(model.with_name(name))
+        packed = packed_folder(str(odd), "auto", store, ignore_progress)
+        assert packed is not None
+        assert load_packed(packed, ignore_progress).vocab_size == 320
+        odd.rename(model)
