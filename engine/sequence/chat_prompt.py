@@ -43,8 +43,9 @@ def _render(request: Request, tokenizer: Any) -> str:
             refusals.append(error)
     *before, last = request.messages
     if before and last.role == "assistant" and last.content and not last.thinking:  # a template may end with questions
+        begun: str = separate(last.content, tokenizer)
         with suppress(EngineError):
-            return _render(replace(request, messages=tuple(before)), tokenizer) + separate(last.content, tokenizer)
+            return _render(replace(request, messages=tuple(before)), tokenizer) + begun
     reason = first_line(refusals[0]) if refusals else "it is empty"
     raise EngineError(_sentence(request.messages, tokenizer, reason))
 
