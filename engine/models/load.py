@@ -313,6 +313,11 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise EngineError(f"{folder} lacks weights ({lacking[0]}{more}): fetch the model again")
+    unread = sorted(name for name in report["unexpected_keys"] if re.fullmatch(r"model\.layers\..*_proj\.bias", name))
+    if unread:
+        raise EngineError(
+            f"{folder} has {unread[0]}, for which a network of type {config.model_type} has no place: use another model"
+        )
     for name in biases:  # optional, as in llama.cpp
         nn.init.zeros_(model.get_parameter(name))
     if not config.is_encoder_decoder and "lm_head.weight" not in model.all_tied_weights_keys:

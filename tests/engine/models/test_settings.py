@@ -218,6 +218,12 @@ def test_biases_of_a_folder_count_whether_or_not_all_are_there_and_stated(
     assert replies[0] == replies[1] == replies[2] != replies[3]
 
 
+def test_biases_that_the_network_has_no_place_for_are_named(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    folder = biased(tiny_model(), "q_proj", model_type="mistral", architectures=["MistralForCausalLM"])
+    with pytest.raises(EngineError, match=r"has model\.layers\.0\.self_attn\.q_proj\.bias, for which a network of"):
+        loaded(folder, tmp_path / "models", quantize="none")
+
+
 def test_heads_of_a_folder_need_not_divide_the_hidden_size(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     folder = tiny_model(num_attention_heads=2, num_key_value_heads=1, head_dim=8)
     weights = load_file(folder / "model.safetensors")
