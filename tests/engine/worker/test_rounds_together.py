@@ -93,8 +93,8 @@ def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:
 
 
 def decided(events: list[Any]) -> list[tuple[Any, ...]]:
-    """Rounds without what differs from run to run: their times, and how many rows a round had."""
-    untimed = {"at": 0.0, "draft_s": 0.0, "verify_s": 0.0, "rest_s": 0.0, "plain_s": 0.0, "rows": 1}
+    """Rounds without what differs from run to run: their times, and the rows of a round with their context."""
+    untimed = {"at": 0.0, "draft_s": 0.0, "verify_s": 0.0, "rest_s": 0.0, "plain_s": 0.0, "rows": 1, "context": 0}
     return [astuple(replace(each, **untimed)) for each in events if isinstance(each, Round)]
 
 
