@@ -114,12 +114,13 @@ def test_a_replay(home: Path, where: Path) -> None:
 def test_a_printed_reply(home: Path, where: Path) -> None:
     """The printer of `specchat ask`, which is given the reply round by round."""
     code = (
-        "from specchat.app.cli.printers import text_printer\n"
+        "from specchat.app.cli.printers import text_printer\nfrom specchat.app.cli.terminal import escaped_output\n"
         "from specchat.engine import Round, read_trace\nfrom pathlib import Path\nimport sys\n"
-        "printer = text_printer()\n"
-        "for record in read_trace(Path(sys.argv[1])):\n"
-        "    if isinstance(record, Round): printer.add(record)\n"
-        f"printer.note({TITLE!r})\n"
+        "with escaped_output():\n"
+        "    printer = text_printer()\n"
+        "    for record in read_trace(Path(sys.argv[1])):\n"
+        "        if isinstance(record, Round): printer.add(record)\n"
+        f"    printer.note({TITLE!r})\n"
     )
     with Terminal(sys.executable, "-c", code, _trace(where), SPECCHAT_HOME=str(home), cwd=where) as terminal:
         assert terminal.end() == 0
