@@ -305,7 +305,7 @@ class Speedup:
     c: float
     """Drafting time per drafted position / time of a plain pass."""
     predicted: float
-    """By Leviathan et al. 2023, Theorem 3.8, from the α estimate, c and the actual draft lengths."""
+    """Predicted speedup from the α estimate, c and the actual draft lengths (Leviathan et al. 2023, Theorem 3.8)."""
     measured: float
     """Time per token of plain rounds / time per token of these rounds."""
     error: float

@@ -1,7 +1,7 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
 The first line is `{"record": "trace", "version": 5}`. Every other line is a `Request` or an event, with its type's name
-in lower case under `record`; among those of a stored reply is also a `Measured`. Unknown fields are an error: a newer
+in lower case under `record`; the lines of a stored reply include a `Measured`. Unknown fields are an error: a newer
 format has a newer version; versions 1 (no trees), 2 (no plain passes, no frequency penalty, no `Detail.probability`, no
 reply that begins with given tokens), 3 (no thinking, no recommended sampling, and no replies of other servers: no
 unknown fate, no `Totals`) and 4 (thinking in the text, between the marks of `Admitted.thinking`; no `Measured`, no

@@ -45,7 +45,7 @@ class _Node(NamedTuple):
     role: str
     text: str
     model: str = ""
-    """Of a reply; empty if the file does not state it."""
+    """Model of a reply; empty if the file does not state it."""
     thinking: str = ""
     attachments: tuple[Attachment, ...] = ()
 
@@ -73,7 +73,7 @@ def change_time(exported: Mapping[str, Any]) -> float:
 
 
 def admitted_line(known: Mapping[str, Any], tokens: int = 0) -> Iterator[str]:
-    """The trace line with what is known of a reply's request; none without anything.
+    """The trace line of a reply's request with its known fields; no line without any.
 
     Args:
         known: fields of `Admitted`.
@@ -125,7 +125,7 @@ def _chatgpt_node(parent: str | None, message: Mapping[str, Any]) -> _Node:
 
 
 def _canvas(call: Any) -> str:
-    """A placeholder for a document beside the chat; it is followed by the text that the document begins with."""
+    """A placeholder for a document next to the chat; it is followed by the text that the document begins with."""
     try:
         given = json.loads(call)
         name, text, kind = given.get("name"), given.get("content"), str(given.get("type"))
@@ -250,7 +250,7 @@ def _open_webui_node(message: Mapping[str, Any]) -> _Node:
 def _tree(
     title: Any, nodes: Mapping[str, _Node], current: str | None, system: str = "", request: tuple[str, ...] = ()
 ) -> ImportedChat:
-    """A chat from its nodes; those of other roles are skipped.
+    """A chat from its nodes; nodes of other roles are skipped.
 
     Several replies in a row (of a model that used tools) become one. `request` has the trace lines of every reply.
     """

@@ -13,9 +13,9 @@ class ThoughtFigures:
     """Figures of the thinking in a reply."""
 
     tokens: int
-    """Emitted tokens, including those of the marks and of the space after them."""
+    """Emitted tokens, including the tokens of the marks and of the space after them."""
     seconds: float
-    """From the start of the first round to the end of the last one with thinking."""
+    """Seconds from the start of the first round to the end of the last one with thinking."""
     accepted: tuple[int, int]
     """Accepted drafted tokens inside and outside the thinking."""
     tested: tuple[int, int]

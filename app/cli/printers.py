@@ -24,7 +24,7 @@ _EMITTED = frozenset(Fate) - {Fate.REJECTED, Fate.DISCARDED}
 
 
 class ThoughtLine:
-    """On a terminal, a line on stderr with the length of a reply's thinking."""
+    """Line with the length of a reply's thinking, on stderr if that is a terminal."""
 
     def __init__(self) -> None:
         self._thought = Thought()

@@ -101,7 +101,7 @@ class Settings:
     """Below 1, more drafted tokens are accepted than is lossless."""
     max_tokens: int = 1024
     tokenizer: str = ""
-    """Folder or hub id whose tokenizer and chat template replace those of the target; empty for its own."""
+    """Folder or hub id whose tokenizer and chat template replace the target's; empty for its own."""
     chat_template: str = ""
     """File with the target's chat template; empty for its own."""
     slots: int = 4

@@ -45,7 +45,7 @@ class Chat:
     news: bool = False
     """Whether a reply has ended since the chat was last shown."""
     uid: str = field(default="", compare=False)
-    """Identity in exports and imports, also those of other programs."""
+    """Identity in exports and imports, also in other programs' files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,8 @@ def disable_toasts(app: App[Any]) -> None:
 def show_as_text(app: App[Any]) -> None:
     """Show every string as it is: never as markup, and with signs instead of characters on which a terminal acts.
 
-    Textual reads markup in titles of borders, tooltips, options and the palette, and lets escape sequences pass; there
-    is no public option for all of these.
+    Textual reads markup in titles of borders, tooltips, options and the palette, and lets escape sequences pass; no
+    public option covers all four.
     """
     app.console._markup = False
     for module, name, own in (

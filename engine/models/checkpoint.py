@@ -255,7 +255,7 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 
 def allow_any_heads() -> None:
-    """Let a Llama have any number of heads: transformers refuses those that do not divide the hidden size."""
+    """Let a Llama have any number of heads: transformers refuses numbers that do not divide the hidden size."""
     from transformers import LlamaConfig
 
     known: Any = LlamaConfig

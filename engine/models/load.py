@@ -321,13 +321,13 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     for name in biases:  # optional, as in llama.cpp
         nn.init.zeros_(model.get_parameter(name))
     if not config.is_encoder_decoder and "lm_head.weight" not in model.all_tied_weights_keys:
-        model.config.tie_word_embeddings = False  # it may be stated of an output layer that has weights of its own
+        model.config.tie_word_embeddings = False  # it may be stated of an output layer with separate weights
     network: PreTrainedModel = model.eval().requires_grad_(False)
     return network
 
 
 def eos_ids(folder: Path, tokenizer: PlainTokenizer, config: PreTrainedConfig) -> frozenset[int]:
-    """Tokens that end a reply: those that tokenizer, configuration and generation settings state, and known ones.
+    """Tokens that end a reply: stated by tokenizer, configuration or generation settings, or known by their text.
 
     Raises:
         EngineError: as for `stated_ends`.

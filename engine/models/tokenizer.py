@@ -1,4 +1,4 @@
-"""Tokenizer of a packed model on the `tokenizers` library, and comparison of vocabularies.
+"""Tokenizer of a model on the `tokenizers` library, and comparison of vocabularies.
 
 Importing transformers, with its tokenizers, would take most of a start's time.
 """
@@ -60,7 +60,7 @@ class PlainTokenizer:
         self.refused = str(facts.get("refused") or "")
         """Why texts cannot be encoded as the model's authors meant it, in one sentence; empty if they can."""
         self.begins: int | None = facts.get("begins")
-        """BOS token that the file puts before every prompt, those of its chat template too."""
+        """BOS token that the file puts before every prompt, also before prompts of its chat template."""
         named = self.special_tokens_map.get("bos_token")
         bos = self.begins if named is None else backend.token_to_id(named)
         self._doubled = [bos, bos] if backend.encode("").ids[:1] == [bos] else None
@@ -103,10 +103,10 @@ class PlainTokenizer:
         return str(self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def end_ids(self, stated: Iterable[int], size: int) -> frozenset[int]:
-        """Tokens that end a reply: those that a model states, and those of its vocabulary that are known as ends.
+        """Tokens that end a reply: the stated ones, and tokens of the vocabulary that are known as ends by their text.
 
         Args:
-            stated: ids; those that are not of the model are left out.
+            stated: ids that the model's files state; ids outside the vocabulary are left out.
             size: V, of the model.
         """
         found = {text: self.backend_tokenizer.token_to_id(text) for text in END_TEXTS}

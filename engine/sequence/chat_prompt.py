@@ -18,7 +18,7 @@ from specchat.engine.sequence.thinking import turn_of
 _END = "\ufdd1"
 """A noncharacter of Unicode, put at the end of a message that the reply continues."""
 _GAP = "\n\n"
-"""Between messages that become one."""
+"""Text between messages that become one."""
 _HELLO = Message("user", "Hello")
 
 
@@ -104,10 +104,15 @@ def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The conversation without empty messages, with messages of one role that follow each other as one."""
     filled = [message for message in messages if message.content.strip() or message.thinking]
+    groups = (list(group) for _, group in groupby(filled, key=lambda message: message.role))
     return tuple(
-        replace(same[0], content=_GAP.join(each.content for each in same))
-        for same in (list(group) for _, group in groupby(filled, key=lambda message: message.role))
+        Message(same[0].role, *(_GAP.join(filter(None, parts)) for parts in zip(*map(_parts, same), strict=True)))
+        for same in groups
     )
+
+
+def _parts(message: Message) -> tuple[str, str]:
+    return message.content, message.thinking
 
 
 def _sentence(messages: Sequence[Message], tokenizer: Any, reason: str) -> str:

@@ -25,7 +25,7 @@ _ENDS = """
     <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>
 """
 END_TEXTS = frozenset(_ENDS.split())
-"""Texts of tokens that end a turn, a text or a file: those of llama.cpp (llama-vocab.cpp), and a few like them."""
+"""Texts of tokens that end a turn, a text or a file: llama.cpp's list (llama-vocab.cpp), and a few like them."""
 _SEPARATOR = "\ufdd0"
 """A noncharacter of Unicode: no text contains it."""
 
@@ -34,7 +34,7 @@ class _Marks(NamedTuple):
     ids: frozenset[int]
     """The control tokens."""
     names: re.Pattern[str] | None
-    """Finds their names; None if there are none."""
+    """Pattern that finds their names; None without control tokens."""
 
 
 def is_control(text: str, template: str) -> bool:

@@ -149,9 +149,9 @@ def left_out(request: Request, length: Length, given: int, context: int) -> rang
     """Indices in `Request.messages` of the turns to leave out; empty if all fit or none may be left out.
 
     A turn is a user message and the messages up to the next one. Messages before the first turn, and the last turn,
-    always stay. The tokens left out are rounded up to a multiple of half the room, if there are so many: the prompts of
-    the next messages then begin as this one does, and what it has in the cache is reused. With n turns, `length` is
-    called about log n times.
+    always stay. The tokens left out are rounded up to a multiple of half the room, if at least that many can be left
+    out: the prompts of the next messages then begin as this one does, and what it has in the cache is reused. With n
+    turns, `length` is called about log n times.
     """
     turns = _earlier_turns(request.messages)[request.when_full == KEEP_ENDS :]
     room = context - given - min(request.max_tokens, context // REPLY_SHARE)

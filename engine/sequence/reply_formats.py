@@ -94,7 +94,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
     _tags("thinking"),
     _tags("reasoning"),
 )  # fmt: skip
-"""Those that several models share come last: the first that a model's template or vocabulary has is its own."""
+"""Formats of thinking; a model has the first whose marks its template or vocabulary has, so shared ones come last."""
 _ANSWERS = ("answer", "response")
 """Tags around the answer in templates of models that also write `<think>`: Hunyuan; Granite 3.3."""
 _NAME = re.compile(r"<([^/<>]*(?:think|thought|reason)[^<>]*)>")

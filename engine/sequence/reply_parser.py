@@ -205,7 +205,7 @@ class TagParser(ReplyParser):
         self._end = self._tags.end if marked else self._end
 
     def _skip(self, marks: Iterable[str]) -> str | None:
-        """Drop a mark at the start of the text, and return it; empty if there is none, None if that is not clear."""
+        """Drop a mark at the start of the text, and return it; empty without one, None if more text must decide."""
         text = self._text.lstrip()
         mark = next((mark for mark in marks if text.startswith(mark)), "")
         if mark:

@@ -94,7 +94,7 @@ def _rendered(template: str, variables: Mapping[str, object] | None) -> str:
 
 @lru_cache(maxsize=8)
 def _is_simple(template: str) -> bool:
-    """Whether the work and the length of the prompt are bounded by those of the messages.
+    """Whether time and length of rendering are bounded by the length of the messages.
 
     So are loops over messages that are not nested, and texts that grow neither from loop to loop nor from variable to
     variable.
@@ -166,7 +166,7 @@ class _Process:
     def _ask(self, question: bytes) -> bytes:
         """The answer; incomplete if the process has ended itself."""
         if self._running is None or self._running.poll() is not None:
-            # In a session of its own, so that ctrl+c in the terminal does not end it.
+            # In a separate session, so that ctrl+c in the terminal does not end it.
             self._running = subprocess.Popen(
                 [sys.executable, "-P", template_process.__file__],
                 stdin=subprocess.PIPE,

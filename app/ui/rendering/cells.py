@@ -165,7 +165,7 @@ _wrapped: Any = vars(_wrapped_document)["compute_wrap_offsets"]
 
 
 def _wrap_offsets(text: str, width: int, tab_size: int, *arguments: Any, **options: Any) -> list[int]:
-    """Where the lines of a text area begin: Textual's places, moved out of characters."""
+    """Offsets at which the lines of a text area begin: Textual's, moved to the edge of a character."""
     offsets: list[int] = _wrapped(text, width, tab_size, *arguments, **options)
     if cells._is_single_cell_widths(text):
         return offsets

@@ -1,7 +1,7 @@
 """Layout and segments of the timeline: the columns of each round, the signs of its tokens, and its times as a bar.
 
 The same time is at the same column in every lane, and bars are true to scale. Rounds of several lanes at one time, as
-those of one batch, share a slot; each round of a lane has one of its own. Between two slots lies one empty cell, or
+in one batch, share a slot; each round of a lane has a separate one. Between two slots lies one empty cell, or
 `PAUSE` of them where time passed: pauses and the reading of prompts are cut to that, and a bar longer than `MOST` to so
 much; both are marked.
 """

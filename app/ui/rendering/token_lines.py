@@ -146,7 +146,7 @@ class TokenLines:
     def _continue(self, text: str, hidden: bool) -> int:
         """Add the beginning of a token that continues a character to the token before it, and return its length.
 
-        Tokens that are no part of the text, and those that are, continue each other.
+        A token that is part of the text continues the last one that is part of it; a hidden token the last hidden one.
         """
         line = self.lines[-1]
         at = next((n for n in reversed(range(len(line))) if (line[n].fate in HIDDEN) == hidden), None)

@@ -164,7 +164,7 @@ class TheoryScreen(Dialog[None]):
 
 
 def _whole_numbers(least: float, greatest: float) -> list[float]:
-    """At most `_TICKS` whole numbers from `least` to `greatest`, evenly apart."""
+    """Ticks of an axis: whole numbers from `least` to `greatest`, evenly spaced, at most `_TICKS`."""
     step = ceil((floor(greatest) - ceil(least) + 1) / _TICKS) or 1
     return [float(number) for number in range(ceil(least), floor(greatest) + 1, step)]
 

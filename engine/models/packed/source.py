@@ -55,7 +55,7 @@ class CheckpointSource:
         return self._parameter(name)[0] in self._files
 
     def has_own_output(self) -> bool:
-        """Whether the output layer has weights of its own, which count even if the configuration ties them.
+        """Whether the output layer has separate weights, which count even if the configuration ties them.
 
         transformers and llama.cpp decide the same. Some files hold the embedding twice.
         """

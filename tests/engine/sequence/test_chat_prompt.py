@@ -153,3 +153,14 @@ def test_thinking_that_was_stopped_is_continued() -> None:
     tokenizer = with_template(template)
     ids = encode(Request("r", (Message("user", "hi"), Message("assistant", "", thinking="hm"))), tokenizer)
     assert tokenizer.decode(ids) == "[user]hi[assistant]<think>hm"
+
+
+def test_replies_that_become_one_keep_their_thinking() -> None:
+    template = (
+        "{% for m in messages %}{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
+        "{{ raise_exception('alternate') }}{% endif %}[{{ m.role }}]{{ m.reasoning_content }}|{{ m.content }}{% endfor %}"
+    )
+    said = (Message("assistant", "a", thinking="one"), Message("assistant", "b", thinking="two"))
+    tokenizer = with_template(template)
+    ids = encode(Request("r", (Message("user", "hi"), *said, Message("user", "so"))), tokenizer)
+    assert tokenizer.decode(ids) == "[user]|hi[assistant]one\n\ntwo|a\n\nb[user]|so"
