@@ -35,6 +35,10 @@ class _Marks(NamedTuple):
     """The control tokens."""
     names: re.Pattern[str] | None
     """Pattern that finds their names; None without control tokens."""
+    before: frozenset[str]
+    """Names that take in the white space before them."""
+    after: frozenset[str]
+    """Names that take in the white space after them."""
 
 
 def is_control(text: str, template: str) -> bool:
@@ -59,24 +63,24 @@ def separate(value: Any, tokenizer: Any) -> Any:
 
 def encode_separated(text: str, tokenizer: Any) -> list[int]:
     """Token ids of a prompt that a template wrote from values of `separate`, without separators."""
-    if _SEPARATOR not in text:
+    marks = _marks_of(tokenizer)
+    if _SEPARATOR not in text or marks.names is None:
         return list(tokenizer.encode(text, add_special_tokens=False))
-    backend = tokenizer.backend_tokenizer
-    # A batch of one: unlike `Tokenizer.encode` it lets other threads run.
-    marks, (encoding,) = _marks_of(tokenizer), backend.encode_batch([text], add_special_tokens=False)
+    pieces = ["", *marks.names.split(text), ""]  # every second one is the name of a control token
     ids: list[int] = []
-    between: list[int] = []
-    begin = 0
-    for token, (start, end) in zip([*encoding.ids, None], [*encoding.offsets, (len(text), 0)], strict=True):
-        if token is not None and token not in marks.ids:
-            between.append(token)
+    usual: list[str] = []
+    for before, piece, after in zip(pieces, pieces[1:], pieces[2:], strict=False):
+        if _SEPARATOR not in piece:
+            usual.append(piece)
             continue
-        if _SEPARATOR in (part := text[begin:start]):
-            as_text = part.replace(_SEPARATOR, "")
-            between = _as_text(backend, marks.ids).encode_batch_fast([as_text], add_special_tokens=False)[0].ids
-        ids += between if token is None else [*between, token]
-        between, begin = [], end
-    return ids
+        said = piece.replace(_SEPARATOR, "")
+        said = said.lstrip() if before in marks.after else said
+        said = said.rstrip() if after in marks.before else said
+        backend = _as_text(tokenizer.backend_tokenizer, marks.ids)
+        ids += tokenizer.encode("".join(usual), add_special_tokens=False)
+        ids += backend.encode_batch_fast([said], add_special_tokens=False)[0].ids
+        usual = []
+    return ids + list(tokenizer.encode("".join(usual), add_special_tokens=False))
 
 
 def _marks_of(tokenizer: Any) -> _Marks:
@@ -88,12 +92,17 @@ def _marks_of(tokenizer: Any) -> _Marks:
 def _marks(backend: Tokenizer, rows: int | None, template: str) -> _Marks:
     """Control tokens of a model with this number of tokens; names of others stay, and the prompt is refused."""
     control = {
-        token: added.content
+        token: added
         for token, added in backend.get_added_tokens_decoder().items()
         if (added.special or is_control(added.content, template)) and (rows is None or token < rows)
     }
-    names = sorted((name for name in control.values() if len(name) > 1), key=len, reverse=True)
-    return _Marks(frozenset(control), re.compile("|".join(map(re.escape, names))) if names else None)
+    names = sorted((each.content for each in control.values() if len(each.content) > 1), key=len, reverse=True)
+    return _Marks(
+        frozenset(control),
+        re.compile(f"({'|'.join(map(re.escape, names))})") if names else None,
+        frozenset(each.content for each in control.values() if each.lstrip),
+        frozenset(each.content for each in control.values() if each.rstrip),
+    )
 
 
 @lru_cache(maxsize=2)

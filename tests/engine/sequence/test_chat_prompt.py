@@ -158,7 +158,8 @@ def test_thinking_that_was_stopped_is_continued() -> None:
 def test_replies_that_become_one_keep_their_thinking() -> None:
     template = (
         "{% for m in messages %}{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
-        "{{ raise_exception('alternate') }}{% endif %}[{{ m.role }}]{{ m.reasoning_content }}|{{ m.content }}{% endfor %}"
+        "{{ raise_exception('alternate') }}{% endif %}[{{ m.role }}]{{ m.reasoning_content }}|{{ m.content }}"
+        "{% endfor %}"
     )
     said = (Message("assistant", "a", thinking="one"), Message("assistant", "b", thinking="two"))
     tokenizer = with_template(template)
