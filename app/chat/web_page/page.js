@@ -12,7 +12,7 @@
   const FATES = {
     accepted: "drafted, and kept by the target",
     rejected: "drafted, and refused by the target",
-    discarded: "drafted behind a rejection, never judged",
+    discarded: "drafted, not tested",
     correction: "drawn by the target in place of the rejected token",
     bonus: "drawn by the target after every drafted token was accepted",
     plain: "drawn by the target in a round that drafted nothing",

@@ -28,7 +28,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 FATES: dict[Fate, str] = {
     Fate.ACCEPTED: "drafted, and accepted by the target",
     Fate.REJECTED: "drafted, and rejected by the target",
-    Fate.DISCARDED: "drafted after a rejection, not tested",
+    Fate.DISCARDED: "drafted, not tested",
     Fate.CORRECTION: "drawn by the target instead of a rejected token",
     Fate.BONUS: "drawn by the target after every draft was accepted",
     Fate.PLAIN: "drawn by the target in a round without a draft",

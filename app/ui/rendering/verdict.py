@@ -51,7 +51,7 @@ def fate_verdict(record: Round, token: Token) -> str:
             sign, word = ("<", "accepted") if below else ("≥", "rejected")
             return f"u {number(u)} {sign} {number(chance_of(p, q))} = min(1, p/q): {word} by the target"
         case Fate.DISCARDED:
-            return "drafted after a rejection: not tested, so it has no p and no u"
+            return "drafted, not tested: it has no p and no u"
         case Fate.CORRECTION:
             rejected = shown(record.pieces[record.accepted])
             return f"drawn from the residual instead of “{rejected}”"

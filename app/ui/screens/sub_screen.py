@@ -1,4 +1,4 @@
-"""What all screens over the chat share."""
+"""Base class of the screens over the chat."""
 
 from __future__ import annotations
 
