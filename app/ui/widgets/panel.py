@@ -129,7 +129,7 @@ class Speed(ReplyCard):
             *self._padded(self._gain(figures.gain, running=figures.running), GAIN),
             self.headline(rate(now), "tok/s now") if figures.running else self.headline(over, "tok/s"),
             Text(sparkline(figures.speeds, self.inner) or " ", self.style("spark")),
-            *([self.row("reply", over)] if figures.running else []),
+            *([self.row("reply", f"{over} tok/s")] if figures.running else []),
             self.row("first token", duration(s.time_to_first_token_s)),
         ]
 
