@@ -120,6 +120,8 @@ class Planner:
             self._on_fault(row, error)
             return
         self._profiles[row.request.request_id] = about
+        if about.known_states is not None:
+            row.cached = min(row.cached, about.known_states)
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
                 drafter.name, drafter.profile, about, row.sampling
@@ -137,7 +139,6 @@ class Planner:
         self._forget(row)
 
     def _forget(self, row: SequenceState) -> None:
-        row.undrafted = 0
         self._profiles.pop(row.request.request_id, None)
         self._acceptances.pop(row.request.request_id, None)
 

@@ -60,6 +60,10 @@ class CombinedDrafter(Drafter):
         known = self._stored_bucket if self._by_kernels([row]) else self._sure_bucket
         return replace(of_head, sure_bucket=partial(known, row))
 
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that the suffix drafter has not read."""
+        return self._suffix.unread(row)
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""
         self._suffix.prefill(rows)

@@ -293,7 +293,7 @@ class Drafting:
             if reading.states is not None:
                 drafters.on_hidden_states([row], reading.states[None, :last])
             row.cached = last
-            while row.undrafted:
+            while not drafters.has_read(row):
                 drafters.prefill([row])
                 yield
             while row.emitted < len(text.reply):
