@@ -62,8 +62,6 @@ class TransformersBackend(TensorBackend):
             other rotary factors.
     """
 
-    cache: KVCache
-
     def __init__(
         self,
         model: Any,

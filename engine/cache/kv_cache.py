@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,15 +173,6 @@ class KVCache(LayerCache):
         for rows in self._rows:
             rows[:, slot] = 0
 
-    def place(self, slot: int, start: int, count: int) -> Any:
-        """Index of columns of a slot in the keys or values of a layer."""
-        return slot, slice(None), slice(start, start + count)
-
-    @property
-    def stored(self) -> Sequence[Tensor]:
-        """All that is known of columns, in tensors that `place` is an index of."""
-        return [*self.keys, *self.values]
-
     def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, G, length, D] of a layer in the first columns of slots [B]."""
         return self.keys[layer][slots, :, :length], self.values[layer][slots, :, :length]
@@ -204,7 +194,7 @@ class KVCache(LayerCache):
             rows[:, slot, :, to] = rows[:, slot, :, source]
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU."""
+        """Copy the columns `sources` of a slot to `target` and the columns after it."""
         end = target + len(sources)
         for rows in map(as_array, self._rows):
             rows[:, slot, :, target:end] = rows[:, slot][:, :, list(sources)]

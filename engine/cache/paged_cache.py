@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,16 +79,6 @@ class PagedCache(LayerCache):
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
         self.connect(self._attach, self.move)
 
-    def place(self, slot: int, start: int, count: int) -> Any:
-        """Index of columns of a slot in the keys or values of a layer."""
-        columns = np.arange(start, start + count)
-        return self.pool.tables[slot][columns // BLOCK], slice(None), columns % BLOCK
-
-    @property
-    def stored(self) -> Sequence[Tensor]:
-        """As `KVCache.stored`, and scales [blocks, G, BLOCK, 1]."""
-        return list(chain(self.keys, self.values, *self._scales))
-
     def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """As `KVCache.seen`."""
         tables = torch.from_numpy(self.pool.tables)[slots, : -(-length // BLOCK)].long()
@@ -103,9 +90,3 @@ class PagedCache(LayerCache):
         if self._scales:
             keys, values = (x * rows(scale[layer]) for x, scale in zip((keys, values), self._scales, strict=True))
         return keys, values
-
-    def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
-        """As `KVCache.keep`."""
-        for slot, start, offsets in zip(slots.tolist(), starts.tolist(), path.tolist(), strict=True):
-            sources = [min(start + offset, self.columns - 1) for offset in offsets]
-            self.move(slot, sources[: self.columns - 1 - start], start + 1)
