@@ -17,8 +17,9 @@ from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
 import torch
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, BlockStore, States, as_array
+from specchat.engine.cache.block_pool import BlockPool, BlockStore, as_array
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
 
@@ -69,7 +70,7 @@ class LayerCache(BlockStore):
         device: torch.device,
         dtype: torch.dtype,
         *,
-        states: States | None = None,
+        states: StateStore | None = None,
         pool: BlockPool | None = None,
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states

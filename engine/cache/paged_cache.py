@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, States
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import LayerCache, Shapes
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.device.device import require_memory
 
 TYPES = {"f16": torch.float16, "q8": torch.int8}
@@ -45,7 +46,7 @@ class PagedCache(LayerCache):
         shapes: Shapes,
         slots: int,
         columns: int,
-        states: States | None,
+        states: StateStore | None,
         pool: BlockPool | None = None,
         cache_type: str = "f16",
     ) -> None:
