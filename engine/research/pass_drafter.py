@@ -106,7 +106,7 @@ def load_look_ahead(folder: Path, target: Model) -> LookAhead:
     Raises:
         EngineError: they were made for another target, or the folder is broken.
     """
-    card = _FOLDER.read_card(folder, dict)
+    card: dict[str, Any] = _FOLDER.read_card(folder, dict)
     if card.get("fingerprint") != target.fingerprint:
         raise EngineError(
             f"the look-ahead embeddings {folder} were made for {card.get('target')}, with other weights than "

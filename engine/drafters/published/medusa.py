@@ -149,6 +149,5 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
         "draft_vocab_size": len(vocabulary),
         **about,
     }
-    PartFolder("Medusa heads", CONFIG, WEIGHTS).write(
-        folder, {**stored_weights(network.heads), TO_TARGET: shift}, config
-    )
+    tensors = {**stored_weights(network.heads), TO_TARGET: shift}
+    PartFolder("Medusa heads", CONFIG, WEIGHTS).write(folder, tensors, config)
