@@ -19,6 +19,7 @@ from specchat.engine.drafters.published.eagle import EagleHead, EagleShape, unfi
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA, WEIGHTS, weights_of
 from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.families import families
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.load import Model, PackedModel
 
@@ -38,7 +39,8 @@ def load_published(folder: Path, target: Model) -> LoadedHead:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    if read_json(folder / CONFIG).get("model_type") == "gemma4_assistant":
+    kind = read_json(folder / CONFIG).get("model_type")
+    if any(kind in family.assistants for family in families()):
         assistant = import_module("specchat.engine.drafters.published.assistant")  # which imports this module
         loaded: LoadedHead = assistant.load_assistant(folder, target)
         return loaded
