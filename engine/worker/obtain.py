@@ -13,7 +13,7 @@ import torch
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.registry import MOST_MODELS, names_part
+from specchat.engine.drafters.build_context import MOST_MODELS
 from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.catalog import PRESETS
@@ -29,6 +29,7 @@ from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.sequence.template import read_template
+from specchat.engine.worker.draft_parts import names_part
 
 
 @dataclass(frozen=True, slots=True)
