@@ -87,7 +87,7 @@ class DecoderDescription:
         return self.layer_shapes[layer] if self.layer_shapes else self.shape.layer
 
     def matrices(self, layer: int, has: Callable[[str], bool]) -> dict[str, str]:
-        """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix.
+        """Matrices of a layer: part of `LayerWeights` to the name of the weight in the model, without its suffix.
 
         Those of all experts of a layer are one matrix, one after the other.
 
