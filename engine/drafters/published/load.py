@@ -12,6 +12,7 @@ from specchat.engine.drafters.published import eagle, medusa
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.weights import fill, read_tensors, unfit
 from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.families import families
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.load import Model
 
@@ -27,7 +28,8 @@ def load_published(folder: Path, target: Model) -> LoadedHead:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    if read_json(folder / CONFIG).get("model_type") == "gemma4_assistant":
+    kind = read_json(folder / CONFIG).get("model_type")
+    if any(kind in family.assistants for family in families()):
         from specchat.engine.drafters.published.assistant import load_assistant  # imports transformers
 
         return load_assistant(folder, target)
