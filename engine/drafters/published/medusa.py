@@ -109,19 +109,19 @@ class MedusaLayer(HeadLayer):
 
 
 def network_of(
-    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
+    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
 ) -> tuple[MedusaHeads, Tensor, str, str]:
     """Heads without weights, their vocabulary [V'], and the prefixes of published and of the network's names.
 
     Raises:
-        EngineError: there are no Medusa heads, or they do not fit the target.
+        UnfitError: there are no Medusa heads, or they do not fit the target.
     """
     blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
     heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
-    require(heads, folder, "has no Medusa heads (0.0.linear.weight): fetch it again")
+    require(heads, "has no Medusa heads (0.0.linear.weight): fetch it again")
     size = config.get("draft_vocab_size")
     shared = bool(config.get(SHARED_OUTPUT, False))
-    vocabulary = read_vocabulary(folder, target.vocab_size if size is None else int(size), target.vocab_size, tensors)
+    vocabulary = read_vocabulary(target.vocab_size if size is None else int(size), target.vocab_size, tensors)
     with torch.device("meta"):
         network = MedusaHeads(
             len(heads), len(blocks), hidden_size(target), len(vocabulary), target.layers, shared=shared
