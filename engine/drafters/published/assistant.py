@@ -97,7 +97,7 @@ class AssistantHead(LayeredHead):
         from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 
         class AllShared(Gemma4TextConfig):  # type: ignore[no-untyped-call]
-            """No layer has keys and values; transformers' own property refuses that in some versions."""
+            """Configuration in which no layer has keys and values, which some versions of transformers refuse."""
 
             kv_sharing_modes = property(lambda self: ["reuse"] * self.num_hidden_layers)
 
