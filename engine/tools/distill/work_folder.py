@@ -260,7 +260,7 @@ def as_stated(
 
 
 def other_sizes(folder: Path, target: str) -> EngineError:
-    """Error for a draft whose sizes differ from those of a new draft for this target."""
+    """Error for a draft whose sizes differ from a new draft's for this target."""
     return EngineError(f"{folder} has other sizes than distill gives a draft for {target}: begin without --from")
 
 
