@@ -21,7 +21,8 @@ from specchat.engine.decoding.proposal import Draft, Proposal, Source, merge
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.errors import EngineError
+from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.drafters.tree_growth import draft_apart
 from specchat.engine.sequence.sequence import SequenceState

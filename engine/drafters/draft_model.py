@@ -18,9 +18,9 @@ from specchat.engine.decoding.drafter import Budgets, Drafter, DrafterProfile, R
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreePlace
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import (
     EXPECTED,
     GRADES,

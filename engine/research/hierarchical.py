@@ -22,8 +22,8 @@ from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import Member, members
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms

@@ -21,8 +21,8 @@ from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.drafter import LATER_RATE, Budget, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, chain_buckets, members
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
