@@ -1,4 +1,4 @@
-"""Share of replies that end with an EOS token, by sampling settings: python -m benchmarks.measure_loops [NAME=VALUE,... ...]
+"""Share of replies that end with EOS, by sampling settings: python -m benchmarks.measure_loops [NAME=VALUE,... ...]
 
 The default model answers the everyday prompts of `assets/prompts/daily.json`. A reply runs into the limit, or repeats
 itself (`engine.sequence.repetition`). Settings are options of `Sampling`, as repetition_penalty=1.1,temperature=0.7;

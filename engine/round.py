@@ -104,8 +104,8 @@ class Detail:
     draft_entropy: float
     """Entropy of q, in nats; 0 if nothing was drafted there."""
     probability: float | None = None
-    """Probability of the position's own token (the tested one, or `Round.last`) in the distribution of `target`; None in
-    traces older than version 3."""
+    """Probability of the position's own token (the tested one, or `Round.last`) in the distribution of `target`; None
+    in traces older than version 3."""
 
 
 @dataclass(frozen=True, slots=True)
