@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.config import SHIPPED_HEADS
-from specchat.engine.drafters.head import folder
+from specchat.engine.drafters import part_folder
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.published.medusa import MedusaHeads
@@ -296,7 +296,7 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
     [
         (text, "save_file", "writing training text"),
         (torch, "save", "saving the training"),
-        (folder, "save_file", "saving the draft head"),
+        (part_folder, "save_file", "saving the draft head"),
     ],
 )
 def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on_once_there_is_room(
