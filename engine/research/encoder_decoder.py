@@ -1,9 +1,9 @@
 """T5 (Raffel et al. 2020): checks of its folders, and its backend.
 
-The encoder reads the prompt, the source; the decoder writes the reply. A row's tokens are the source and then the reply,
-as for any model. The decoder's first input, its start token, replaces the source's last token, so
-that a round feeds it: the token at position p has column p + 1 of the cache. The columns before hold what the decoder
-attends to of the source.
+The encoder reads the prompt, the source; the decoder writes the reply. A row's tokens are the source and then the
+reply, as for any model. The decoder's first input, its start token, replaces the source's last token, so that a round
+feeds it: the token at position p has column p + 1 of the cache. The columns before it hold what the decoder attends to
+of the source.
 
 transformers' own layers make one position bias for all rows of a pass, from one number of tokens before it. Rows of
 different lengths need one each, and so do trees; the bias here is made from the positions of queries and keys. The
