@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, Event, Notice, Progress, Round, Sampling, from_json, to_json
+from specchat.engine import Engine, EngineConfig, Event, Progress, Round, Sampling, from_json, to_json
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.research.ngram import NGramDrafter
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.sampled import draw_drafts_of_seeds
-from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import ask, ids_of, notices_of, tiny_engine, tiny_head, tiny_model
 
 HOOKS = ("admit", "on_accepted", "on_hidden_states", "propose", "release", "unread")
 
@@ -64,14 +64,10 @@ def replies(engine: Engine) -> tuple[list[Event], list[Event]]:
     )
 
 
-def notices(events: list[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, Notice)]
-
-
 def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_reply() -> None:
     with engine_with(Excess()) as engine:
         events, plain = replies(engine)
-    assert notices(events) == [
+    assert notices_of(events) == [
         "the ngram drafter failed (it drafted for 4 positions where 3 were asked for): it drafts no more for this reply"
     ]
     assert ids_of(events) == ids_of(plain)
@@ -84,7 +80,7 @@ def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(hook: str,
         for _ in range(2):
             events, plain = replies(engine)
             assert ids_of(events) == ids_of(plain)
-            told = notices(events)
+            told = notices_of(events)
             if call == 1 or hook not in ("admit", "release"):  # these are called once per reply
                 assert len(told) == 1
                 assert all("table on fire" in text for text in told)
