@@ -16,6 +16,7 @@ from typer._completion_shared import get_completion_script
 
 from specchat.app.cli import options
 from specchat.app.cli.command_line import app
+from specchat.app.cli.options import drafters
 from specchat.app.server.protocol import ChatBody
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import AUTO, TABLE
@@ -95,6 +96,9 @@ def _page() -> Iterator[str]:
     yield from (".SH SYNOPSIS", f".B {NAME}", _escaped("[OPTIONS] [COMMAND [ARGUMENTS]]"))
     yield from (".SH DESCRIPTION", _escaped(program.callback.__doc__ or ""), ".PP", _escaped(program.help or ""))
     yield from (".SH OPTIONS", *_options(program, context))
+    yield ".SH DRAFTERS"
+    for name, summary in drafters():
+        yield from _item(name, summary)
     yield ".SH COMMANDS"
     for command, inner in _commands(program, context):
         usage = " ".join([_escaped(inner.command_path), *map(_escaped, command.collect_usage_pieces(inner))])

@@ -24,10 +24,10 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.published.load import hidden_size
-from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.published.weights import hidden_size
 from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.sequence.sequence import SequenceState
@@ -61,21 +61,16 @@ class PassDrafter(Drafter):
         return Draft(tokens, [chain(length) for length in lengths], q)
 
     def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:
-        """Logits [B, positions, V], float32, of the tokens that follow each row; the cache is left as it was."""
+        """Logits [B, positions, V], float32, of the tokens that follow each row.
+
+        What the pass writes lies beyond the rows' tokens, and the next pass overwrites it.
+        """
         target = self._target
         last = to_device([[row.tokens[-1]] for row in rows], target.device)
         embedded = target.embedding_rows(last)
         ahead = self._embeddings[: positions - 1].to(embedded).expand(len(rows), -1, -1)
         slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-        written = [
-            (layer, target.cache.place(slot, start, target.width(positions)))  # padding is written too
-            for layer in target.cache.stored
-            for slot, start in zip(slots, starts, strict=True)
-        ]
-        kept = [layer[place].clone() for layer, place in written]
         logits = target.forward(torch.cat([embedded, ahead], 1), slots, starts)
-        for (layer, place), values in zip(written, kept, strict=True):
-            layer[place] = values
         return logits[: len(rows), :positions].float()
 
 

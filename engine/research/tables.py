@@ -24,9 +24,9 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.graphs import Graphs
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import write_folder
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.models.packed.load import Model
 from specchat.engine.sequence.sequence import SequenceState

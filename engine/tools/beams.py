@@ -14,7 +14,6 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.draft_model import CHAINS
-from specchat.engine.drafters.registry import names_part
 from specchat.engine.errors import EngineError, check
 from specchat.engine.events import FinishReason
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -30,6 +29,7 @@ from specchat.engine.sequence.template_traits import thinking_values
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.report import Table, paragraphs
 from specchat.engine.tools.runner import Say, require_least
+from specchat.engine.worker.draft_parts import names_part
 from specchat.engine.worker.obtain import Obtained, make_runner, obtain_drafts, obtain_model
 
 FEWEST, MOST = 2, 16

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from math import log, sqrt
 
 from specchat.engine.events import Admitted, Event, Speedup, Totals
+from specchat.engine.registry import DRAFTERS, Reads
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.speedup import Spread
@@ -22,7 +23,7 @@ SAMPLED = (
     "The texts are sampled with the same seed: the distributions are equal, and the tokens where the width of a pass "
     "changes no bits. With a seed, drafts are the likeliest tokens: fewer are accepted than in a chat without one."
 )
-WITHOUT_MODEL = ("none", "ngram", "suffix", "copy", "bigram", "unigram", "random")
+WITHOUT_MODEL = {name for name, entry in DRAFTERS.items() if entry.reads is Reads.NOTHING}
 """Drafters whose arithmetic is negligible compared with the target's."""
 
 

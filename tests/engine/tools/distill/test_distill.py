@@ -20,9 +20,9 @@ from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.drafters.head import folder
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.drafters.published.medusa import MedusaHeads
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
-from specchat.engine.research.medusa import MedusaHeads
 from specchat.engine.tools.distill import Distilled, DistillOptions, distill, text, trainer, training
 from specchat.engine.tools.distill.eagle import DEPTH, Eagle, head_shape
 from specchat.engine.tools.distill.parallel import Medusa, Pass
