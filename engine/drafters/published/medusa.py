@@ -13,8 +13,8 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.head.folder import stored_weights, write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
+from specchat.engine.drafters.part_folder import PartFolder, stored_weights
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.weights import TO_TARGET, hidden_size, read_vocabulary, require
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
@@ -150,4 +150,4 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
         **about,
     }
     tensors = {**stored_weights(network.heads), TO_TARGET: shift}
-    write_folder(folder, "the Medusa heads", WEIGHTS, tensors, CONFIG, config)
+    PartFolder("Medusa heads", CONFIG, WEIGHTS).write(folder, tensors, config)
