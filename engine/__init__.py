@@ -45,10 +45,14 @@ from specchat.engine.request import (
     THINKING_WORDS,
     WHEN_FULL,
     Message,
+    MessagePart,
+    PartKind,
     Request,
     Sampling,
     gamma_text,
+    message_parts,
     parse_gamma,
+    text_of,
 )
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
 from specchat.engine.sequence.prompt import left_out, without

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
 from typing import Any
 
@@ -45,9 +46,39 @@ _OFTEN = Rule("from -2 to 2 (0 is off)", lambda x: -2 <= x <= 2)
 """Range of the penalties of OpenAI's API."""
 
 
+class PartKind(StrEnum):
+    """What a part of a message is."""
+
+    TEXT = "text"
+    """What is said: to the model, or as its answer."""
+    THINKING = "thinking"
+    """What the assistant thought before its answer."""
+
+
 @dataclass(frozen=True, slots=True)
+class MessagePart:
+    """A part of a message."""
+
+    kind: PartKind
+    """What it is."""
+    text: str
+    """Its text."""
+
+
+def message_parts(text: str, thinking: str = "") -> tuple[MessagePart, ...]:
+    """The parts of a message with this text, which follows its thinking; an empty one is left out."""
+    both = MessagePart(PartKind.THINKING, thinking), MessagePart(PartKind.TEXT, text)
+    return tuple(part for part in both if part.text)
+
+
+def text_of(parts: Iterable[MessagePart], kind: PartKind) -> str:
+    """The text of all parts of one kind."""
+    return "".join(part.text for part in parts if part.kind is kind)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
-    """One turn of a conversation.
+    """One message of a conversation.
 
     Raises:
         EngineError: `role` is not one of `ROLES`.
@@ -55,13 +86,24 @@ class Message:
 
     role: str
     """One of `ROLES`."""
-    content: str
-    """Text of the turn."""
-    thinking: str = ""
-    """What the assistant thought before it; the chat template decides whether the model reads it again."""
+    parts: tuple[MessagePart, ...] = ()
+    """What it consists of, in order."""
 
-    def __post_init__(self) -> None:
-        check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
+    def __init__(self, role: str, content: str = "", thinking: str = "", parts: Iterable[MessagePart] = ()) -> None:
+        """Create a message of these parts, or of one text and what was thought before it."""
+        check(role in ROLES, f"role {role!r} is not known: choose one of {', '.join(ROLES)}")
+        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "parts", tuple(parts) or message_parts(content, thinking))
+
+    @property
+    def content(self) -> str:
+        """Its text."""
+        return text_of(self.parts, PartKind.TEXT)
+
+    @property
+    def thinking(self) -> str:
+        """What the assistant thought before; the chat template decides whether the model reads it again."""
+        return text_of(self.parts, PartKind.THINKING)
 
 
 def _number(default: float, sign: str, words: str, holds: Callable[[float], bool], text: str) -> Any:
@@ -260,7 +302,7 @@ class Request:
         Raises:
             EngineError: the prompt, a stop string or the prescribed reply is invalid.
         """
-        said = (text for message in self.messages for text in (message.content, message.thinking))
+        said = (part.text for message in self.messages for part in message.parts)
         for text in (self.prompt or "", self.reply_text, *said, *self.stop):
             try:
                 text.encode()

@@ -102,7 +102,7 @@ _MESSAGES = (
     Action(name="several-replies", run="candidates.begin", about="2 to 8 replies to one prompt", place=CHAT,
            title="Several replies"),
     Action(name="pick-reply", run="candidates.show", about="show the replies to one prompt again", place=CHAT,
-           when="candidates.turns", title="Pick a reply"),
+           when="candidates.prompts", title="Pick a reply"),
     Action(name="stop", run="messages.stop", about="stop the reply; its text is kept", place=CHAT,
            when="screen.stoppable", keys="escape", key_display="esc", footer=3, title="Stop"),
     Action(name="new", run="chats.new", about="begin an empty chat", place=CHAT, keys="ctrl+n", title="New chat",
@@ -112,7 +112,7 @@ _MESSAGES = (
            about="messages: edit, another reply, continue, fork the chat, other versions"),
     *(
         Action(name=name, run="messages.command", args=(name,), about=about, place=CHAT,
-               when="screen.conversation.turns", title=title, slash=name, takes="N")
+               when="screen.conversation.prompts", title=title, slash=name, takes="N")
         for name, title, about in (
             ("edit", "Edit", "write another version of message N, or of the last one"),
             ("regenerate", "Regenerate", "another reply to message N"),
@@ -175,7 +175,7 @@ _READING = (
     Action(name="watch", run="views.toggle_watch", when="screen.can_switch", keys="ctrl+g,f3", footer=13,
            title="Watch", about="watch speculation: panel, timeline and every draft; or only the chat (remembered)"),
     Action(name="details", run="screen.inspection.toggle", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
-           title="Details of a reply", when="screen.conversation.turns",
+           title="Details of a reply", when="screen.conversation.prompts",
            about="details of a reply: every token, its round and its times; a click on a token does too"),
     Action(name="setup", run="screen.widgets.panel.fold_setup", priority="f7", title="Setup",
            about="models, device and memory in the panel: show or fold; a click does too"),
@@ -184,7 +184,7 @@ _READING = (
     Action(name="jump", run="views.jump", about="show a letter next to each visible message: press one to go there",
            keys="ctrl+right_square_bracket,apostrophe,alt+j"),
     Action(name="export", run="replies.export", about="write the chat to a file", title="Export", each=True,
-           when="screen.conversation.turns", slash="export", takes="|".join(FORMATS), needs=True),
+           when="screen.conversation.prompts", slash="export", takes="|".join(FORMATS), needs=True),
 )  # fmt: skip
 
 _DETAILS = (

@@ -21,7 +21,7 @@ from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to
 from tests.engine.records import EVERY_RECORD, MEASURED, make_round, observed_round, records
 from tests.failing import files_of_at_most
 
-HEADER = '{"record": "trace", "version": 5}\n'
+HEADER = '{"record": "trace", "version": 6}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -138,14 +138,14 @@ def test_a_full_disk_is_said_in_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"hello\n", b"\x00\xff\xfe\n", b"{}\n", b"[1]\n", b'{"record": "trace", "version": 6}\n',
+        b"", b"hello\n", b"\x00\xff\xfe\n", b"{}\n", b"[1]\n", b'{"record": "trace", "version": 7}\n',
         HEADER.rstrip().encode(), b"[" * 100_000 + b"\n",
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 5"):
+    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 6"):
         list(read_trace(path))
 
 
