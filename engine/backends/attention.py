@@ -92,7 +92,7 @@ def slot_attention(
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
-    if layout.causal and _has_flash_attention(query, key, value):
+    if layout.causal and has_flash_attention(query, key, value):
         attention_mask, folded = causal_lower_right(length, key.shape[2]), query
         attend_to = partial(attend_to, enable_gqa=True)
     else:
@@ -107,7 +107,7 @@ def slot_attention(
     return out.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
 
 
-def _has_flash_attention(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def has_flash_attention(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether the device has a flash attention kernel for these tensors, which reads no mask."""
     return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True))
 
